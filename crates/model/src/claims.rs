@@ -1,0 +1,127 @@
+//! Who holds which address.
+//!
+//! Two Services may not answer at the same address and port, and a cluster IP belongs to one Service alone. Who
+//! had it first keeps it, so that rules that work go on working; who comes later waits, and takes over when the
+//! holder goes. Before the first plan everybody is new: then the older Service comes first, by name if they are
+//! of one age, so that a restart decides as the last one did.
+
+use crate::ingest::Service;
+use crate::types::{Protocol, ServiceName};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Something only one Service can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Claim {
+    ClusterIp(IpAddr),
+    Address(IpAddr, Protocol, u16),
+    NodePort(Protocol, u16),
+    HealthCheck(u16),
+}
+
+impl Claim {
+    fn describe(self) -> String {
+        match self {
+            Claim::ClusterIp(ip) => ip.to_string(),
+            Claim::Address(ip, protocol, port) => format!("{ip} port {port}/{protocol}"),
+            Claim::NodePort(protocol, port) => format!("node port {port}/{protocol}"),
+            Claim::HealthCheck(port) => format!("node port {port}/TCP"),
+        }
+    }
+}
+
+/// All that a Service claims, with the field that does. Each claim once.
+pub(crate) fn of(service: &Service) -> Vec<(Claim, String)> {
+    let mut all: Vec<(Claim, String)> = Vec::new();
+    let mut add = |claim, field: String| {
+        if !all.iter().any(|(c, _)| *c == claim) {
+            all.push((claim, field));
+        }
+    };
+    for (i, ip) in service.cluster_ips.iter().enumerate() {
+        add(Claim::ClusterIp(*ip), format!("spec.clusterIPs[{i}]"));
+    }
+    let lists = [
+        ("spec.clusterIPs", &service.cluster_ips),
+        ("status.loadBalancer.ingress", &service.load_balancer_ips),
+        ("spec.externalIPs", &service.external_ips),
+    ];
+    for (field, ips) in lists {
+        for (i, ip) in ips.iter().enumerate() {
+            for port in &service.ports {
+                add(Claim::Address(*ip, port.protocol, port.port), format!("{field}[{i}]"));
+            }
+        }
+    }
+    for (i, port) in service.ports.iter().enumerate() {
+        if let Some(node_port) = port.node_port {
+            add(Claim::NodePort(port.protocol, node_port), format!("spec.ports[{i}].nodePort"));
+        }
+    }
+    if let Some(port) = service.health_check {
+        add(Claim::HealthCheck(port), "spec.healthCheckNodePort".to_owned());
+    }
+    all
+}
+
+/// Holders and those who wait.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    holders: HashMap<Claim, ServiceName>,
+    waiting: HashMap<Claim, Vec<ServiceName>>,
+}
+
+impl Claims {
+    /// Replaces what `name` claims. Those who thereby came to hold something come back.
+    pub(crate) fn update(
+        &mut self,
+        name: &ServiceName,
+        old: Option<&Service>,
+        new: Option<&Service>,
+    ) -> Vec<ServiceName> {
+        let old = old.map(of).unwrap_or_default();
+        let new = new.map(of).unwrap_or_default();
+        let mut risen = Vec::new();
+        for (claim, _) in old.iter().filter(|(c, _)| !new.iter().any(|(n, _)| n == c)) {
+            risen.extend(self.release(name, *claim));
+        }
+        for (claim, _) in &new {
+            let holder = self.holders.entry(*claim).or_insert_with(|| name.clone());
+            if holder != name {
+                let queue = self.waiting.entry(*claim).or_default();
+                if !queue.contains(name) {
+                    queue.push(name.clone());
+                }
+            }
+        }
+        risen
+    }
+
+    /// The first thing `name` claims that somebody else holds: field and reason.
+    pub(crate) fn lost(&self, name: &ServiceName, service: &Service) -> Option<(String, String)> {
+        of(service).into_iter().find_map(|(claim, field)| {
+            let holder = self.holders.get(&claim).filter(|holder| *holder != name)?;
+            Some((field, format!("{} is already held by Service {holder}", claim.describe())))
+        })
+    }
+
+    fn release(&mut self, name: &ServiceName, claim: Claim) -> Option<ServiceName> {
+        if let Some(queue) = self.waiting.get_mut(&claim) {
+            queue.retain(|n| n != name);
+            if queue.is_empty() {
+                self.waiting.remove(&claim);
+            }
+        }
+        if self.holders.get(&claim) != Some(name) {
+            return None;
+        }
+        self.holders.remove(&claim);
+        let queue = self.waiting.get_mut(&claim)?;
+        let next = queue.remove(0);
+        if queue.is_empty() {
+            self.waiting.remove(&claim);
+        }
+        self.holders.insert(claim, next.clone());
+        Some(next)
+    }
+}

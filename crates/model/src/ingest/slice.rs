@@ -1,0 +1,175 @@
+//! A slice of endpoints as the proxy sees it.
+
+use super::{Fault, address};
+use crate::api;
+use crate::types::{Family, PortName, Protocol};
+use std::net::IpAddr;
+
+/// What is kept of an EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Its family.
+    pub family: Family,
+    /// Its ports.
+    pub ports: Box<[SlicePort]>,
+    /// Its endpoints.
+    pub endpoints: Box<[Endpoint]>,
+}
+
+/// A port that every endpoint of a slice serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicePort {
+    /// The Service port's name.
+    pub name: PortName,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The port at the endpoint.
+    pub port: u16,
+}
+
+/// An endpoint: 20 bytes, since there are a hundred thousand of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its address.
+    pub ip: IpAddr,
+    /// What is known of it.
+    pub flags: Flags,
+    /// Which zones it is meant for: a number that whoever reads the slice chose, 0 for none.
+    pub zones: u16,
+}
+
+/// Conditions of an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u8);
+
+impl Flags {
+    const READY: u8 = 1;
+    const SERVING: u8 = 2;
+    const TERMINATING: u8 = 4;
+    const LOCAL: u8 = 8;
+    const ELSEWHERE: u8 = 16;
+    const NODE_HINTS: u8 = 32;
+    const HINTED_HERE: u8 = 64;
+
+    fn when(self, condition: bool, flag: u8) -> Flags {
+        if condition { Flags(self.0 | flag) } else { self }
+    }
+
+    fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// It takes new traffic.
+    pub fn ready(self) -> bool {
+        self.has(Flags::READY)
+    }
+
+    /// It answers, even if it is on its way out.
+    pub fn serving(self) -> bool {
+        self.has(Flags::SERVING)
+    }
+
+    /// It is on its way out.
+    pub fn terminating(self) -> bool {
+        self.has(Flags::TERMINATING)
+    }
+
+    /// It is on this node.
+    pub fn local(self) -> bool {
+        self.has(Flags::LOCAL)
+    }
+
+    /// It is known to be on another node; else its own traffic may begin here.
+    pub fn elsewhere(self) -> bool {
+        self.has(Flags::ELSEWHERE)
+    }
+
+    /// It is meant for certain nodes.
+    pub fn node_hints(self) -> bool {
+        self.has(Flags::NODE_HINTS)
+    }
+
+    /// It is meant for this node.
+    pub fn hinted_here(self) -> bool {
+        self.has(Flags::HINTED_HERE)
+    }
+}
+
+/// Reads a slice for the node `here`; `zones` gives a number to a list of zones. `Ok(None)`: it is of a type that
+/// no proxy serves (FQDN).
+pub fn read_slice(
+    object: &api::EndpointSlice,
+    here: &str,
+    mut zones: impl FnMut(&[api::Named]) -> u16,
+    mut port_name: impl FnMut(&str) -> PortName,
+) -> Result<Option<Slice>, Fault> {
+    let family = match object.address_type.as_str() {
+        "IPv4" => Family::V4,
+        "IPv6" => Family::V6,
+        "FQDN" => return Ok(None),
+        other => {
+            return Err(Fault::new(
+                "bad-value",
+                "addressType",
+                format!("{other:?} is none of IPv4, IPv6, FQDN"),
+            ));
+        }
+    };
+    let mut endpoints = Vec::with_capacity(object.endpoints.len());
+    for (i, given) in object.endpoints.iter().enumerate() {
+        let Some(text) = given.addresses.first() else {
+            return Err(Fault::new("bad-address", format!("endpoints[{i}].addresses"), "there is none"));
+        };
+        let field = format!("endpoints[{i}].addresses[0]");
+        let ip = address(&field, text)?;
+        if Family::of(ip) != family {
+            let reason = format!("{ip} is {}, but addressType says {family}", Family::of(ip));
+            return Err(Fault::new("wrong-family", field, reason));
+        }
+        let hints = given.hints.as_ref();
+        let zone_hints = hints.map_or(&[][..], |h| &h.for_zones);
+        endpoints.push(Endpoint { ip, flags: flags(given, here), zones: zones(zone_hints) });
+    }
+    Ok(Some(Slice { family, ports: ports(object, &mut port_name)?, endpoints: endpoints.into() }))
+}
+
+fn flags(given: &api::Endpoint, here: &str) -> Flags {
+    let conditions = given.conditions.unwrap_or_default();
+    let node = given.node_name.as_deref().filter(|n| !n.is_empty());
+    let nodes = given.hints.as_ref().map_or(&[][..], |h| &h.for_nodes);
+    Flags::default()
+        .when(conditions.ready.unwrap_or(true), Flags::READY)
+        .when(conditions.serving.unwrap_or(true), Flags::SERVING)
+        .when(conditions.terminating.unwrap_or(false), Flags::TERMINATING)
+        .when(node == Some(here), Flags::LOCAL)
+        .when(node.is_some_and(|n| n != here), Flags::ELSEWHERE)
+        .when(!nodes.is_empty(), Flags::NODE_HINTS)
+        .when(nodes.iter().any(|n| n.name == here), Flags::HINTED_HERE)
+}
+
+fn ports(
+    object: &api::EndpointSlice,
+    port_name: &mut impl FnMut(&str) -> PortName,
+) -> Result<Box<[SlicePort]>, Fault> {
+    let mut ports = Vec::with_capacity(object.ports.len());
+    for (i, given) in object.ports.iter().enumerate() {
+        let number = given.port.unwrap_or(0);
+        if number == 0 {
+            continue;
+        }
+        let text = given.protocol.as_deref().unwrap_or("");
+        let protocol = Protocol::parse(text).ok_or_else(|| {
+            Fault::new(
+                "bad-value",
+                format!("ports[{i}].protocol"),
+                format!("{text:?} is none of TCP, UDP, SCTP"),
+            )
+        })?;
+        ports.push(SlicePort {
+            name: port_name(given.name.as_deref().unwrap_or("")),
+            protocol,
+            port: super::port(&format!("ports[{i}].port"), number)?,
+        });
+    }
+    Ok(ports.into())
+}

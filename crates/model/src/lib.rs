@@ -1,0 +1,29 @@
+//! What a cluster's Services mean for one node: pure, no clock, no I/O.
+//!
+//! [`api`] objects come in as [`api::Event`]s; [`Cluster`] keeps of them only what matters, compactly, and knows
+//! which Services an event touched; for those it computes a [`ServicePlan`]: the frontends, and for each which
+//! endpoints are eligible under which policy. A mode turns plans into rules and needs to know nothing of
+//! Kubernetes objects.
+//!
+//! What always holds:
+//! - One bad object is a [`Rejected`], never a stop; what it said before it turned bad stays in force.
+//! - The cost of an event is that of the Services it touches.
+//! - Plans do not depend on the order in which events arrived, only on what is there (and, where two Services
+//!   claim the same address, on who had it first).
+
+pub mod api;
+mod claims;
+mod cluster;
+pub mod ingest;
+mod node;
+mod plan;
+mod reject;
+mod select;
+pub mod time;
+mod types;
+
+pub use cluster::{Changes, Cluster, HealthCheck, Identity, ServiceChange};
+pub use node::{Node, NodeState};
+pub use plan::{Frontend, FrontendKind, Outcome, PortPlan, ServicePlan};
+pub use reject::Rejected;
+pub use types::{Family, PortName, Protocol, ServiceName, Target, TrafficPolicy};

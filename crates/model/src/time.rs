@@ -1,0 +1,79 @@
+//! Reading RFC 3339 times, as far as the API server writes them: UTC or with an offset, with or without fractions.
+
+/// Seconds since the epoch and nanoseconds, or `None` if `text` is not such a time.
+pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
+    let (date, rest) = text.split_once(['T', 't'])?;
+    let mut parts = date.splitn(3, '-');
+    let (year, month, day) =
+        (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
+    let zone_at = rest.find(['Z', 'z', '+', '-'])?;
+    let (clock, zone) = rest.split_at(zone_at);
+    let (clock, nanos) = match clock.split_once('.') {
+        Some((clock, fraction)) => (clock, nanoseconds(fraction)?),
+        None => (clock, 0),
+    };
+    let mut parts = clock.splitn(3, ':');
+    let (hour, minute, second) =
+        (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let local = days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+    Some((local - offset(zone)?, nanos))
+}
+
+fn digits(text: &str, len: usize) -> Option<i64> {
+    (text.len() == len && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
+}
+
+fn nanoseconds(fraction: &str) -> Option<u32> {
+    if fraction.is_empty() || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    fraction
+        .bytes()
+        .chain(std::iter::repeat(b'0'))
+        .take(9)
+        .try_fold(0u32, |n, b| Some(n * 10 + u32::from(b - b'0')))
+}
+
+fn offset(zone: &str) -> Option<i64> {
+    if zone.eq_ignore_ascii_case("z") {
+        return Some(0);
+    }
+    let sign = if zone.starts_with('-') { -1 } else { 1 };
+    let (hours, minutes) = zone.get(1..)?.split_once(':')?;
+    Some(sign * (digits(hours, 2)? * 3600 + digits(minutes, 2)? * 60))
+}
+
+/// Days from 1970-01-01 in the proleptic Gregorian calendar; years begin in March so that leap days come last.
+fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_rfc3339;
+
+    #[test]
+    fn times_of_the_api_server() {
+        assert_eq!(parse_rfc3339("1970-01-01T00:00:00Z"), Some((0, 0)));
+        assert_eq!(parse_rfc3339("2024-02-29T12:34:56Z"), Some((1_709_210_096, 0)));
+        assert_eq!(parse_rfc3339("2024-02-29T12:34:56.789Z"), Some((1_709_210_096, 789_000_000)));
+        assert_eq!(parse_rfc3339("2024-02-29T14:34:56+02:00"), Some((1_709_210_096, 0)));
+        assert_eq!(parse_rfc3339("2026-11-15T00:00:00-01:30"), Some((1_794_706_200, 0)));
+    }
+
+    #[test]
+    fn what_is_no_time_is_none() {
+        for text in
+            ["", "yesterday", "2024-02-29", "2024-13-01T00:00:00Z", "2024-02-29T12:34:56", "2024-2-9T1:2:3Z"]
+        {
+            assert_eq!(parse_rfc3339(text), None, "{text}");
+        }
+    }
+}
