@@ -1,0 +1,17 @@
+//! Netlink: sockets, messages, and the wire formats of the kernel subsystems Portway speaks to.
+//!
+//! [`Socket`] is the one door to the kernel, and this crate is the one that may write `unsafe`. Everything above
+//! it works on bytes: [`message`] builds and walks netlink messages, [`nft`], [`conntrack`] and [`route`] turn
+//! typed values into messages and back. The decoders trust nothing: they are fed by the kernel, but also by the
+//! fuzzer, and an attribute that is short or missing is an error value, never a panic.
+
+pub mod conntrack;
+mod error;
+pub mod message;
+pub mod namespace;
+pub mod nft;
+pub mod route;
+mod socket;
+
+pub use error::{Error, Malformed, Result};
+pub use socket::{Protocol, Socket};

@@ -1,0 +1,340 @@
+//! Netlink messages as bytes: building them and walking through them.
+//!
+//! A message is a 16-byte header, a fixed body whose size its family defines, and attributes: length, type,
+//! value, padded to four bytes; some nest. Headers and lengths are in host order, nf_tables values in network
+//! order (`linux/netlink.h`).
+
+use crate::Malformed;
+
+/// Header flag: this is a request.
+pub const REQUEST: u16 = 0x1;
+/// Header flag: more parts follow.
+pub const MULTI: u16 = 0x2;
+/// Header flag: acknowledge, please.
+pub const ACK: u16 = 0x4;
+/// Header flag: list everything.
+pub const DUMP: u16 = 0x300;
+/// Header flag of a reply: the list changed while it was read.
+pub const DUMP_INTERRUPTED: u16 = 0x10;
+/// Header flag: replace what exists.
+pub const REPLACE: u16 = 0x100;
+/// Header flag: fail if it exists.
+pub const EXCLUSIVE: u16 = 0x200;
+/// Header flag: create it.
+pub const CREATE: u16 = 0x400;
+/// Header flag: append it.
+pub const APPEND: u16 = 0x800;
+
+/// Message type of acknowledgements and errors.
+pub const TYPE_ERROR: u16 = 2;
+/// Message type that ends a dump.
+pub const TYPE_DONE: u16 = 3;
+
+const HEADER: usize = 16;
+const NESTED: u16 = 0x8000;
+const TYPE_MASK: u16 = 0x3fff;
+
+fn align(n: usize) -> usize {
+    (n + 3) & !3
+}
+
+/// Messages under construction, one behind the other.
+#[derive(Clone, Debug, Default)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+}
+
+impl Buffer {
+    /// An empty buffer with room for `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Buffer { bytes: Vec::with_capacity(capacity) }
+    }
+
+    /// All messages so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Appends a message whose body `fill` writes.
+    pub fn message(&mut self, kind: u16, flags: u16, seq: u32, fill: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        self.bytes.extend_from_slice(&flags.to_ne_bytes());
+        self.bytes.extend_from_slice(&seq.to_ne_bytes());
+        self.bytes.extend_from_slice(&[0; 4]);
+        fill(self);
+        let len = (self.bytes.len() - start) as u32;
+        self.bytes[start..start + 4].copy_from_slice(&len.to_ne_bytes());
+        self.pad();
+    }
+
+    /// Sets a flag on the message that begins at `offset`.
+    pub fn add_flags(&mut self, offset: usize, flags: u16) {
+        let at = offset + 6;
+        let old = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]);
+        self.bytes[at..at + 2].copy_from_slice(&(old | flags).to_ne_bytes());
+    }
+
+    /// Appends raw bytes: a family's fixed body.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends an attribute.
+    pub fn attr(&mut self, kind: u16, value: &[u8]) {
+        self.attr_header(kind, value.len());
+        self.bytes.extend_from_slice(value);
+        self.pad();
+    }
+
+    /// Appends an attribute of one byte.
+    pub fn attr_u8(&mut self, kind: u16, value: u8) {
+        self.attr(kind, &[value]);
+    }
+
+    /// Appends an attribute with a 16-bit number in network order.
+    pub fn attr_be16(&mut self, kind: u16, value: u16) {
+        self.attr(kind, &value.to_be_bytes());
+    }
+
+    /// Appends an attribute with a 32-bit number in network order.
+    pub fn attr_be32(&mut self, kind: u16, value: u32) {
+        self.attr(kind, &value.to_be_bytes());
+    }
+
+    /// Appends an attribute with a 32-bit number in host order.
+    pub fn attr_u32(&mut self, kind: u16, value: u32) {
+        self.attr(kind, &value.to_ne_bytes());
+    }
+
+    /// Appends an attribute with a 64-bit number in network order.
+    pub fn attr_be64(&mut self, kind: u16, value: u64) {
+        self.attr(kind, &value.to_be_bytes());
+    }
+
+    /// Appends an attribute with a text, closed with a NUL.
+    pub fn attr_str(&mut self, kind: u16, value: &str) {
+        self.attr_header(kind, value.len() + 1);
+        self.bytes.extend_from_slice(value.as_bytes());
+        self.bytes.push(0);
+        self.pad();
+    }
+
+    /// Appends an attribute made of the attributes that `fill` writes.
+    pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let start = self.begin_nest(kind);
+        fill(self);
+        self.end_nest(start);
+    }
+
+    /// Opens a nested attribute; [`Buffer::end_nest`] closes it.
+    pub fn begin_nest(&mut self, kind: u16) -> usize {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 2]);
+        self.bytes.extend_from_slice(&(kind | NESTED).to_ne_bytes());
+        start
+    }
+
+    /// Closes the nested attribute that began at `start`.
+    pub fn end_nest(&mut self, start: usize) {
+        let len = (self.bytes.len() - start) as u16;
+        self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    fn attr_header(&mut self, kind: u16, len: usize) {
+        self.bytes.extend_from_slice(&((len + 4) as u16).to_ne_bytes());
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(align(self.bytes.len()), 0);
+    }
+}
+
+/// One received message.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Its type.
+    pub kind: u16,
+    /// Its flags.
+    pub flags: u16,
+    /// The request it answers.
+    pub seq: u32,
+    /// Port of the socket that caused it.
+    pub port: u32,
+    /// What is behind the header.
+    pub body: &'a [u8],
+}
+
+/// Walks the messages of one datagram.
+pub fn messages(bytes: &[u8]) -> Messages<'_> {
+    Messages { rest: bytes }
+}
+
+/// Iterator of [`messages`].
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Message<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let word = |at: usize| u32::from_ne_bytes(self.rest[at..at + 4].try_into().unwrap_or_default());
+        let half = |at: usize| u16::from_ne_bytes([self.rest[at], self.rest[at + 1]]);
+        let len = if self.rest.len() < HEADER { 0 } else { word(0) as usize };
+        if len < HEADER || len > self.rest.len() {
+            self.rest = &[];
+            return Some(Err(Malformed::Short("netlink message")));
+        }
+        let message = Message {
+            kind: half(4),
+            flags: half(6),
+            seq: word(8),
+            port: word(12),
+            body: &self.rest[HEADER..len],
+        };
+        self.rest = self.rest.get(align(len)..).unwrap_or_default();
+        Some(Ok(message))
+    }
+}
+
+/// One attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr<'a> {
+    /// Its type, without the flags.
+    pub kind: u16,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+impl<'a> Attr<'a> {
+    /// Its value as attributes.
+    pub fn nested(&self) -> Attrs<'a> {
+        attrs(self.value)
+    }
+
+    /// Its value as a byte.
+    pub fn u8(&self, what: &'static str) -> Result<u8, Malformed> {
+        self.value.first().copied().ok_or(Malformed::Short(what))
+    }
+
+    /// Its value as a 16-bit number in network order.
+    pub fn be16(&self, what: &'static str) -> Result<u16, Malformed> {
+        self.array(what).map(u16::from_be_bytes)
+    }
+
+    /// Its value as a 32-bit number in network order.
+    pub fn be32(&self, what: &'static str) -> Result<u32, Malformed> {
+        self.array(what).map(u32::from_be_bytes)
+    }
+
+    /// Its value as a 32-bit number in host order.
+    pub fn u32(&self, what: &'static str) -> Result<u32, Malformed> {
+        self.array(what).map(u32::from_ne_bytes)
+    }
+
+    /// Its value as a 64-bit number in network order.
+    pub fn be64(&self, what: &'static str) -> Result<u64, Malformed> {
+        self.array(what).map(u64::from_be_bytes)
+    }
+
+    /// Its value as text, without the closing NUL.
+    pub fn str(&self, what: &'static str) -> Result<&'a str, Malformed> {
+        let end = self.value.iter().position(|&b| b == 0).unwrap_or(self.value.len());
+        std::str::from_utf8(&self.value[..end]).map_err(|_| Malformed::Text(what))
+    }
+
+    fn array<const N: usize>(&self, what: &'static str) -> Result<[u8; N], Malformed> {
+        self.value.get(..N).and_then(|v| v.try_into().ok()).ok_or(Malformed::Short(what))
+    }
+}
+
+/// Walks the attributes in `bytes`. What is cut short ends the walk: the field that is then missing says so.
+pub fn attrs(bytes: &[u8]) -> Attrs<'_> {
+    Attrs { rest: bytes }
+}
+
+/// Iterator of [`attrs`].
+#[derive(Clone, Debug)]
+pub struct Attrs<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Attrs<'a> {
+    /// The attribute of type `kind`, if it is there.
+    pub fn find(self, kind: u16) -> Option<Attr<'a>> {
+        let mut all = self;
+        all.by_ref().find(|a| a.kind == kind)
+    }
+
+    /// The attribute of type `kind`, which must be there.
+    pub fn need(self, kind: u16, what: &'static str) -> Result<Attr<'a>, Malformed> {
+        self.find(kind).ok_or(Malformed::Missing(what))
+    }
+}
+
+impl<'a> Iterator for Attrs<'a> {
+    type Item = Attr<'a>;
+
+    fn next(&mut self) -> Option<Attr<'a>> {
+        let len = u16::from_ne_bytes([*self.rest.first()?, *self.rest.get(1)?]) as usize;
+        let kind = u16::from_ne_bytes([*self.rest.get(2)?, *self.rest.get(3)?]) & TYPE_MASK;
+        let value = self.rest.get(4..len)?;
+        self.rest = self.rest.get(align(len)..).unwrap_or_default();
+        Some(Attr { kind, value })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_built_is_what_is_walked() {
+        let mut b = Buffer::default();
+        b.message(7, REQUEST, 42, |b| {
+            b.raw(&[1, 2, 3, 4]);
+            b.attr_str(1, "portway");
+            b.nest(2, |b| {
+                b.attr_be32(1, 0xdead_beef);
+                b.attr_u8(2, 9);
+            });
+        });
+        b.message(8, ACK, 43, |_| {});
+        let all: Vec<_> = messages(b.bytes()).map(|m| m.unwrap()).collect();
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].kind, all[0].flags, all[0].seq), (7, REQUEST, 42));
+        let body = attrs(&all[0].body[4..]);
+        assert_eq!(body.clone().need(1, "name").unwrap().str("name").unwrap(), "portway");
+        let inner = body.need(2, "inner").unwrap();
+        assert_eq!(inner.nested().need(1, "n").unwrap().be32("n").unwrap(), 0xdead_beef);
+        assert_eq!(inner.nested().need(2, "b").unwrap().u8("b").unwrap(), 9);
+        assert_eq!(all[1].kind, 8);
+    }
+
+    #[test]
+    fn short_messages_are_errors_and_end_the_walk() {
+        let mut b = Buffer::default();
+        b.message(7, REQUEST, 1, |b| b.attr_be32(1, 5));
+        let cut = &b.bytes()[..b.len() - 2];
+        let mut walk = messages(cut);
+        assert!(matches!(walk.next(), Some(Err(Malformed::Short(_)))));
+        assert!(walk.next().is_none());
+    }
+}

@@ -1,0 +1,140 @@
+//! Listing what a table holds.
+
+use super::object::{Chain, Element, Rule, Set};
+use super::wire::{
+    GETCHAIN, GETGEN, GETRULE, GETSET, GETSETELEM, GETTABLE, LIST_ELEM, NEWGEN, TABLE, header,
+};
+use super::{Family, wire};
+use crate::message::{Attrs, Buffer, Message, REQUEST, attrs};
+use crate::{Error, Malformed, Result, Socket};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is behind the `nfgenmsg` of a message.
+pub(super) fn body<'a>(m: &Message<'a>) -> Result<Attrs<'a>, Malformed> {
+    Ok(attrs(m.body.get(4..).ok_or(Malformed::Short("nf_tables message"))?))
+}
+
+/// The names of all tables of a family.
+pub fn tables(socket: &mut Socket, family: Family) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    list(socket, GETTABLE, family, None, "list tables", &mut names, Vec::clear, |names, body| {
+        names.push(body.need(TABLE, "table name")?.str("table name")?.to_owned());
+        Ok(())
+    })?;
+    Ok(names)
+}
+
+/// The chains of a table.
+pub fn chains(socket: &mut Socket, family: Family, table: &str) -> Result<Vec<Chain>> {
+    let mut chains = Vec::new();
+    list(socket, GETCHAIN, family, Some(table), "list chains", &mut chains, Vec::clear, |chains, body| {
+        // Not every kernel filters chains by table.
+        if body.clone().need(TABLE, "chain's table")?.str("chain's table")? == table {
+            chains.push(Chain::decode(body)?);
+        }
+        Ok(())
+    })?;
+    Ok(chains)
+}
+
+/// The rules of a table by chain, in order.
+pub fn rules(socket: &mut Socket, family: Family, table: &str) -> Result<BTreeMap<Arc<str>, Vec<Rule>>> {
+    let mut rules: BTreeMap<Arc<str>, Vec<Rule>> = BTreeMap::new();
+    list(socket, GETRULE, family, Some(table), "list rules", &mut rules, BTreeMap::clear, |rules, body| {
+        let (chain, rule) = Rule::decode(body)?;
+        rules.entry(chain).or_default().push(rule);
+        Ok(())
+    })?;
+    Ok(rules)
+}
+
+/// The sets and maps of a table.
+pub fn sets(socket: &mut Socket, family: Family, table: &str) -> Result<Vec<Set>> {
+    let mut sets = Vec::new();
+    list(socket, GETSET, family, Some(table), "list sets", &mut sets, Vec::clear, |sets, body| {
+        sets.push(Set::decode(body)?);
+        Ok(())
+    })?;
+    Ok(sets)
+}
+
+/// The elements of a set or map.
+pub fn elements(socket: &mut Socket, family: Family, table: &str, set: &str) -> Result<Vec<Element>> {
+    let mut elements = Vec::new();
+    socket.dump(
+        GETSETELEM,
+        &format!("list elements of {set}"),
+        &mut elements,
+        |b: &mut Buffer| {
+            b.raw(&header(family.number(), 0));
+            b.attr_str(TABLE, table);
+            b.attr_str(2, set);
+        },
+        Vec::clear,
+        |elements, m| decode_elements(body(&m)?, elements),
+    )?;
+    Ok(elements)
+}
+
+/// Reads the elements of one message.
+pub fn decode_elements(body: Attrs<'_>, into: &mut Vec<Element>) -> Result<(), Malformed> {
+    let Some(list) = body.find(3) else { return Ok(()) };
+    for element in list.nested().filter(|a| a.kind == LIST_ELEM) {
+        into.push(Element::decode(element)?);
+    }
+    Ok(())
+}
+
+/// The ruleset's generation: every change by anybody raises it.
+pub fn generation(socket: &mut Socket) -> Result<u32> {
+    let seq = socket.next_seq();
+    let mut buffer = Buffer::default();
+    buffer.message(GETGEN, REQUEST, seq, |b| b.raw(&header(0, 0)));
+    socket.send(buffer.bytes())?;
+    let mut answer = None;
+    socket.receive_ready(|m| {
+        if m.seq == seq && m.kind == NEWGEN {
+            answer = body(&m).and_then(|b| b.need(1, "generation")?.be32("generation")).ok();
+        }
+    })?;
+    answer.ok_or_else(|| Error::NoAnswer("read the ruleset's generation".into()))
+}
+
+/// Decodes one message as whatever its type says, for the fuzzer and the monitor's tests.
+pub fn decode_any(m: &Message<'_>) -> Result<(), Malformed> {
+    let body = body(m)?;
+    match m.kind & !wire::SUBSYSTEM {
+        3 => Chain::decode(body).map(drop),
+        6 => Rule::decode(body).map(drop),
+        9 => Set::decode(body).map(drop),
+        12 => decode_elements(body, &mut Vec::new()),
+        _ => super::monitor::Change::decode(m).map(drop),
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "one call per listing, all in this file")]
+fn list<S>(
+    socket: &mut Socket,
+    kind: u16,
+    family: Family,
+    table: Option<&str>,
+    operation: &str,
+    state: &mut S,
+    restart: impl Fn(&mut S),
+    each: impl Fn(&mut S, Attrs<'_>) -> Result<(), Malformed>,
+) -> Result<()> {
+    socket.dump(
+        kind,
+        operation,
+        state,
+        |b: &mut Buffer| {
+            b.raw(&header(family.number(), 0));
+            if let Some(table) = table {
+                b.attr_str(TABLE, table);
+            }
+        },
+        restart,
+        |state, m| each(state, body(&m)?),
+    )
+}

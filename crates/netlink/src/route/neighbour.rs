@@ -1,0 +1,49 @@
+//! Neighbours: which hardware address an IP address on a link has (`struct ndmsg`, `linux/neighbour.h`).
+
+use super::{attr_ip, decode_ip, family, fixed};
+use crate::Malformed;
+use crate::message::{Buffer, attrs};
+use std::net::IpAddr;
+
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+
+/// A neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The link's number.
+    pub link: u32,
+    /// Its IP address.
+    pub ip: IpAddr,
+    /// Its hardware address, if it is known.
+    pub mac: Option<[u8; 6]>,
+    /// Whether it was told by hand and stays, or was learnt and expires.
+    pub permanent: bool,
+}
+
+impl Neighbour {
+    /// Reads the body of an `RTM_NEWNEIGH` message.
+    pub fn decode(body: &[u8]) -> Result<Neighbour, Malformed> {
+        let [family, _, _, _, l0, l1, l2, l3, s0, s1, _, _]: [u8; 12] = fixed(body, "neighbour header")?;
+        let all = attrs(&body[12..]);
+        let ip = all.clone().need(NDA_DST, "neighbour address")?;
+        Ok(Neighbour {
+            link: u32::from_ne_bytes([l0, l1, l2, l3]),
+            ip: decode_ip(family, ip.value, "neighbour address")?,
+            mac: all.find(NDA_LLADDR).and_then(|a| a.value.try_into().ok()),
+            permanent: u16::from_ne_bytes([s0, s1]) & libc::NUD_PERMANENT != 0,
+        })
+    }
+
+    pub(super) fn fill(&self, b: &mut Buffer) {
+        let state = if self.permanent { libc::NUD_PERMANENT } else { libc::NUD_REACHABLE };
+        b.raw(&[family(self.ip), 0, 0, 0]);
+        b.raw(&self.link.to_ne_bytes());
+        b.raw(&state.to_ne_bytes());
+        b.raw(&[0; 2]);
+        attr_ip(b, NDA_DST, self.ip);
+        if let Some(mac) = self.mac {
+            b.attr(NDA_LLADDR, &mac);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What is encoded is what is decoded, garbage is an error and never a panic, and the words are right. That the
+//! kernel agrees is tested where there are namespaces to try it in: in the lab.
+
+use super::*;
+use ipnet::IpNet;
+use proptest::prelude::*;
+
+fn body(change: &Change<'_>) -> Vec<u8> {
+    let mut buffer = Buffer::default();
+    change.fill(&mut buffer);
+    buffer.bytes().to_vec()
+}
+
+fn any_net() -> impl Strategy<Value = IpNet> {
+    prop_oneof![
+        (any::<[u8; 4]>(), 0..=32u8).prop_map(|(ip, len)| IpNet::new(IpAddr::from(ip), len).unwrap()),
+        (any::<[u8; 16]>(), 0..=128u8).prop_map(|(ip, len)| IpNet::new(IpAddr::from(ip), len).unwrap()),
+    ]
+}
+
+fn any_scope() -> impl Strategy<Value = Scope> {
+    any::<u8>().prop_map(Scope::from_code)
+}
+
+prop_compose! {
+    fn any_address()(link: u32, net in any_net(), scope in any_scope(), no_dad: bool) -> Address {
+        Address { link, net, scope, no_dad }
+    }
+}
+
+prop_compose! {
+    fn any_route()(
+        to in any_net(),
+        kind in any::<u8>().prop_map(RouteKind::from_code),
+        has_gateway: bool,
+        has_source: bool,
+        link: Option<u32>,
+        scope in any_scope(),
+        onlink: bool,
+        metric: Option<u32>,
+        table: u32,
+        protocol: u8,
+    ) -> Route {
+        let to = to.trunc();
+        let other = to.addr();
+        Route {
+            to, kind, gateway: has_gateway.then_some(other), link, source: has_source.then_some(other),
+            scope, onlink, metric, table, protocol,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn addresses_survive_the_trip(address in any_address()) {
+        prop_assert_eq!(Address::decode(&body(&Change::AddAddress(address))), Ok(address));
+    }
+
+    #[test]
+    fn routes_survive_the_trip(route in any_route()) {
+        prop_assert_eq!(Route::decode(&body(&Change::AddRoute(route))), Ok(route));
+    }
+
+    #[test]
+    fn neighbours_survive_the_trip(link: u32, net in any_net(), mac: Option<[u8; 6]>, permanent: bool) {
+        let neighbour = Neighbour { link, ip: net.addr(), mac, permanent };
+        prop_assert_eq!(Neighbour::decode(&body(&Change::SetNeighbour(neighbour))), Ok(neighbour));
+    }
+
+    #[test]
+    fn garbage_is_no_panic(bytes: Vec<u8>) {
+        let _ = Link::decode(&bytes);
+        let _ = Address::decode(&bytes);
+        let _ = Route::decode(&bytes);
+        let _ = Neighbour::decode(&bytes);
+    }
+
+    #[test]
+    fn what_is_cut_short_is_no_panic(route in any_route(), cut in 0..80usize) {
+        let whole = body(&Change::AddRoute(route));
+        let _ = Route::decode(&whole[..cut.min(whole.len())]);
+    }
+}
+
+#[test]
+fn a_new_link_reads_back_as_a_link() {
+    let new = NewLink { name: "br0".into(), kind: LinkKind::Bridge, up: true, master: Some(7) };
+    let link = Link::decode(&body(&Change::AddLink(new))).unwrap();
+    assert_eq!((link.name.as_str(), link.kind.as_deref()), ("br0", Some("bridge")));
+    assert_eq!((link.up, link.master), (true, Some(7)));
+}
+
+#[test]
+fn changes_are_told_in_words() {
+    let names = BTreeMap::from([(2, "eth0".to_owned()), (3, "br0".to_owned())]);
+    let net = |text: &str| text.parse::<IpNet>().unwrap();
+    let told = |change: Change<'_>| change.describe(&names);
+    assert_eq!(
+        told(Change::AddAddress(Address::new(2, net("10.0.0.1/32")))),
+        "add address 10.0.0.1/32 to eth0"
+    );
+    assert_eq!(
+        told(Change::AddRoute(Route::via(net("0.0.0.0/0"), "10.0.0.9".parse().unwrap(), 2))),
+        "add route 0.0.0.0/0 via 10.0.0.9 on eth0"
+    );
+    assert_eq!(told(Change::AddRoute(Route::blackhole(net("::/0")))), "add route blackhole ::/0");
+    assert_eq!(told(Change::SetMaster { link: 2, master: Some(3) }), "put eth0 under br0");
+    assert_eq!(told(Change::DeleteLink { link: 9 }), "delete link 9");
+}
