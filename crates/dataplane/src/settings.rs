@@ -1,0 +1,88 @@
+//! What a mode is told besides the plans.
+
+use ipnet::IpNet;
+use portway_model::Family;
+use std::net::IpAddr;
+
+/// The node's settings, in terms a mode can turn into rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Masquerade everything that goes to a cluster IP.
+    pub masquerade_all: bool,
+    /// The bit of a packet's mark that asks for masquerading.
+    pub masquerade_mark: u32,
+    /// How traffic of pods is told from other traffic.
+    pub local: LocalTraffic,
+    /// Where node ports answer.
+    pub node_ports: NodePortAddresses,
+    /// Ranges of cluster IPs.
+    pub service_cidrs: Vec<IpNet>,
+    /// Drop what conntrack calls invalid, lest a pod's late packet be answered with a reset.
+    pub drop_invalid: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            masquerade_all: false,
+            masquerade_mark: 1 << 14,
+            local: LocalTraffic::Unknown,
+            node_ports: NodePortAddresses::All,
+            service_cidrs: Vec::new(),
+            drop_invalid: true,
+        }
+    }
+}
+
+/// How traffic of pods is told from other traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalTraffic {
+    /// It is not: nothing is masqueraded for coming from outside.
+    Unknown,
+    /// By its source address.
+    Cidrs(Vec<IpNet>),
+    /// By the bridge it comes in on.
+    Interface(String),
+    /// By the beginning of the name of the interface it comes in on.
+    InterfacePrefix(String),
+}
+
+/// Where node ports answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// At all addresses of the node but loopback.
+    All,
+    /// At the node's addresses within these ranges; a family without a range answers at none.
+    Within(Vec<IpNet>),
+}
+
+impl NodePortAddresses {
+    /// The ranges of one family, without overlaps or neighbours; `None` for all addresses.
+    pub fn ranges(&self, family: Family) -> Option<Vec<IpNet>> {
+        match self {
+            NodePortAddresses::All => None,
+            NodePortAddresses::Within(ranges) => Some(of_family(ranges, family)),
+        }
+    }
+
+    /// Whether a node port answers at `address`, if it is one of the node's.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match self {
+            NodePortAddresses::All => !address.is_loopback(),
+            NodePortAddresses::Within(ranges) => ranges.iter().any(|r| r.contains(&address)),
+        }
+    }
+}
+
+impl Settings {
+    /// The ranges of cluster IPs of one family, without overlaps or neighbours.
+    pub fn service_cidrs(&self, family: Family) -> Vec<IpNet> {
+        of_family(&self.service_cidrs, family)
+    }
+}
+
+fn of_family(ranges: &[IpNet], family: Family) -> Vec<IpNet> {
+    let own: Vec<IpNet> =
+        ranges.iter().filter(|r| Family::of(r.addr()) == family).map(IpNet::trunc).collect();
+    IpNet::aggregate(&own)
+}
