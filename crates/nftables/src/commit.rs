@@ -1,0 +1,150 @@
+//! The door to the kernel: listing our table, committing a transaction, forgetting clients and flows.
+
+use crate::diff::Transaction;
+use crate::table::{ChainBody, Name, Table};
+use portway_netlink::nft::object::SET_DYNAMIC;
+use portway_netlink::nft::{Batch, Data, Element, Family, Key, Value, list};
+use portway_netlink::{Error, Protocol, Result, Socket};
+
+/// What the mode needs from a kernel. The real one is [`Netlink`]; tests of faults bring their own.
+pub trait Kernel {
+    /// Our table as the kernel holds it, normalized; none if there is none.
+    fn list(&mut self) -> Result<Option<Table>>;
+    /// Does it all or nothing.
+    fn commit(&mut self, tx: &Transaction) -> Result<()>;
+    /// What a dynamic map remembers; nothing if there is no such map.
+    fn remembered(&mut self, map: &Name) -> Result<Vec<(Key, Value)>>;
+}
+
+/// A table in this network namespace, through netlink.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    family: Family,
+    table: String,
+}
+
+impl Netlink {
+    /// Opens a socket in this thread's network namespace.
+    pub fn open(family: Family, table: &str) -> Result<Netlink> {
+        let mut socket = Socket::open(Protocol::Netfilter)?;
+        socket.allow_large_batches();
+        Ok(Netlink { socket, family, table: table.to_owned() })
+    }
+
+    /// The port our changes come from.
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
+    /// The socket, for what else is asked of netfilter.
+    pub fn socket(&mut self) -> &mut Socket {
+        &mut self.socket
+    }
+
+    /// Removes the table; false if there is none.
+    pub fn delete(&mut self) -> Result<bool> {
+        let mut batch = Batch::new(self.family, &self.table);
+        batch.delete_table();
+        match batch.commit(&mut self.socket) {
+            Ok(_) => Ok(true),
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Kernel for Netlink {
+    fn list(&mut self) -> Result<Option<Table>> {
+        let (socket, family, name) = (&mut self.socket, self.family, self.table.as_str());
+        if !list::tables(socket, family)?.iter().any(|t| t == name) {
+            return Ok(None);
+        }
+        let mut table = Table::default();
+        for chain in list::chains(socket, family, name)? {
+            table.chains.insert(chain.name, ChainBody { hook: chain.hook, rules: Vec::new() });
+        }
+        for (chain, rules) in list::rules(socket, family, name)? {
+            table.chains.entry(chain).or_default().rules = rules;
+        }
+        for set in list::sets(socket, family, name)? {
+            table.sets.insert(set.name.clone(), set);
+        }
+        for set in table.sets.values().filter(|s| s.flags & SET_DYNAMIC == 0) {
+            let elements: Vec<Element> = list::elements(socket, family, name, &set.name)?;
+            table.elements.insert(set.name.clone(), elements);
+        }
+        table.normalize();
+        Ok(Some(table))
+    }
+
+    fn commit(&mut self, tx: &Transaction) -> Result<()> {
+        let mut batch = Batch::new(self.family, &self.table);
+        if tx.rebuild {
+            batch.delete_table();
+        }
+        if tx.add_table {
+            batch.add_table();
+        }
+        tx.add_sets.iter().for_each(|s| batch.add_set(s));
+        tx.add_chains.iter().for_each(|c| batch.add_chain(c));
+        tx.flush_chains.iter().for_each(|c| batch.flush_chain(c));
+        tx.delete.iter().for_each(|(set, elements)| batch.delete_elements(set, elements));
+        for (chain, rules) in &tx.add_rules {
+            rules.iter().for_each(|r| batch.add_rule(chain, r));
+        }
+        tx.add.iter().for_each(|(set, elements)| batch.add_elements(set, elements));
+        tx.delete_sets.iter().for_each(|s| batch.delete_set(s));
+        tx.delete_chains.iter().for_each(|c| batch.delete_chain(c));
+        batch.commit(&mut self.socket).map(drop)
+    }
+
+    fn remembered(&mut self, map: &Name) -> Result<Vec<(Key, Value)>> {
+        let found = match list::elements(&mut self.socket, self.family, &self.table, map) {
+            Err(e) if e.is_not_found() => return Ok(Vec::new()),
+            other => other?,
+        };
+        let pair = |e: Element| match e.data {
+            Some(Data::Value(value)) => Some((e.key, value)),
+            _ => None,
+        };
+        Ok(found.into_iter().filter_map(pair).collect())
+    }
+}
+
+/// Deletes clients from dynamic maps. One that has expired meanwhile is no error.
+pub(crate) fn forget(kernel: &mut impl Kernel, map: &Name, clients: &[Key]) -> Result<()> {
+    for client in clients {
+        let mut tx = Transaction::default();
+        tx.delete.insert(map.clone(), vec![Element::key(*client)]);
+        match kernel.commit(&tx) {
+            Err(e) if e.is_not_found() => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Turns the kernel's refusal into words about what it lacks, if that is what it is.
+pub fn diagnose(family: Family, error: Error) -> portway_dataplane::Error {
+    let model = match family {
+        Family::Ipv4 => portway_model::Family::V4,
+        Family::Ipv6 => portway_model::Family::V6,
+    };
+    if error.is_permission() {
+        let operation = "change nftables rules".to_owned();
+        return portway_dataplane::Error::Permission { operation, source: error.into() };
+    }
+    const LACKING: [i32; 6] = [2, 22, 93, 94, 95, 97];
+    if error.errno().is_some_and(|e| LACKING.contains(&e))
+        && let Some((feature, option)) = crate::probe::missing(family)
+    {
+        return portway_dataplane::Error::Unsupported {
+            feature: feature.to_owned(),
+            hint: format!(
+                "load or build {option}; Linux 5.10 or later with it is needed for the nftables mode"
+            ),
+        };
+    }
+    portway_dataplane::Error::Kernel { family: model, source: error.into() }
+}

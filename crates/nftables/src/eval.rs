@@ -1,0 +1,1 @@
+//! Following a packet through the rules.

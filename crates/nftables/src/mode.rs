@@ -1,0 +1,268 @@
+//! The mode itself: plans in, kernel in step.
+
+use crate::commit::{self, Kernel, Netlink, diagnose};
+use crate::diff::{Draft, Transaction, Uses, diff, diff_base};
+use crate::flows::Checks;
+use crate::render;
+use crate::rules::Names;
+use crate::slots;
+use crate::table::Table;
+use portway_dataplane::{Dataplane, Drift, Error, Report, Settings};
+use portway_model::{PortPlan, ServiceName, ServicePlan, Target};
+use portway_netlink::nft::{Family, Key, Value};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// What was applied, as far as we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// Nothing yet: the kernel may hold an earlier run's table.
+    Fresh,
+    /// The last commit succeeded, and nobody was seen to change anything since.
+    Sure,
+    /// Somebody changed our table.
+    Tampered,
+    /// A commit failed: some of what we want is not there.
+    Failed,
+}
+
+/// The nftables mode for one family.
+#[derive(Debug)]
+pub struct Nftables<K = Netlink> {
+    kernel: K,
+    family: Family,
+    names: Names,
+    settings: Settings,
+    plans: HashMap<ServiceName, ServicePlan>,
+    uses: Uses,
+    trust: Trust,
+}
+
+impl Nftables<Netlink> {
+    /// For one family, in this thread's network namespace.
+    pub fn open(family: portway_model::Family) -> Result<Nftables, Error> {
+        let family = nft_family(family);
+        let kernel = Netlink::open(family, crate::TABLE).map_err(|e| diagnose(family, e))?;
+        Ok(Nftables::with_kernel(kernel, family))
+    }
+
+    /// The port our changes come from: whoever else changes the table has another.
+    pub fn port(&self) -> u32 {
+        self.kernel.port()
+    }
+
+    fn forget_flows(&mut self, checks: Checks, report: &mut Report) {
+        let v6 = self.family == Family::Ipv6;
+        match checks.run(self.kernel.socket(), v6, &self.settings.node_ports) {
+            Ok(deleted) => report.flows_deleted = deleted,
+            Err(e) => report.afterthoughts.push(format!("stale UDP flows could not be forgotten: {e}")),
+        }
+    }
+}
+
+fn nft_family(family: portway_model::Family) -> Family {
+    match family {
+        portway_model::Family::V4 => Family::Ipv4,
+        portway_model::Family::V6 => Family::Ipv6,
+    }
+}
+
+impl<K: Kernel> Nftables<K> {
+    /// With a kernel of the caller's choice.
+    pub fn with_kernel(kernel: K, family: Family) -> Nftables<K> {
+        Nftables {
+            kernel,
+            family,
+            names: Names::default(),
+            settings: Settings::default(),
+            plans: HashMap::new(),
+            uses: Uses::default(),
+            trust: Trust::Fresh,
+        }
+    }
+
+    /// The whole table as it should be.
+    pub fn wanted(&self) -> Table {
+        let mut table = render::base(&self.names, self.family, &self.settings);
+        for plan in self.plans.values() {
+            table.merge(render::service(&self.names, self.family, plan));
+        }
+        table.normalize();
+        table
+    }
+
+    /// The kernel behind it.
+    pub fn kernel(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// Takes over settings and plans, and tells what has to change if all was as we knew it.
+    fn absorb(&mut self, settings: &Settings, changes: Vec<(ServiceName, Option<ServicePlan>)>) -> Absorbed {
+        let mut draft = Draft::default();
+        let mut checks = Checks::default();
+        let mut sticky = Vec::new();
+        for (name, mut new) in changes {
+            let old = self.plans.remove(&name);
+            if let (Some(old), Some(new)) = (&old, &mut new) {
+                slots::keep(old, new);
+            }
+            if old != new {
+                let part = |plan: &Option<ServicePlan>| {
+                    plan.as_ref().map(|p| render::service(&self.names, self.family, p)).unwrap_or_default()
+                };
+                draft.change(&mut self.uses, &self.names.hairpin, &part(&old), &part(&new));
+                checks.change(old.as_ref(), new.as_ref());
+                if new.as_ref().is_some_and(|p| p.ports.iter().any(|port| port.affinity.is_some())) {
+                    sticky.push(name.clone());
+                }
+            }
+            if let Some(new) = new {
+                self.plans.insert(name, new);
+            }
+        }
+        let mut tx = draft.finish(&self.uses);
+        if *settings != self.settings {
+            let base = |s: &Settings| {
+                let mut table = render::base(&self.names, self.family, s);
+                table.normalize();
+                table
+            };
+            diff_base(&base(&self.settings), &base(settings), &mut tx);
+            self.settings = settings.clone();
+        }
+        Absorbed { tx, checks, sticky }
+    }
+
+    /// Lists the kernel, and makes it hold what is wanted.
+    fn reconcile(&mut self) -> Result<(Report, Drift), Error> {
+        let family = self.family;
+        let have = self.kernel.list().map_err(|e| diagnose(family, e))?;
+        let (tx, drift) = diff(have.as_ref(), self.wanted());
+        drop(have);
+        self.commit(&tx)?;
+        let (added, removed) = tx.size();
+        Ok((Report { full: true, added, removed, ..Report::default() }, drift))
+    }
+
+    fn commit(&mut self, tx: &Transaction) -> Result<(), Error> {
+        if !tx.is_empty()
+            && let Err(e) = self.kernel.commit(tx)
+        {
+            self.trust = Trust::Failed;
+            return Err(diagnose(self.family, e));
+        }
+        self.trust = Trust::Sure;
+        Ok(())
+    }
+
+    /// A client may only be remembered at an endpoint that is eligible now.
+    fn forget_clients(&mut self, services: &[ServiceName], report: &mut Report) {
+        for name in services {
+            let Some(plan) = self.plans.get(name) else { continue };
+            for port in plan.ports.iter().filter(|p| p.affinity.is_some()) {
+                if let Err(e) = sweep(&mut self.kernel, plan, port) {
+                    report.afterthoughts.push(format!("clients of {name} could not be forgotten: {e}"));
+                }
+            }
+        }
+    }
+
+    fn all_sticky(&self) -> Vec<ServiceName> {
+        let sticky = |p: &&ServicePlan| p.ports.iter().any(|port| port.affinity.is_some());
+        self.plans.values().filter(sticky).map(|p| p.name.clone()).collect()
+    }
+}
+
+struct Absorbed {
+    tx: Transaction,
+    checks: Checks,
+    sticky: Vec<ServiceName>,
+}
+
+fn sweep(kernel: &mut impl Kernel, plan: &ServicePlan, port: &PortPlan) -> portway_netlink::Result<()> {
+    for (addresses, ports, targets) in render::memories(plan, port) {
+        let known: HashMap<Key, Value> = kernel.remembered(&ports)?.into_iter().collect();
+        let valid = |client: &Key, address: &Value| {
+            let port = known
+                .get(client)
+                .and_then(|p| p.as_slice().get(..2))
+                .map(|p| u16::from_be_bytes([p[0], p[1]]));
+            let target = address_of(address).zip(port).map(|(ip, port)| Target { ip, port });
+            target.is_some_and(|t| targets.contains(&t))
+        };
+        let all = kernel.remembered(&addresses)?;
+        let gone: Vec<Key> = all.iter().filter(|(c, a)| !valid(c, a)).map(|(c, _)| *c).collect();
+        commit::forget(kernel, &addresses, &gone)?;
+        commit::forget(kernel, &ports, &gone)?;
+    }
+    Ok(())
+}
+
+fn address_of(value: &Value) -> Option<IpAddr> {
+    let bytes = value.as_slice();
+    match bytes.len() {
+        4 => Some(<[u8; 4]>::try_from(bytes).ok()?.into()),
+        16 => Some(<[u8; 16]>::try_from(bytes).ok()?.into()),
+        _ => None,
+    }
+}
+
+impl Dataplane for Nftables<Netlink> {
+    fn family(&self) -> portway_model::Family {
+        match self.family {
+            Family::Ipv4 => portway_model::Family::V4,
+            Family::Ipv6 => portway_model::Family::V6,
+        }
+    }
+
+    fn sync(
+        &mut self,
+        settings: &Settings,
+        changes: Vec<(ServiceName, Option<ServicePlan>)>,
+    ) -> Result<Report, Error> {
+        let mut repaired = None;
+        if matches!(self.trust, Trust::Tampered | Trust::Failed) {
+            let tampered = self.trust == Trust::Tampered;
+            let (report, drift) = self.reconcile()?;
+            repaired = Some((report, if tampered { drift } else { Drift::default() }));
+        }
+        let first = self.trust == Trust::Fresh;
+        let Absorbed { tx, checks, mut sticky } = self.absorb(settings, changes);
+        let mut report = if first {
+            sticky = self.all_sticky();
+            self.reconcile()?.0
+        } else {
+            self.commit(&tx)?;
+            let (added, removed) = tx.size();
+            Report { added, removed, ..Report::default() }
+        };
+        if let Some((repair, drift)) = repaired {
+            report.full = true;
+            report.added += repair.added;
+            report.removed += repair.removed;
+            report.drift = drift;
+            sticky = self.all_sticky();
+        }
+        self.forget_clients(&sticky, &mut report);
+        self.forget_flows(checks, &mut report);
+        Ok(report)
+    }
+
+    fn distrust(&mut self) {
+        if self.trust == Trust::Sure {
+            self.trust = Trust::Tampered;
+        }
+    }
+
+    fn verify(&mut self) -> Result<Drift, Error> {
+        let family = self.family;
+        let have = self.kernel.list().map_err(|e| diagnose(family, e))?;
+        Ok(diff(have.as_ref(), self.wanted()).1)
+    }
+
+    fn cleanup(&mut self) -> Result<(), Error> {
+        let family = self.family;
+        self.trust = Trust::Fresh;
+        self.kernel.delete().map(drop).map_err(|e| diagnose(family, e))
+    }
+}

@@ -1,0 +1,558 @@
+//! The words: names of the constant chains and sets, and rules as sequences of expressions.
+//!
+//! Keys are laid out as nft lays them out (each part of a concatenation starts on a word), and sets carry the type
+//! information nft keeps in user data, so that `nft list ruleset` prints them and `nft -f` reads them back.
+
+use ipnet::IpNet;
+use portway_model::{Protocol, Target};
+use portway_netlink::nft::expr::{
+    Base, CT_STATE_NEW, CtKey, FIB_LOCAL, FibOf, MetaKey, NAT_RANDOM_FULLY, Reject,
+};
+use portway_netlink::nft::object::{
+    SET_CONCAT, SET_DYNAMIC, SET_INTERVAL, SET_MAP, SET_TIMEOUT, VALUE_VERDICT,
+};
+use portway_netlink::nft::{Expr, Family, Key, Register, Rule, Set, Value, Verdict};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::table::Name;
+
+/// First word: where every key begins.
+const KEY: Register = Register::word(0);
+/// Fifth word: where a second value goes.
+const SECOND: Register = Register::word(4);
+
+/// Names of everything constant.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// VIP, protocol, port → policy chain.
+    pub services: Name,
+    /// VIP, protocol, port, index → endpoint.
+    pub endpoints: Name,
+    /// For policy Local: VIP, protocol, port → chain for traffic that begins on this node.
+    pub short_cuts: Name,
+    /// For policy Local: VIP, protocol, port, index → endpoint anywhere.
+    pub short_cut_endpoints: Name,
+    /// Protocol, port → policy chain.
+    pub nodeports: Name,
+    /// Protocol, port, index → endpoint.
+    pub nodeport_endpoints: Name,
+    /// For policy Local: protocol, port → chain for traffic that begins on this node.
+    pub nodeport_short_cuts: Name,
+    /// For policy Local: protocol, port, index → endpoint anywhere.
+    pub nodeport_short_cut_endpoints: Name,
+    /// VIP, protocol, port → reject or drop.
+    pub no_endpoints: Name,
+    /// Protocol, port → reject or drop.
+    pub no_nodeport_endpoints: Name,
+    /// VIP, protocol, port → check the source.
+    pub firewall: Name,
+    /// Source, VIP, protocol, port that may pass.
+    pub source_ranges: Name,
+    /// Endpoint, the same endpoint: traffic that goes back where it came from.
+    pub hairpin: Name,
+    /// All cluster IPs.
+    pub cluster_ips: Name,
+    /// Ranges of cluster IPs.
+    pub service_cidrs: Name,
+    /// Where node ports answer.
+    pub nodeport_addresses: Name,
+    /// Chain: refuse.
+    pub reject: Name,
+    /// Chain: masquerade later.
+    pub mark: Name,
+    /// Chain: masquerade later what does not come from a pod.
+    pub mark_unless_pod: Name,
+    /// Chain: traffic to a VIP with policy Local that begins on this node.
+    pub short_cut: Name,
+    /// Chain: traffic to a node port with policy Local that begins on this node.
+    pub nodeport_short_cut: Name,
+    /// Chain: check the source.
+    pub check_source: Name,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        let n = |text: &str| -> Name { text.into() };
+        Names {
+            services: n("services"),
+            endpoints: n("endpoints"),
+            short_cuts: n("short-cuts"),
+            short_cut_endpoints: n("short-cut-endpoints"),
+            nodeports: n("nodeports"),
+            nodeport_endpoints: n("nodeport-endpoints"),
+            nodeport_short_cuts: n("nodeport-short-cuts"),
+            nodeport_short_cut_endpoints: n("nodeport-short-cut-endpoints"),
+            no_endpoints: n("no-endpoints"),
+            no_nodeport_endpoints: n("no-nodeport-endpoints"),
+            firewall: n("firewall"),
+            source_ranges: n("source-ranges"),
+            hairpin: n("hairpin"),
+            cluster_ips: n("cluster-ips"),
+            service_cidrs: n("service-cidrs"),
+            nodeport_addresses: n("nodeport-addresses"),
+            reject: n("send-reject"),
+            mark: n("mark-masquerade"),
+            mark_unless_pod: n("mark-unless-pod"),
+            short_cut: n("short-cut"),
+            nodeport_short_cut: n("nodeport-short-cut"),
+            check_source: n("check-source"),
+        }
+    }
+}
+
+/// Builds expressions for one family.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    /// The family.
+    pub family: Family,
+}
+
+impl Words {
+    fn address(self, source: bool, to: Register) -> Expr {
+        let offset = match (self.family, source) {
+            (Family::Ipv4, true) => 12,
+            (Family::Ipv4, false) => 16,
+            (Family::Ipv6, true) => 8,
+            (Family::Ipv6, false) => 24,
+        };
+        Expr::Payload { base: Base::Network, offset, len: self.family.address_len(), to }
+    }
+
+    /// Source address into `to`.
+    pub fn source(self, to: Register) -> Expr {
+        self.address(true, to)
+    }
+
+    /// Destination address into `to`.
+    pub fn destination(self, to: Register) -> Expr {
+        self.address(false, to)
+    }
+
+    /// Protocol and destination port from `at` on; the register behind them comes back.
+    fn service(self, at: Register) -> ([Expr; 2], Register) {
+        let port = at.after(1);
+        let dport = Expr::Payload { base: Base::Transport, offset: 2, len: 2, to: port };
+        ([Expr::Meta(MetaKey::Protocol, at), dport], port.after(2))
+    }
+
+    /// `ip daddr . meta l4proto . th dport`, or without the address.
+    fn frontend(self, with_address: bool) -> (Vec<Expr>, Register) {
+        let mut exprs = Vec::with_capacity(4);
+        let mut at = KEY;
+        if with_address {
+            exprs.push(self.destination(at));
+            at = at.after(self.family.address_len());
+        }
+        let (service, next) = self.service(at);
+        exprs.extend(service);
+        (exprs, next)
+    }
+
+    /// `… vmap @map`, by VIP or by node port.
+    pub fn frontend_verdict(self, before: &[Expr], with_address: bool, map: &Name) -> Rule {
+        let mut exprs = before.to_vec();
+        exprs.extend(self.frontend(with_address).0);
+        exprs.push(Expr::VerdictMap { set: map.clone(), key: KEY });
+        Rule { exprs }
+    }
+
+    /// `dnat to … . numgen random mod N map @map`, by VIP or by node port.
+    pub fn balance(self, with_address: bool, map: &Name, endpoints: usize) -> Rule {
+        let (mut exprs, index) = self.frontend(with_address);
+        exprs.push(Expr::Random { modulus: endpoints as u32, to: index });
+        exprs.push(Expr::Map { set: map.clone(), key: KEY, to: KEY });
+        exprs.push(self.dnat(KEY, KEY.after(self.family.address_len())));
+        Rule { exprs }
+    }
+
+    fn dnat(self, address: Register, port: Register) -> Expr {
+        Expr::Dnat { family: self.family.number(), address, port }
+    }
+
+    /// `meta l4proto X dnat to saddr map @addresses : saddr map @ports`: back to where this client went before.
+    pub fn remembered(self, protocol: Protocol, addresses: &Name, ports: &Name) -> Rule {
+        let mut exprs = protocol_is(protocol).to_vec();
+        exprs.extend([
+            self.source(KEY),
+            Expr::Map { set: addresses.clone(), key: KEY, to: KEY },
+            self.source(SECOND),
+            Expr::Map { set: ports.clone(), key: SECOND, to: SECOND },
+            self.dnat(KEY, SECOND),
+        ]);
+        Rule { exprs }
+    }
+
+    /// `update @addresses {…} update @ports {…} dnat to <target>`: remember, and go there.
+    pub fn remember(self, protocol: Protocol, target: Target, addresses: &Name, ports: &Name) -> Rule {
+        let port = target.port.to_be_bytes().to_vec();
+        let mut exprs = vec![
+            self.source(KEY),
+            Expr::Immediate(SECOND, octets(target.ip)),
+            Expr::Update { set: addresses.clone(), key: KEY, value: SECOND },
+            self.source(KEY),
+            Expr::Immediate(SECOND, port.clone()),
+            Expr::Update { set: ports.clone(), key: KEY, value: SECOND },
+        ];
+        exprs.extend(protocol_is(protocol));
+        exprs.extend([
+            Expr::Immediate(KEY, octets(target.ip)),
+            Expr::Immediate(SECOND, port),
+            self.dnat(KEY, SECOND),
+        ]);
+        Rule { exprs }
+    }
+
+    /// `saddr . daddr @hairpin`
+    pub fn is_hairpin(self, hairpin: &Name) -> Vec<Expr> {
+        let second = KEY.after(self.family.address_len());
+        let key = Expr::Lookup { set: hairpin.clone(), key: KEY };
+        vec![self.source(KEY), self.destination(second), key]
+    }
+
+    /// `saddr . daddr . l4proto . dport @source-ranges`
+    pub fn source_allowed(self, ranges: &Name) -> Vec<Expr> {
+        let second = KEY.after(self.family.address_len());
+        let (service, _) = self.service(second.after(self.family.address_len()));
+        let mut exprs = vec![self.source(KEY), self.destination(second)];
+        exprs.extend(service);
+        exprs.push(Expr::Lookup { set: ranges.clone(), key: KEY });
+        exprs
+    }
+
+    /// `daddr @set`
+    pub fn destination_in(self, set: &Name) -> [Expr; 2] {
+        [self.destination(KEY), Expr::Lookup { set: set.clone(), key: KEY }]
+    }
+
+    /// `saddr range`
+    pub fn source_within(self, range: IpNet) -> Vec<Expr> {
+        self.within(self.source(KEY), range, true)
+    }
+
+    /// `daddr != range`
+    pub fn destination_outside(self, range: IpNet) -> Vec<Expr> {
+        self.within(self.destination(KEY), range, false)
+    }
+
+    fn within(self, load: Expr, range: IpNet, equal: bool) -> Vec<Expr> {
+        let mut exprs = vec![load];
+        if range.prefix_len() < range.max_prefix_len() {
+            let mask = octets(range.netmask());
+            let xor = vec![0; mask.len()];
+            exprs.push(Expr::Bitwise { register: KEY, mask, xor });
+        }
+        exprs.push(Expr::Compare { equal, register: KEY, value: octets(range.network()) });
+        exprs
+    }
+
+    /// `reject`, with ICMP port unreachable.
+    pub fn unreachable(self) -> Expr {
+        Expr::Reject(Reject::Unreachable(match self.family {
+            Family::Ipv4 => 3,
+            Family::Ipv6 => 4,
+        }))
+    }
+}
+
+/// A rule that ends with a verdict.
+pub fn rule(exprs: impl IntoIterator<Item = Expr>, verdict: Verdict) -> Rule {
+    let mut exprs: Vec<Expr> = exprs.into_iter().collect();
+    exprs.push(Expr::Verdict(verdict));
+    Rule { exprs }
+}
+
+/// `jump chain`
+pub fn jump(chain: &Name) -> Rule {
+    rule([], Verdict::Jump(chain.clone()))
+}
+
+/// `goto chain`
+pub fn goto(chain: &Name) -> Rule {
+    rule([], Verdict::Goto(chain.clone()))
+}
+
+/// `numgen random mod N vmap @map`
+pub fn choose(map: &Name, endpoints: usize) -> Rule {
+    let verdict = Expr::VerdictMap { set: map.clone(), key: KEY };
+    Rule { exprs: vec![Expr::Random { modulus: endpoints as u32, to: KEY }, verdict] }
+}
+
+/// `meta l4proto X`
+pub fn protocol_is(protocol: Protocol) -> [Expr; 2] {
+    let value = vec![protocol.number()];
+    [Expr::Meta(MetaKey::Protocol, KEY), Expr::Compare { equal: true, register: KEY, value }]
+}
+
+/// `ct state <bit>`
+pub fn state(bit: u32) -> [Expr; 3] {
+    let (mask, zero) = (bit.to_ne_bytes().to_vec(), vec![0; 4]);
+    [
+        Expr::Ct(CtKey::State, KEY),
+        Expr::Bitwise { register: KEY, mask, xor: zero.clone() },
+        Expr::Compare { equal: false, register: KEY, value: zero },
+    ]
+}
+
+/// `ct state new`
+pub fn is_new() -> [Expr; 3] {
+    state(CT_STATE_NEW)
+}
+
+/// `fib saddr|daddr type local`
+pub fn is_local(of: FibOf) -> [Expr; 2] {
+    let value = FIB_LOCAL.to_ne_bytes().to_vec();
+    [Expr::FibType(of, KEY), Expr::Compare { equal: true, register: KEY, value }]
+}
+
+/// `iifname "name"`, or `iifname "name*"`.
+pub fn input_is(name: &str, prefix: bool) -> [Expr; 2] {
+    let mut value = name.as_bytes().to_vec();
+    if !prefix {
+        value.resize(16, 0);
+    }
+    [Expr::Meta(MetaKey::InputName, KEY), Expr::Compare { equal: true, register: KEY, value }]
+}
+
+/// `meta mark set meta mark | bit`
+pub fn set_mark(bit: u32) -> [Expr; 3] {
+    change_mark(!bit, bit)
+}
+
+/// `meta mark set meta mark ^ bit`
+pub fn flip_mark(bit: u32) -> [Expr; 3] {
+    change_mark(u32::MAX, bit)
+}
+
+fn change_mark(mask: u32, xor: u32) -> [Expr; 3] {
+    let (mask, xor) = (mask.to_ne_bytes().to_vec(), xor.to_ne_bytes().to_vec());
+    let bitwise = Expr::Bitwise { register: KEY, mask, xor };
+    [Expr::Meta(MetaKey::Mark, KEY), bitwise, Expr::MetaSet(MetaKey::Mark, KEY)]
+}
+
+/// `meta mark & bit == 0`
+pub fn is_unmarked(bit: u32) -> [Expr; 3] {
+    let (mask, zero) = (bit.to_ne_bytes().to_vec(), vec![0; 4]);
+    [
+        Expr::Meta(MetaKey::Mark, KEY),
+        Expr::Bitwise { register: KEY, mask, xor: zero.clone() },
+        Expr::Compare { equal: true, register: KEY, value: zero },
+    ]
+}
+
+/// `masquerade fully-random`
+pub fn masquerade() -> Expr {
+    Expr::Masquerade { flags: NAT_RANDOM_FULLY }
+}
+
+/// An address's bytes.
+pub fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(a) => a.octets().to_vec(),
+        IpAddr::V6(a) => a.octets().to_vec(),
+    }
+}
+
+/// The key of a frontend: address (if it is a VIP), protocol, port.
+pub fn frontend_key(address: Option<IpAddr>, protocol: Protocol, port: u16) -> Key {
+    let key = match address {
+        Some(IpAddr::V4(a)) => Key::new().field(&a.octets()),
+        Some(IpAddr::V6(a)) => Key::new().field(&a.octets()),
+        None => Key::new(),
+    };
+    key.field(&[protocol.number()]).field(&port.to_be_bytes())
+}
+
+/// The value of an endpoint: address and port.
+pub fn target_value(target: Target) -> Value {
+    let value = match target.ip {
+        IpAddr::V4(a) => Value::new().field(&a.octets()),
+        IpAddr::V6(a) => Value::new().field(&a.octets()),
+    };
+    value.field(&target.port.to_be_bytes())
+}
+
+/// Kinds of key parts, with nft's number for each (`enum datatypes`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Address,
+    Protocol,
+    Port,
+    Index,
+}
+
+impl Part {
+    fn number(self, family: Family) -> u32 {
+        match (self, family) {
+            (Part::Index, _) => 4,
+            (Part::Address, Family::Ipv4) => 7,
+            (Part::Address, Family::Ipv6) => 8,
+            (Part::Protocol, _) => 12,
+            (Part::Port, _) => 13,
+        }
+    }
+
+    fn len(self, family: Family) -> u32 {
+        match self {
+            Part::Address => family.address_len(),
+            Part::Protocol => 1,
+            Part::Port => 2,
+            Part::Index => 4,
+        }
+    }
+
+    /// How nft remembers which expression a part was typed as (`expr_ops::build_udata`).
+    fn typeof_data(self, family: Family) -> Vec<u8> {
+        let payload = |header: u32, field: u32| [tlv_u32(0, header), tlv_u32(1, field)].concat();
+        let (kind, data): (u32, Vec<u8>) = match (self, family) {
+            (Part::Address, Family::Ipv4) => (7, payload(12, 12)),
+            (Part::Address, Family::Ipv6) => (7, payload(13, 9)),
+            (Part::Protocol, _) => (9, tlv_u32(0, 16)),
+            (Part::Port, _) => (7, payload(11, 2)),
+            (Part::Index, _) => (23, [tlv_u32(0, 1), tlv_u32(1, 65_536), tlv_u32(2, 0)].concat()),
+        };
+        [tlv_u32(0, kind), tlv(1, &data)].concat()
+    }
+}
+
+fn tlv(kind: u8, value: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, value.len() as u8];
+    bytes.extend_from_slice(value);
+    bytes
+}
+
+fn tlv_u32(kind: u8, value: u32) -> Vec<u8> {
+    tlv(kind, &value.to_ne_bytes())
+}
+
+/// nft's note of the expressions a concatenation was typed as.
+fn typeof_note(parts: &[Part], family: Family) -> Vec<u8> {
+    const CONCAT: u32 = 13;
+    if let [part] = parts {
+        return part.typeof_data(family);
+    }
+    let list: Vec<u8> =
+        parts.iter().enumerate().flat_map(|(i, p)| tlv(i as u8, &p.typeof_data(family))).collect();
+    [tlv_u32(0, CONCAT), tlv(1, &list)].concat()
+}
+
+/// Byte order of a key or value as nft notes it: none for a concatenation, else host or network.
+fn byte_order(parts: &[Part]) -> u32 {
+    match parts {
+        [Part::Index] => 1,
+        [_] => 2,
+        _ => 0,
+    }
+}
+
+struct Shape<'a> {
+    key: &'a [Part],
+    value: Option<&'a [Part]>,
+    verdict: bool,
+    flags: u32,
+}
+
+impl Shape<'_> {
+    fn build(&self, name: &Name, family: Family) -> Set {
+        let kind = |parts: &[Part]| parts.iter().fold(0, |t, p| t << 6 | p.number(family));
+        let len = |parts: &[Part]| match parts {
+            [part] => part.len(family),
+            _ => parts.iter().map(|p| p.len(family).next_multiple_of(4)).sum(),
+        };
+        let mut userdata = tlv_u32(0, byte_order(self.key));
+        if self.verdict || self.value.is_some() {
+            userdata.extend(tlv_u32(1, self.value.map_or(0, byte_order)));
+        }
+        if self.key.contains(&Part::Index) {
+            userdata.extend(tlv(3, &typeof_note(self.key, family)));
+            let value =
+                self.value.map_or_else(|| [tlv_u32(0, 1), tlv(1, &[])].concat(), |v| typeof_note(v, family));
+            userdata.extend(tlv(4, &value));
+        }
+        let map = if self.verdict || self.value.is_some() { SET_MAP } else { 0 };
+        Set {
+            name: name.clone(),
+            flags: self.flags | map,
+            key_type: kind(self.key),
+            key_len: len(self.key),
+            value: if self.verdict { Some(VALUE_VERDICT) } else { self.value.map(|v| (kind(v), len(v))) },
+            timeout: 0,
+            size: 0,
+            fields: if self.flags & SET_CONCAT != 0 {
+                self.key.iter().map(|p| p.len(family)).collect()
+            } else {
+                Vec::new()
+            },
+            userdata,
+        }
+    }
+}
+
+const VIP: &[Part] = &[Part::Address, Part::Protocol, Part::Port];
+const NODEPORT: &[Part] = &[Part::Protocol, Part::Port];
+const TARGET: &[Part] = &[Part::Address, Part::Port];
+
+fn frontend_parts(with_address: bool) -> &'static [Part] {
+    if with_address { VIP } else { NODEPORT }
+}
+
+/// A map from frontends to verdicts.
+pub fn verdict_map(name: &Name, family: Family, with_address: bool) -> Set {
+    Shape { key: frontend_parts(with_address), value: None, verdict: true, flags: 0 }.build(name, family)
+}
+
+/// A map from frontends and an index to endpoints.
+pub fn endpoint_map(name: &Name, family: Family, with_address: bool) -> Set {
+    let key = [frontend_parts(with_address), &[Part::Index]].concat();
+    Shape { key: &key, value: Some(TARGET), verdict: false, flags: 0 }.build(name, family)
+}
+
+/// A map from an index to verdicts.
+pub fn choice_map(name: &Name, family: Family) -> Set {
+    Shape { key: &[Part::Index], value: None, verdict: true, flags: 0 }.build(name, family)
+}
+
+/// How many clients one Service port remembers.
+const CLIENTS: u32 = 1 << 20;
+
+/// A map that remembers which address a client went to.
+pub fn client_addresses(name: &Name, family: Family, seconds: u32) -> Set {
+    remembering(name, family, &[Part::Address], seconds)
+}
+
+/// A map that remembers which port a client went to.
+pub fn client_ports(name: &Name, family: Family, seconds: u32) -> Set {
+    remembering(name, family, &[Part::Port], seconds)
+}
+
+fn remembering(name: &Name, family: Family, value: &[Part], seconds: u32) -> Set {
+    let flags = SET_DYNAMIC | SET_TIMEOUT;
+    let shape = Shape { key: &[Part::Address], value: Some(value), verdict: false, flags };
+    Set { timeout: u64::from(seconds) * 1000, size: CLIENTS, ..shape.build(name, family) }
+}
+
+/// The set of `saddr . daddr`.
+pub fn address_pairs(name: &Name, family: Family) -> Set {
+    Shape { key: &[Part::Address, Part::Address], value: None, verdict: false, flags: 0 }.build(name, family)
+}
+
+/// A set of addresses.
+pub fn addresses(name: &Name, family: Family) -> Set {
+    Shape { key: &[Part::Address], value: None, verdict: false, flags: 0 }.build(name, family)
+}
+
+/// A set of address ranges.
+pub fn address_ranges(name: &Name, family: Family) -> Set {
+    Shape { key: &[Part::Address], value: None, verdict: false, flags: SET_INTERVAL }.build(name, family)
+}
+
+/// A set of source ranges by frontend.
+pub fn source_range_set(name: &Name, family: Family) -> Set {
+    let key = [&[Part::Address], VIP].concat();
+    Shape { key: &key, value: None, verdict: false, flags: SET_INTERVAL | SET_CONCAT }.build(name, family)
+}
+
+/// A name of a Service port's own chain or map, short enough for the kernel.
+pub fn own_name(prefix: &str, id: &str) -> Name {
+    Arc::from(format!("{prefix}-{id}"))
+}
