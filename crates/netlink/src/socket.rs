@@ -84,14 +84,17 @@ impl Socket {
         self.set_option(libc::SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group as i32)
     }
 
-    /// Lets the kernel throw away notifications whose cause is the socket with this port: our own commits.
-    pub fn ignore_port(&mut self, port: u32) -> Result<()> {
+    /// Lets the kernel throw away notifications whose cause is a socket with one of these ports: our own commits.
+    pub fn ignore_ports(&mut self, ports: &[u32]) -> Result<()> {
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
         // The sender's port is the last word of the header; BPF loads are in network order.
-        let ld_port = libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 12 };
-        let same = libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: port.to_be() };
-        let drop = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
-        let keep = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX };
-        let mut program = [ld_port, same, drop, keep];
+        let mut program = vec![step(0x20, 0, 0, 12)];
+        for (i, port) in ports.iter().enumerate() {
+            // Jump over the other comparisons and "keep" to "drop".
+            program.push(step(0x15, (ports.len() - i) as u8, 0, port.to_be()));
+        }
+        program.push(step(0x06, 0, 0, u32::MAX));
+        program.push(step(0x06, 0, 0, 0));
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         // SAFETY: `filter` points to `program`, both live until the call returns, and the length is its own.
         check("attach filter", unsafe {
@@ -136,6 +139,21 @@ impl Socket {
             }
         }
         Ok(any)
+    }
+
+    /// Waits until there is something to read.
+    pub fn wait(&self) -> Result<()> {
+        let mut fd = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        loop {
+            // SAFETY: the one pollfd lives on our stack.
+            if unsafe { libc::poll(&raw mut fd, 1, -1) } >= 0 {
+                return Ok(());
+            }
+            let source = io::Error::last_os_error();
+            if source.raw_os_error() != Some(libc::EINTR) {
+                return Err(Error::Socket { what: "poll", source });
+            }
+        }
     }
 
     /// Sends one request and reads its acknowledgement.

@@ -8,7 +8,6 @@ use super::list::body;
 use super::wire::{GROUP, NEWGEN, SUBSYSTEM, TABLE};
 use crate::message::Message;
 use crate::{Malformed, Protocol, Result, Socket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 /// Something that changed in the ruleset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +53,22 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Subscribes to everything but what the socket with port `own` does.
-    pub fn open(own: u32) -> Result<Monitor> {
+    /// Subscribes to everything but what the sockets with these ports do.
+    pub fn open(own: &[u32]) -> Result<Monitor> {
         let mut socket = Socket::open(Protocol::Netfilter)?;
-        socket.ignore_port(own)?;
+        socket.ignore_ports(own)?;
         socket.join(GROUP)?;
         Ok(Monitor { socket })
+    }
+
+    /// Waits until somebody changes `table` in one of `families`; who it was comes back.
+    pub fn wait(&mut self, families: &[Family], table: &str) -> Result<Foreign> {
+        loop {
+            self.socket.wait()?;
+            if let Some(foreign) = self.read(families, table)? {
+                return Ok(foreign);
+            }
+        }
     }
 
     /// Reads what has arrived, without waiting: whether it touched `table` of one of `families`, and who did it.
@@ -88,16 +97,4 @@ impl Monitor {
 pub struct Foreign {
     /// Who it was, as far as the kernel tells.
     pub process: Option<(u32, String)>,
-}
-
-impl AsFd for Monitor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl AsRawFd for Monitor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
 }

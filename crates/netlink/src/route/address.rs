@@ -9,6 +9,7 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
 const IFA_F_NODAD: u32 = 0x02;
+const IFA_F_TENTATIVE: u32 = 0x40;
 
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +22,24 @@ pub struct Address {
     pub scope: Scope,
     /// Whether it is used without first asking the link if somebody else has it (IPv6 only).
     pub no_dad: bool,
+    /// Whether the kernel is still asking, or has not got round to hearing neighbours ask for it (IPv6 only). It
+    /// says so itself; of an address to be added it is ignored.
+    pub tentative: bool,
 }
 
 impl Address {
-    /// An address that is usable at once and reaches as far as addresses of its kind do.
+    /// An address that reaches as far as addresses of its kind do, and is used without asking.
+    ///
+    /// Without asking is not at once: the kernel joins the address's multicast group a little later, and neighbours
+    /// who ask before that wait a second for their next attempt. Who has switched detection off for the whole
+    /// namespace can do without `no_dad`, and see by `tentative` when it is done.
     pub fn new(link: u32, net: IpNet) -> Address {
         let scope = match net {
             IpNet::V4(net) if net.addr().is_link_local() => Scope::Link,
             IpNet::V6(net) if net.addr().is_unicast_link_local() => Scope::Link,
             _ => Scope::Universe,
         };
-        Address { link, net, scope, no_dad: matches!(net, IpNet::V6(_)) }
+        Address { link, net, scope, no_dad: matches!(net, IpNet::V6(_)), tentative: false }
     }
 
     /// Reads the body of an `RTM_NEWADDR` message.
@@ -53,11 +61,13 @@ impl Address {
             net,
             scope: Scope::from_code(scope),
             no_dad: flags & IFA_F_NODAD != 0,
+            tentative: flags & IFA_F_TENTATIVE != 0,
         })
     }
 
     pub(super) fn fill(&self, b: &mut Buffer) {
         let flags = if self.no_dad { IFA_F_NODAD } else { 0 };
+        let flags = if self.tentative { flags | IFA_F_TENTATIVE } else { flags };
         let ip = self.net.addr();
         b.raw(&[family(ip), self.net.prefix_len(), flags as u8, self.scope.code()]);
         b.raw(&self.link.to_ne_bytes());

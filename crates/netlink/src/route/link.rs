@@ -9,6 +9,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
+const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_CARRIER: u16 = 33;
@@ -17,6 +18,7 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_BR_MCAST_SNOOPING: u16 = 23;
 const VETH_INFO_PEER: u16 = 1;
 const IFF_UP: u32 = 1;
+const IF_OPER_UP: u8 = 6;
 
 /// A link, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,9 @@ pub struct Link {
     pub up: bool,
     /// Whether the other side is there.
     pub carrier: bool,
+    /// Whether the kernel has taken note of all that and sends packets. It does so some time after the carrier is
+    /// there; what is sent in between is lost.
+    pub operational: bool,
     /// The bridge it belongs to.
     pub master: Option<u32>,
     /// The largest packet it carries.
@@ -53,6 +58,7 @@ impl Link {
             name: all.clone().need(IFLA_IFNAME, "link name")?.str("link name")?.to_owned(),
             up: word(8) & IFF_UP != 0,
             carrier: all.clone().find(IFLA_CARRIER).is_some_and(|a| a.value.first() == Some(&1)),
+            operational: all.clone().find(IFLA_OPERSTATE).is_some_and(|a| a.value == [IF_OPER_UP]),
             master: number(IFLA_MASTER, "link master")?,
             mtu: number(IFLA_MTU, "link MTU")?,
             mac: all.clone().find(IFLA_ADDRESS).and_then(|a| a.value.try_into().ok()),

@@ -1,0 +1,78 @@
+//! What servers say and probes understand.
+//!
+//! Over TCP a server first writes `<name> <source>\n`, then answers each line with `<name> <line>\n`. Over UDP
+//! each datagram is answered with `<name> <source> <payload>`. The source is the address and port that the server
+//! saw: by it a test knows whether the client was masqueraded.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+/// A transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        })
+    }
+}
+
+/// A server's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Who answered.
+    pub server: String,
+    /// Where the question came from, as the server saw it.
+    pub source: SocketAddr,
+    /// What was asked.
+    pub text: String,
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.server, self.source)?;
+        if self.text.is_empty() { Ok(()) } else { write!(f, " {}", self.text) }
+    }
+}
+
+impl Reply {
+    /// Reads what [`Reply`]'s `Display` writes: a TCP server's first line, or a UDP server's datagram.
+    pub(crate) fn parse(line: &str) -> Option<Reply> {
+        let mut parts = line.trim_end_matches('\n').splitn(3, ' ');
+        let server = parts.next().filter(|name| !name.is_empty())?.to_owned();
+        let source = parts.next()?.parse().ok()?;
+        Some(Reply { server, source, text: parts.next().unwrap_or_default().to_owned() })
+    }
+}
+
+/// The address as IPv4 if it is one in IPv6 clothes.
+pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for source in ["10.0.0.1:80", "[fd50::1]:53"] {
+            for text in ["", "hello", "two words"] {
+                let reply =
+                    Reply { server: "pod1a".into(), source: source.parse().unwrap(), text: text.into() };
+                assert_eq!(Reply::parse(&reply.to_string()), Some(reply));
+            }
+        }
+        for bad in ["", "pod1a", "pod1a x", " 10.0.0.1:80"] {
+            assert_eq!(Reply::parse(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What can go wrong while a lab is built or used.
+
+use std::io;
+
+/// A lab operation that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The network of a place could not be changed.
+    #[error("in {place}: {source}")]
+    Network {
+        /// The place.
+        place: String,
+        /// Which operation, and why.
+        source: portway_netlink::Error,
+    },
+    /// The system refused something else.
+    #[error("could not {what}: {source}")]
+    System {
+        /// What, in words.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address plan has no room for that.
+    #[error("a lab has room for at most {limit} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there may be.
+        limit: usize,
+    },
+}
+
+impl LabError {
+    pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> LabError {
+        LabError::System { what: what.into(), source: source.into() }
+    }
+}

@@ -1,0 +1,239 @@
+//! How the places of a lab are connected.
+//!
+//! ```text
+//!   pod1a   pod1b        pod2a              each pod on its own veth, 10.244.<n>.10 and up
+//!     └──┬──┘              │
+//!      node1             node2   client1    192.168.50.11, .12, …; clients from .201
+//!        └────── fabric ───┴────────┘       a bridge; 192.168.50.1 on it leads nowhere
+//! ```
+//!
+//! Nodes forward, know each other's pod networks, and send everything else to the fabric, where it vanishes: a
+//! packet to a Service that nobody translates is lost, not refused. Clients send everything through node 1
+//! unless told otherwise ([`Place::route_via`]).
+
+use crate::LabError;
+use crate::namespace::Namespace;
+use crate::place::{Place, Role, UPLINK, add_address};
+use crate::plan;
+use crate::reap::kill_inhabitants;
+use portway_netlink::route::{Change, LinkKind, NewLink, Peer, Route};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The fabric's bridge.
+const BRIDGE: &str = "fabric";
+
+/// How large a lab is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Number of pods on each.
+    pub pods_per_node: usize,
+    /// Number of outside clients.
+    pub clients: usize,
+}
+
+impl Layout {
+    /// Builds the lab.
+    pub fn build(self) -> Result<Lab, LabError> {
+        self.check()?;
+        static LABS: AtomicUsize = AtomicUsize::new(1);
+        let number = LABS.fetch_add(1, Ordering::Relaxed);
+        let fabric = fabric(number)?;
+        let mut lab = Lab { number, nodes: vec![], pods: vec![], clients: vec![], fabric };
+        for n in 1..=self.nodes {
+            lab.add_node(n)?;
+        }
+        lab.connect_pod_networks()?;
+        for n in 1..=self.nodes {
+            for _ in 0..self.pods_per_node {
+                lab.connect_pod(n)?;
+            }
+        }
+        for n in 1..=self.clients {
+            lab.add_client(n)?;
+        }
+        // All at once, at the end: the kernel works on them while we go on. A bridge without cables stays down.
+        let plugged = self.nodes + self.clients > 0;
+        for place in lab.places().chain(plugged.then_some(&lab.fabric)) {
+            place.wait_until_ready()?;
+        }
+        Ok(lab)
+    }
+
+    fn check(self) -> Result<(), LabError> {
+        let counts = [
+            ("nodes", self.nodes, plan::NODES),
+            ("pods on a node", self.pods_per_node, plan::PODS),
+            ("clients", self.clients, plan::CLIENTS),
+        ];
+        match counts.into_iter().find(|(_, count, limit)| count > limit) {
+            Some((what, _, limit)) => Err(LabError::TooMany { what, limit }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A lab. Everything in it is gone when it is dropped.
+#[derive(Debug)]
+pub struct Lab {
+    number: usize,
+    pods: Vec<Place>,
+    clients: Vec<Place>,
+    nodes: Vec<Place>,
+    fabric: Place,
+}
+
+impl Lab {
+    /// The n-th node, from 1.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn node(&self, n: usize) -> &Place {
+        &self.nodes[n - 1]
+    }
+
+    /// The n-th outside client, from 1.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn client(&self, n: usize) -> &Place {
+        &self.clients[n - 1]
+    }
+
+    /// The pod of this name.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn pod(&self, name: &str) -> &Place {
+        match self.pods.iter().find(|pod| pod.name() == name) {
+            Some(pod) => pod,
+            None => panic!("the lab has no pod {name}"),
+        }
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> &[Place] {
+        &self.nodes
+    }
+
+    /// The pods.
+    pub fn pods(&self) -> &[Place] {
+        &self.pods
+    }
+
+    /// The clients.
+    pub fn clients(&self) -> &[Place] {
+        &self.clients
+    }
+
+    /// All nodes, pods and clients.
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        self.nodes.iter().chain(&self.pods).chain(&self.clients)
+    }
+
+    /// Adds a pod to the n-th node.
+    pub fn add_pod(&mut self, n: usize) -> Result<&Place, LabError> {
+        self.connect_pod(n)?;
+        self.node(n).wait_until_ready()?;
+        let pod = &self.pods[self.pods.len() - 1];
+        pod.wait_until_ready()?;
+        Ok(pod)
+    }
+
+    fn connect_pod(&mut self, n: usize) -> Result<(), LabError> {
+        let k = self.pods.iter().filter(|pod| pod.role() == Role::Pod { node: n }).count();
+        if k >= plan::PODS {
+            return Err(LabError::TooMany { what: "pods on a node", limit: plan::PODS });
+        }
+        let (ip4, ip6) = plan::pod(n, k);
+        let pod = Place::new(plan::pod_name(n, k), self.number, Role::Pod { node: n }, (ip4, ip6))?;
+        let node = self.node(n);
+        let cable = format!("veth-{}", pod.name());
+        connect(node, cable.clone(), None, &pod)?;
+        let (gateway4, gateway6) = plan::single(plan::gateway(n));
+        let (pod4, pod6) = plan::single((ip4, ip6));
+        let link = node.link(&cable)?;
+        node.change(&[
+            add_address(link, gateway4),
+            add_address(link, gateway6),
+            Change::AddRoute(Route::on_link(pod4, link)),
+            Change::AddRoute(Route::on_link(pod6, link)),
+        ])?;
+        pod.address(UPLINK, (pod4, pod6))?;
+        pod.route_default(plan::gateway(n))?;
+        self.pods.push(pod);
+        Ok(())
+    }
+
+    fn add_node(&mut self, n: usize) -> Result<(), LabError> {
+        let node = Place::new(format!("node{n}"), self.number, Role::Node(n), plan::node(n))?;
+        self.attach(&node, plan::nowhere())?;
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    fn add_client(&mut self, n: usize) -> Result<(), LabError> {
+        let client = Place::new(format!("client{n}"), self.number, Role::Client(n), plan::client(n))?;
+        let router = if self.nodes.is_empty() { plan::nowhere() } else { plan::node(1) };
+        self.attach(&client, router)?;
+        self.clients.push(client);
+        Ok(())
+    }
+
+    /// Plugs a place into the fabric.
+    fn attach(&self, place: &Place, router: plan::Pair) -> Result<(), LabError> {
+        let bridge = self.fabric.link(BRIDGE)?;
+        connect(&self.fabric, place.name().to_owned(), Some(bridge), place)?;
+        place.address(UPLINK, plan::fabric_wide((place.ipv4(), place.ipv6())))?;
+        place.route_default(router)
+    }
+
+    /// Tells every node which other node a pod network is behind.
+    fn connect_pod_networks(&self) -> Result<(), LabError> {
+        for (i, node) in self.nodes.iter().enumerate() {
+            let link = node.link(UPLINK)?;
+            let mut changes = Vec::new();
+            for n in (1..=self.nodes.len()).filter(|n| *n != i + 1) {
+                let (net4, net6) = plan::pod_networks(n);
+                let (ip4, ip6) = plan::node(n);
+                changes.push(Change::AddRoute(Route::via(net4, ip4.into(), link)));
+                changes.push(Change::AddRoute(Route::via(net6, ip6.into(), link)));
+            }
+            node.change(&changes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // One look at all processes for all namespaces together, rather than one each.
+        let inhabited = self.places().map(Place::namespace).filter_map(Namespace::take_inhabited).collect();
+        kill_inhabitants(&inhabited);
+    }
+}
+
+fn fabric(number: usize) -> Result<Place, LabError> {
+    let fabric = Place::new("fabric".into(), number, Role::Fabric, plan::nowhere())?;
+    let (any4, any6) = plan::anywhere();
+    fabric.change(&[
+        Change::AddLink(NewLink { name: BRIDGE.into(), kind: LinkKind::Bridge, up: true, master: None }),
+        // Silence instead of "no route" answers.
+        Change::AddRoute(Route::blackhole(any4)),
+        Change::AddRoute(Route::blackhole(any6)),
+    ])?;
+    fabric.address(BRIDGE, plan::fabric_wide(plan::nowhere()))?;
+    Ok(fabric)
+}
+
+/// Lays a cable from `place`, where its end is called `name`, to the way out of `far`.
+fn connect(place: &Place, name: String, master: Option<u32>, far: &Place) -> Result<(), LabError> {
+    let peer = Peer { name: UPLINK.into(), namespace: Some(far.namespace().as_fd()) };
+    place.change(&[Change::AddLink(NewLink { name, kind: LinkKind::Veth(peer), up: true, master })])?;
+    far.change(&[Change::SetUp { link: far.link(UPLINK)?, up: true }])
+}

@@ -1,0 +1,146 @@
+//! A steady load of new TCP connections, to prove that something (the restart of an agent, say) fails none of them.
+//!
+//! The n-th connection is due at n/rate seconds. Workers take turns; while one waits for an answer that does not
+//! come, others keep the pace.
+
+use crate::answer::Protocol;
+use crate::conversation::{Conversation, Failure};
+use crate::namespace::Namespace;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+const WORKERS: usize = 16;
+/// How long a connection may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+const STACK: usize = 128 * 1024;
+
+/// A running load; ends when dropped.
+#[derive(Debug)]
+pub struct Load {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<LoadReport>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: SocketAddr,
+    rate: f64,
+    start: Instant,
+    next: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// What became of a load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Connections that a server answered.
+    pub ok: usize,
+    /// Those that failed: when, counted from the start, and why.
+    pub failed: Vec<(Duration, Failure)>,
+    /// Who answered how often.
+    pub servers: BTreeMap<String, usize>,
+    /// The longest that an answered connection took.
+    pub slowest: Duration,
+}
+
+impl Load {
+    /// Starts `rate` connections a second from `namespace` to `target`.
+    pub fn start(namespace: impl AsRef<Namespace>, target: SocketAddr, rate: f64) -> Load {
+        let start = Instant::now();
+        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let shared = Arc::new(Shared { target, rate, start, next, stop });
+        let workers = namespace.as_ref().run(|| {
+            let worker = |_| {
+                let shared = Arc::clone(&shared);
+                thread::Builder::new().stack_size(STACK).spawn(move || shared.work()).ok()
+            };
+            (0..WORKERS).filter_map(worker).collect()
+        });
+        Load { shared, workers }
+    }
+
+    /// Ends it, waits for the connections under way, and tells what became of all.
+    pub fn stop(mut self) -> LoadReport {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let mut report = LoadReport::default();
+        for worker in self.workers.drain(..) {
+            report.merge(worker.join().unwrap_or_default());
+        }
+        report.failed.sort_by_key(|(when, _)| *when);
+        report
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn work(&self) -> LoadReport {
+        let mut report = LoadReport::default();
+        while !self.stop.load(Ordering::Relaxed) {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
+            let due = self.start + Duration::from_secs_f64(turn as f64 / self.rate);
+            if !self.sleep_until(due) {
+                break;
+            }
+            let begun = Instant::now();
+            match Conversation::begin_here(Protocol::Tcp, self.target, TIMEOUT) {
+                Ok(conversation) => {
+                    report.ok += 1;
+                    report.slowest = report.slowest.max(begun.elapsed());
+                    if let Some(greeting) = conversation.greeting() {
+                        *report.servers.entry(greeting.server.clone()).or_default() += 1;
+                    }
+                }
+                Err(failure) => report.failed.push((begun - self.start, failure)),
+            }
+        }
+        report
+    }
+
+    /// False if the load ends first. Sleeps in short pieces, so that a slow load ends soon as well.
+    fn sleep_until(&self, due: Instant) -> bool {
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.stop.load(Ordering::Relaxed) {
+                return left.is_zero();
+            }
+            thread::sleep(left.min(Duration::from_millis(50)));
+        }
+    }
+}
+
+impl LoadReport {
+    /// Whether connections were made and none failed.
+    pub fn is_clean(&self) -> bool {
+        self.ok > 0 && self.failed.is_empty()
+    }
+
+    fn merge(&mut self, part: LoadReport) {
+        self.ok += part.ok;
+        self.failed.extend(part.failed);
+        self.slowest = self.slowest.max(part.slowest);
+        for (server, count) in part.servers {
+            *self.servers.entry(server).or_default() += count;
+        }
+    }
+}
+
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ok, failed, slowest) = (self.ok, self.failed.len(), self.slowest);
+        write!(f, "{ok} connections answered, the slowest in {slowest:?}; {failed} failed")?;
+        match self.failed.first() {
+            Some((when, failure)) => write!(f, ", the first after {when:?}: {failure}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Cleaning up after labs whose process was killed.
+//!
+//! A lab leaves two kinds of traces: named namespaces, whose names tell the owner, and processes, which carry the
+//! owner in their environment. What belongs to an owner that is dead is removed; what a living one has is never
+//! touched. One thing that resists is reported and does not keep the rest from going.
+
+use crate::namespace::{DIRECTORY, PREFIX, remove_mount};
+use crate::owner::Owner;
+use crate::process::MARKER;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// What [`reap`] removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Names of namespaces.
+    pub namespaces: Vec<String>,
+    /// Numbers of processes.
+    pub processes: Vec<u32>,
+    /// What resisted, and why.
+    pub resisted: Vec<String>,
+}
+
+/// Removes what dead labs left behind.
+pub fn reap() -> Reaped {
+    let mut reaped = Reaped::default();
+    let stale = stale_namespaces();
+    let inodes: BTreeSet<u64> = stale.iter().filter_map(|p| fs::metadata(p).ok()).map(|m| m.ino()).collect();
+    reaped.processes = kill_where(|pid| orphaned(pid) || lives_in(pid, &inodes));
+    for path in stale {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match remove_mount(&path) {
+            Ok(()) => reaped.namespaces.push(name),
+            Err(error) => reaped.resisted.push(format!("namespace {name}: {error}")),
+        }
+    }
+    reaped
+}
+
+/// Kills whoever lives in one of these network namespaces, except this process.
+pub(crate) fn kill_inhabitants(inodes: &BTreeSet<u64>) {
+    if !inodes.is_empty() {
+        kill_where(|pid| lives_in(pid, inodes));
+    }
+}
+
+fn stale_namespaces() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(DIRECTORY) else { return Vec::new() };
+    let stale = |name: &str| owner_of(name).is_some_and(|owner| !owner.is_alive());
+    entries.flatten().filter(|e| e.file_name().to_str().is_some_and(stale)).map(|e| e.path()).collect()
+}
+
+/// The owner in a namespace's name: `portway.<pid>.<start>.<name>`.
+fn owner_of(name: &str) -> Option<Owner> {
+    let rest = name.strip_prefix(PREFIX)?.strip_prefix('.')?;
+    let (pid, rest) = rest.split_once('.')?;
+    let (start, _) = rest.split_once('.')?;
+    format!("{pid}.{start}").parse().ok()
+}
+
+/// Whether a process was started by a lab that is dead.
+fn orphaned(pid: u32) -> bool {
+    // In a container of its own, numbers mean other processes than here.
+    if namespace_inode(pid, "pid") != namespace_inode(std::process::id(), "pid") {
+        return false;
+    }
+    // Processes of other users don't let us read this, and are none of ours.
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    let mut entries = environment.split(|&b| b == 0).filter_map(|e| std::str::from_utf8(e).ok());
+    let owner = entries.find_map(|e| e.strip_prefix(MARKER)?.strip_prefix('=')?.parse::<Owner>().ok());
+    owner.is_some_and(|owner| !owner.is_alive())
+}
+
+fn namespace_inode(pid: u32, kind: &str) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/{kind}")).ok().map(|m| m.ino())
+}
+
+fn lives_in(pid: u32, inodes: &BTreeSet<u64>) -> bool {
+    !inodes.is_empty() && namespace_inode(pid, "net").is_some_and(|inode| inodes.contains(&inode))
+}
+
+/// Kills the processes that `condemned` names and waits until they are dead; the numbers of those it killed.
+fn kill_where(condemned: impl Fn(u32) -> bool) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let me = std::process::id();
+    let mut dying = Vec::new();
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
+        if pid == me || !condemned(pid) {
+            continue;
+        }
+        let Some(handle) = Pid::from_raw(pid as i32).and_then(|p| pidfd_open(p, PidfdFlags::empty()).ok())
+        else {
+            continue;
+        };
+        // Asked again now that the number can no longer pass to somebody else.
+        if condemned(pid) && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
+            dying.push((pid, handle));
+        }
+    }
+    let patience = Timespec { tv_sec: 2, tv_nsec: 0 };
+    for (_, handle) in &dying {
+        // Readable when dead. A process that takes longer hangs in the kernel, and waiting would not help.
+        poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&patience)).ok();
+    }
+    dying.into_iter().map(|(pid, _)| pid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_owners() {
+        let me = Owner::current();
+        assert_eq!(owner_of(&format!("portway.{me}.node1")), Some(me));
+        assert_eq!(owner_of(&format!("portway.{me}.2.node1")), Some(me));
+        for other in
+            ["portway.1.node1", "portway.x.1.node1", "other.1.2.node1", "portwayx.1.2.n", "portway.1.2"]
+        {
+            assert_eq!(owner_of(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Kernel settings of a namespace: `/proc/sys/net` as seen by a thread that is in it.
+
+use crate::LabError;
+use std::fs;
+use std::io;
+
+/// Settings of every place, made before it has links, so that these inherit them.
+///
+/// Addresses are usable at once (no duplicate address detection), nobody learns routes from others (the lab's are
+/// what is tested), and ICMP errors are not rationed: a probe counts refusals. Connections to the same
+/// destination may reuse ports in TIME_WAIT, else a steady load would run out of them.
+const EVERYWHERE: &[(&str, &str)] = &[
+    ("ipv6/conf/all/accept_dad", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+    ("ipv6/conf/default/router_solicitations", "0"),
+    ("ipv6/conf/all/accept_redirects", "0"),
+    ("ipv6/conf/default/accept_redirects", "0"),
+    ("ipv4/conf/all/accept_redirects", "0"),
+    ("ipv4/conf/default/accept_redirects", "0"),
+    ("ipv4/conf/all/send_redirects", "0"),
+    ("ipv4/conf/default/send_redirects", "0"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv4/icmp_ratelimit", "0"),
+    ("ipv6/icmp/ratelimit", "0"),
+    ("ipv4/tcp_tw_reuse", "1"),
+];
+
+/// Settings of nodes: they forward.
+const NODE: &[(&str, &str)] = &[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
+
+/// Settings that not every kernel has: a bridge whose packets stay out of netfilter, and no overall ration
+/// of ICMP errors.
+const OPTIONAL: &[(&str, &str)] = &[
+    ("bridge/bridge-nf-call-iptables", "0"),
+    ("bridge/bridge-nf-call-ip6tables", "0"),
+    ("bridge/bridge-nf-call-arptables", "0"),
+    ("ipv4/icmp_msgs_per_sec", "1000000"),
+    ("ipv4/icmp_msgs_burst", "1000000"),
+];
+
+/// Makes the settings in the namespace of the calling thread.
+pub(crate) fn set_up(forwards: bool) -> Result<(), LabError> {
+    let node = if forwards { NODE } else { &[] };
+    for (name, value) in EVERYWHERE.iter().chain(node) {
+        set(name, value).map_err(|source| LabError::system(format!("set net/{name} to {value}"), source))?;
+    }
+    for (name, value) in OPTIONAL {
+        set(name, value).ok();
+    }
+    Ok(())
+}
+
+fn set(name: &str, value: &str) -> io::Result<()> {
+    fs::write(format!("/proc/sys/net/{name}"), value)
+}
