@@ -4,6 +4,7 @@
 //! Pure: no clock, no I/O. A mode implements [`Dataplane`] for one address family; the agent holds one per family
 //! and never knows which mode it is.
 
+pub mod battery;
 mod contract;
 pub mod packet;
 mod settings;

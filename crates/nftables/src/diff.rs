@@ -227,7 +227,7 @@ impl Draft {
         for (name, body) in &new.chains {
             match old.chains.get(name) {
                 Some(before) if before.rules != body.rules => {
-                    drop(self.replaced.insert(name.clone(), body.rules.clone()))
+                    self.replaced.insert(name.clone(), body.rules.clone());
                 }
                 Some(_) => {}
                 None => {

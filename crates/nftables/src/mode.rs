@@ -9,7 +9,7 @@ use crate::slots;
 use crate::table::Table;
 use portway_dataplane::{Dataplane, Drift, Error, Report, Settings};
 use portway_model::{PortPlan, ServiceName, ServicePlan, Target};
-use portway_netlink::nft::{Family, Key, Value};
+use portway_netlink::nft::{Family, Key, Value, list};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -44,6 +44,18 @@ impl Nftables<Netlink> {
         let family = nft_family(family);
         let kernel = Netlink::open(family, crate::TABLE).map_err(|e| diagnose(family, e))?;
         Ok(Nftables::with_kernel(kernel, family))
+    }
+
+    /// Whether we may change rules here, and the kernel has nf_tables: asks, and changes nothing.
+    pub fn check(&mut self) -> Result<(), Error> {
+        let family = self.family;
+        list::tables(self.kernel.socket(), family).map(drop).map_err(|e| diagnose(family, e))
+    }
+
+    /// The generation of the whole ruleset: every change by anybody raises it by one.
+    pub fn generation(&mut self) -> Result<u32, Error> {
+        let family = self.family;
+        list::generation(self.kernel.socket()).map_err(|e| diagnose(family, e))
     }
 
     /// The port our changes come from: whoever else changes the table has another.

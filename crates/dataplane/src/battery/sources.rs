@@ -1,0 +1,59 @@
+//! Masquerading: whose address an endpoint sees, by how pods are told.
+
+use super::{CLIENT, Case, Ep, NODE1, Net, POD1, POD2, Script, Source, Step, Svc, all, apply, tcp};
+
+pub(super) const CASES: &[Case] = &[
+    Case { name: "masquerade_all", script: masquerade_all },
+    Case { name: "local_by_cluster_cidr", script: by_cluster_cidr },
+    Case { name: "local_by_node_cidr", script: by_node_cidr },
+    Case { name: "local_by_bridge_interface", script: by_bridge },
+    Case { name: "local_by_interface_prefix", script: by_prefix },
+    Case { name: "local_unknown", script: unknown },
+];
+
+const TO: &[&str] = &["pod1b", "pod2b"];
+
+fn script(net: &Net, pod1: Source, pod2: Source, outside: Source, flags: &[&str]) -> Script {
+    let steps: Vec<Step> = vec![
+        apply(Svc::new(net, "web", 1)),
+        apply(net.slice("web", &Ep::all(TO))),
+        tcp(POD1, net.service(1), all(TO, pod1)),
+        tcp(POD2, net.service(1), all(TO, pod2)),
+        tcp(CLIENT, net.service(1), all(TO, outside)),
+    ];
+    Script::steps(steps).flags(flags)
+}
+
+fn masquerade_all(net: &Net) -> Script {
+    script(net, Source::Node(1), Source::Node(2), Source::Node(1), &["--masquerade-all"])
+}
+
+fn by_cluster_cidr(net: &Net) -> Script {
+    script(net, Source::Own, Source::Own, Source::Node(1), &["--detect-local-mode=ClusterCIDR"])
+}
+
+fn by_node_cidr(net: &Net) -> Script {
+    let mut script =
+        script(net, Source::Own, Source::Own, Source::Node(1), &["--detect-local-mode=NodeCIDR"]);
+    // Another node's pod is no pod of this one: from node1's view it comes from outside.
+    script.steps.push(tcp(NODE1, net.service(1), all(TO, Source::Node(1))));
+    script
+}
+
+/// In the lab each pod has a link of its own: the "bridge" is that of one pod, and others are outside.
+fn by_bridge(net: &Net) -> Script {
+    let flags = ["--detect-local-mode=BridgeInterface", "--pod-bridge-interface=veth-pod1a"];
+    script(net, Source::Own, Source::Node(2), Source::Node(1), &flags)
+}
+
+fn by_prefix(net: &Net) -> Script {
+    let flags = ["--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=veth-"];
+    script(net, Source::Own, Source::Own, Source::Node(1), &flags)
+}
+
+/// Without a cluster CIDR nobody can tell, so nothing is masqueraded for coming from outside.
+fn unknown(net: &Net) -> Script {
+    let mut script = script(net, Source::Own, Source::Own, Source::Own, &["--cluster-cidr="]);
+    script.steps.pop();
+    script
+}
