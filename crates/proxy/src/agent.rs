@@ -1,0 +1,421 @@
+//! The node agent: one loop that takes in what happens and keeps the kernel in step.
+//!
+//! ```text
+//! source ──▶ Cluster ──plans──▶ Planes ──▶ kernel
+//!   config file, signals, kernel notifications, clock ──▶ the same loop
+//! ```
+//!
+//! What always holds:
+//! - Nothing is programmed before Services, slices and this node have been listed once.
+//! - Whatever fails is tried again; what was programmed stays until there is something better.
+//! - Leaving, be it by signal or by death, leaves the rules in place.
+
+mod addresses;
+mod local;
+mod pace;
+mod planes;
+mod reload;
+mod settings;
+
+use crate::config::{Config, ProxyFlags, diff_live};
+use crate::health::{Health, HealthState, Moment, ServicePorts, StatusPages, listen_addresses};
+use crate::metrics::{Metrics, Traffic};
+use crate::{health, sysctl};
+use local::LocalCounts;
+use pace::Pace;
+use planes::{Outcome, Planes};
+use portway_client::{Access, Client, Encoding, Notice, Recorder, Regarding, Selection, Source, Trouble};
+use portway_model::api::Kind;
+use portway_model::{Cluster, Family, FrontendKind, Identity, Rejected};
+use reload::ConfigFile;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use planes::cleanup;
+
+/// Everything the agent needs to run.
+#[derive(Debug)]
+pub struct Options {
+    /// What file and flags mean.
+    pub config: Config,
+    /// The flags as typed, to read the file again.
+    pub flags: ProxyFlags,
+    /// A directory of manifests instead of an API server.
+    pub manifests: Option<PathBuf>,
+    /// For metrics and logs.
+    pub version: &'static str,
+    /// Called when the configuration asks for another log level.
+    pub set_verbosity: fn(u32),
+}
+
+/// Why the agent could not start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The kernel will not have us.
+    #[error(transparent)]
+    Dataplane(#[from] portway_dataplane::Error),
+    /// The API server cannot be used.
+    #[error(transparent)]
+    Connect(#[from] portway_client::ConnectError),
+    /// An address that must be ours is taken.
+    #[error(transparent)]
+    Bind(#[from] health::BindError),
+    /// The system would not give us what every process gets.
+    #[error("{what}: {source}")]
+    System {
+        /// What we asked for.
+        what: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
+}
+
+/// How many notices are taken in before the loop looks at anything else.
+const BURST: usize = 4096;
+
+/// Runs until told to stop. Rules stay in place.
+pub async fn run(options: Options) -> Result<(), AgentError> {
+    let system = |what| move |source| AgentError::System { what, source };
+    let mut planes = Planes::open(options.config.mode)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
+    apply_sysctls(&options.config);
+
+    let node = addresses::node_name(options.config.hostname_override.as_deref());
+    let mut tasks = JoinSet::new();
+    let (mut source, recorder) = open_source(&options, &node, &mut tasks).await?;
+    let metrics = Metrics::new(options.version);
+    let health = Health::new(HealthState::new(options.config.health_timeout()));
+    let (config_sender, config_receiver) = watch::channel(Arc::new(options.config.clone()));
+    let mut servers = serve(&options.config, &health, &metrics, config_receiver);
+    let mut file = ConfigFile::new(options.flags.clone());
+    let ports = ServicePorts::new(health.clone());
+    let mut agent = Agent {
+        cluster: Cluster::new(Identity { node: node.clone(), proxy_name: None }),
+        pace: Pace::new(options.config.sync.min),
+        config: options.config,
+        node,
+        recorder,
+        metrics,
+        health,
+        ports,
+        counts: LocalCounts::default(),
+        config_sender,
+        set_verbosity: options.set_verbosity,
+    };
+    tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
+
+    loop {
+        let due = agent.pace.due();
+        let retry = agent.ports.next_retry();
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            Some(result) = servers.join_next() => if let Ok(Err(e)) = result { return Err(e.into()) },
+            by = planes.tampered() => {
+                tracing::warn!(by, "somebody else changed our rules");
+                planes.distrust();
+                agent.pace.request(Instant::now());
+            }
+            () = until(due) => agent.sync(&mut planes).await?,
+            notice = source.next() => match notice {
+                Some(notice) => {
+                    agent.take(notice);
+                    for _ in 0..BURST {
+                        let Some(notice) = source.ready() else { break };
+                        agent.take(notice);
+                    }
+                    agent.after_notices();
+                }
+                // Every source is there for ever; should one end, what is programmed stays.
+                None => std::future::pending().await,
+            },
+            changed = file.changed() => agent.reload(changed),
+            () = until(retry) => {
+                let unavailable = agent.ports.retry(Instant::now());
+                agent.report_ports(unavailable);
+            }
+        }
+    }
+    tracing::info!("stopping; the rules stay in place");
+    agent.ports.close().await;
+    Ok(())
+}
+
+async fn until(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Opens the source that the options name, and a recorder of Events if there is somebody to record them.
+async fn open_source(
+    options: &Options,
+    node: &str,
+    tasks: &mut JoinSet<()>,
+) -> Result<(Source, Recorder), AgentError> {
+    if let Some(directory) = &options.manifests {
+        tracing::info!(directory = %directory.display(), "reading manifests");
+        return Ok((Source::manifests(directory), Recorder::none()));
+    }
+    let client = connect(&options.config).await?;
+    tracing::info!(server = client.server(), "watching the API server");
+    let (recorder, writer) = Recorder::new(&client, node);
+    tasks.spawn(writer);
+    let labels = |kind, selector: &str| Selection { label_selector: Some(selector.to_owned()), ..Selection::all(kind) };
+    let selections = [
+        labels(Kind::Service, "!service.kubernetes.io/service-proxy-name"),
+        labels(Kind::EndpointSlice, "!service.kubernetes.io/headless"),
+        Selection { field_selector: Some(format!("metadata.name={node}")), ..Selection::all(Kind::Node) },
+        Selection::all(Kind::ServiceCidr),
+    ];
+    Ok((Source::kubernetes(&client, selections), recorder))
+}
+
+async fn connect(config: &Config) -> Result<Client, AgentError> {
+    let client = &config.client;
+    let json = client.content_type == "application/json";
+    let access = Access {
+        kubeconfig: client.kubeconfig.clone(),
+        master: client.master.clone(),
+        qps: client.qps,
+        burst: client.burst.try_into().unwrap_or(i32::MAX),
+        encoding: if json { Encoding::Json } else { Encoding::Protobuf },
+    };
+    Ok(portway_client::connect(&access).await?)
+}
+
+/// Starts the health and metrics servers; one that ends has an error to tell.
+fn serve(
+    config: &Config,
+    health: &Health,
+    metrics: &Metrics,
+    configs: watch::Receiver<Arc<Config>>,
+) -> JoinSet<Result<std::convert::Infallible, health::BindError>> {
+    let mut servers = JoinSet::new();
+    let hard = config.bind_hard_fail;
+    if let Some(address) = config.healthz {
+        servers.spawn(health::serve_healthz(address, hard, health.clone(), metrics.clone()));
+    }
+    if let Some(address) = config.metrics {
+        let pages = StatusPages { metrics: metrics.clone(), config: configs };
+        servers.spawn(health::serve_metrics(address, hard, pages));
+    }
+    servers
+}
+
+/// Sets what conntrack needs, as far as we may; what we may not is said, and goes on.
+pub fn apply_sysctls(config: &Config) {
+    let kernel = sysctl::Kernel::host();
+    let report = kernel.apply(&sysctl::plan(&kernel.read(), &config.conntrack, kernel.cores()));
+    for write in report.written {
+        tracing::debug!(?write, "sysctl written");
+    }
+    for refused in report.refused {
+        tracing::info!("{refused}");
+    }
+    if let Err(error) = kernel.set_oom_score_adj(config.oom_score_adj) {
+        tracing::info!(%error, value = config.oom_score_adj, "oom_score_adj stays as it is");
+    }
+}
+
+struct Agent {
+    cluster: Cluster,
+    config: Config,
+    node: String,
+    pace: Pace,
+    recorder: Recorder,
+    metrics: Metrics,
+    health: Health,
+    ports: ServicePorts,
+    counts: LocalCounts,
+    config_sender: watch::Sender<Arc<Config>>,
+    set_verbosity: fn(u32),
+}
+
+impl Agent {
+    fn take(&mut self, notice: Notice) {
+        match notice {
+            Notice::Event(event) => self.cluster.apply(event),
+            Notice::Rejected(rejected) => {
+                tracing::warn!("rejected: {rejected}");
+                if let Some(kind) = rejected.kind {
+                    self.metrics.rejected(kind, "undecodable");
+                }
+            }
+            Notice::Trouble(Trouble { message, cause, .. }) => {
+                tracing::warn!(?cause, "{message}");
+                self.metrics.api_connected(false);
+            }
+            Notice::Recovered(kind) => {
+                tracing::info!(kind = kind.map(|k| k.to_string()), "the source answers again");
+                self.metrics.api_connected(true);
+            }
+        }
+    }
+
+    /// Looks at what a burst of notices amounts to.
+    fn after_notices(&mut self) {
+        let (services, endpoints) = self.cluster.pending();
+        self.metrics.service_changes_pending(services as usize);
+        self.metrics.endpoint_changes_pending(endpoints as usize);
+        self.health.lock().node(self.cluster.node().state);
+        if self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
+            for family in Family::ALL {
+                self.metrics.sync_queued(family, SystemTime::now());
+                self.health.lock().queued(Moment::now(), family);
+            }
+        }
+        for rejected in self.cluster.take_rejections() {
+            self.report(&rejected);
+        }
+    }
+
+    async fn sync(&mut self, planes: &mut Planes) -> Result<(), AgentError> {
+        let started = Instant::now();
+        let changes = self.cluster.take_changes();
+        self.metrics.service_changes(changes.service_events);
+        self.metrics.endpoint_changes(changes.endpoint_events);
+        self.metrics.service_changes_pending(0);
+        self.metrics.endpoint_changes_pending(0);
+        let primary = addresses::primary(&self.config, self.cluster.node());
+        let settings = settings::settings(&self.config, self.cluster.node(), &primary, self.cluster.service_cidrs());
+        self.counts.update(&changes.services);
+        let outcomes = planes.sync(&settings, changes.services);
+        let mut failed = false;
+        for outcome in outcomes {
+            failed |= !self.record(&outcome, &changes.triggers)?;
+        }
+        for rejected in self.cluster.take_rejections() {
+            self.report(&rejected);
+        }
+        self.count();
+        let local = addresses::local();
+        let listen = listen_addresses(&self.config.node_port_addresses, &primary, &local);
+        let unavailable = self.ports.sync(Instant::now(), &listen, self.cluster.health_checks()).await;
+        self.report_ports(unavailable);
+        self.pace.done(started, Instant::now(), failed);
+        Ok(())
+    }
+
+    /// Writes down what became of one family; false if it has to be tried again.
+    fn record(&mut self, outcome: &Outcome, triggers: &[(i64, u32)]) -> Result<bool, AgentError> {
+        let (family, now) = (outcome.family, SystemTime::now());
+        let report = match &outcome.result {
+            Ok(report) => report,
+            Err(error) => {
+                self.metrics.sync_failed(family);
+                tracing::error!(%family, "{error}; what was programmed stays, and this is tried again");
+                return Ok(false);
+            }
+        };
+        self.metrics.sync_done(family, outcome.kind(), outcome.took, now);
+        self.metrics.conntrack_reconciled(family, outcome.took, report.flows_deleted as u64);
+        self.health.lock().synced(Moment::now(), family);
+        let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        for (seconds, nanos) in triggers {
+            let trigger = Duration::new((*seconds).try_into().unwrap_or(0), *nanos);
+            self.metrics.network_programmed(family, since_epoch.saturating_sub(trigger));
+        }
+        for afterthought in &report.afterthoughts {
+            tracing::warn!(%family, "{afterthought}");
+        }
+        if !report.drift.is_empty() {
+            self.report_repair(family, &report.drift);
+        }
+        tracing::debug!(
+            %family, took = ?outcome.took, full = report.full, added = report.added, removed = report.removed,
+            flows_deleted = report.flows_deleted, "synced"
+        );
+        Ok(true)
+    }
+
+    fn report_repair(&self, family: Family, drift: &portway_dataplane::Drift) {
+        let (missing, altered, foreign) = (drift.missing as u64, drift.altered as u64, drift.foreign as u64);
+        self.metrics.drift_repaired(family, crate::metrics::Drift { missing, altered, foreign });
+        tracing::warn!(%family, "repaired our rules, which somebody else had changed: {drift}");
+        let regarding = Regarding { kind: Kind::Node, namespace: String::new(), name: self.node.clone(), uid: self.node.clone() };
+        self.recorder.warn(regarding, "ServiceRulesRepaired", &format!("{family}: {drift}"));
+    }
+
+    fn report(&self, rejected: &Rejected) {
+        tracing::warn!("rejected: {rejected}");
+        self.metrics.rejected(rejected.kind, rejected.class);
+        let regarding = Regarding {
+            kind: rejected.kind,
+            namespace: rejected.namespace.clone(),
+            name: rejected.name.clone(),
+            uid: rejected.uid.clone(),
+        };
+        self.recorder.warn(regarding, "NotProgrammed", &format!("{}: {}", rejected.field, rejected.reason));
+    }
+
+    fn report_ports(&self, unavailable: Vec<health::PortUnavailable>) {
+        for port in unavailable {
+            tracing::warn!("{port}");
+            let regarding = Regarding {
+                kind: Kind::Service,
+                namespace: port.service.namespace().to_owned(),
+                name: port.service.name().to_owned(),
+                uid: String::new(),
+            };
+            self.recorder.warn(regarding, "HealthCheckPortUnavailable", &port.to_string());
+        }
+    }
+
+    fn count(&self) {
+        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
+            self.metrics.rejected_now(kind, self.cluster.rejections().filter(|r| r.kind == kind).count());
+        }
+        for family in Family::ALL {
+            let count = |kind| self.counts.lacking(family, kind);
+            self.metrics.no_local_endpoints(family, Traffic::Internal, count(FrontendKind::ClusterIp));
+            self.metrics.no_local_endpoints(family, Traffic::External, count(FrontendKind::NodePort));
+        }
+    }
+
+    /// Takes on a changed configuration file as far as that is possible while running.
+    fn reload(&mut self, changed: Result<Config, String>) {
+        let new = match changed {
+            Ok(new) => new,
+            Err(message) => {
+                tracing::error!("the changed configuration is not used: {message}");
+                return;
+            }
+        };
+        let change = diff_live(&self.config, &new);
+        if change.is_empty() {
+            return;
+        }
+        for field in &change.needs_restart {
+            tracing::warn!(field, "changed in the configuration file: takes effect when portway is started again");
+        }
+        tracing::info!(fields = ?change.applied, "configuration applied");
+        // What needs a restart keeps its old value, so that /configz tells what is in force.
+        let old = &self.config;
+        self.config = Config {
+            mode: old.mode,
+            hostname_override: old.hostname_override.clone(),
+            bind_address: old.bind_address,
+            healthz: old.healthz,
+            metrics: old.metrics,
+            client: old.client.clone(),
+            ..new
+        };
+        self.config_sender.send_replace(Arc::new(self.config.clone()));
+        self.health.lock().set_timeout(self.config.health_timeout());
+        (self.set_verbosity)(self.config.logging.verbosity);
+        apply_sysctls(&self.config);
+        self.pace.set_min(self.config.sync.min);
+        if self.cluster.ready() {
+            self.pace.request(Instant::now());
+        }
+    }
+}
+

@@ -1,0 +1,102 @@
+//! When to sync: at once when all is calm, and under steady change so that syncing takes at most a tenth of the
+//! time. A `minSyncPeriod` in the configuration is kept to instead. After a failure: later and later.
+
+use std::time::{Duration, Instant};
+
+/// A sync that took `t` is followed by a pause of `9 t`, but by no longer one than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// Decides when the next sync is due.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    min: Option<Duration>,
+    not_before: Option<Instant>,
+    due: Option<Instant>,
+    failures: u32,
+}
+
+impl Pace {
+    /// With the least time between syncs that the configuration asks for.
+    pub(crate) fn new(min: Option<Duration>) -> Pace {
+        Pace { min, not_before: None, due: None, failures: 0 }
+    }
+
+    pub(crate) fn set_min(&mut self, min: Option<Duration>) {
+        self.min = min;
+    }
+
+    /// Something changed; true if nothing was waiting before.
+    pub(crate) fn request(&mut self, now: Instant) -> bool {
+        let fresh = self.due.is_none();
+        self.due.get_or_insert_with(|| self.not_before.map_or(now, |t| t.max(now)));
+        fresh
+    }
+
+    /// When to sync next.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// A sync is over.
+    pub(crate) fn done(&mut self, started: Instant, now: Instant, failed: bool) {
+        let took = now.saturating_duration_since(started);
+        let pause = self.min.map_or_else(|| (took * 9).min(LONGEST_PAUSE), |min| min.saturating_sub(took));
+        self.not_before = Some(now + pause);
+        self.failures = if failed { self.failures + 1 } else { 0 };
+        self.due = failed.then(|| {
+            let wait = FIRST_RETRY.saturating_mul(1 << (self.failures - 1).min(10));
+            now + wait.min(LAST_RETRY)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn calm_means_at_once_and_steady_change_a_tenth_of_the_time() {
+        let start = Instant::now();
+        let mut pace = Pace::new(None);
+        assert!(pace.request(start));
+        assert_eq!(pace.due(), Some(start));
+        pace.done(start, start + 2 * MS, false);
+        assert_eq!(pace.due(), None);
+        assert!(pace.request(start + 3 * MS));
+        assert!(!pace.request(start + 4 * MS), "one is already waiting");
+        assert_eq!(pace.due(), Some(start + 20 * MS));
+        pace.done(start, start + 10_000 * MS, false);
+        pace.request(start + 10_000 * MS);
+        assert_eq!(pace.due(), Some(start + 11_000 * MS), "however long the sync took");
+    }
+
+    #[test]
+    fn the_configured_period_is_kept() {
+        let start = Instant::now();
+        let mut pace = Pace::new(Some(Duration::from_secs(1)));
+        pace.request(start);
+        pace.done(start, start + 5 * MS, false);
+        pace.request(start + 6 * MS);
+        assert_eq!(pace.due(), Some(start + 1000 * MS));
+    }
+
+    #[test]
+    fn failures_are_tried_again_later_and_later() {
+        let start = Instant::now();
+        let mut pace = Pace::new(None);
+        pace.done(start, start, true);
+        assert_eq!(pace.due(), Some(start + 500 * MS));
+        pace.done(start, start, true);
+        assert_eq!(pace.due(), Some(start + 1000 * MS));
+        for _ in 0..40 {
+            pace.done(start, start, true);
+        }
+        assert_eq!(pace.due(), Some(start + 30_000 * MS));
+        pace.done(start, start, false);
+        assert_eq!(pace.due(), None);
+    }
+}

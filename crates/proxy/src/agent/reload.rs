@@ -1,0 +1,55 @@
+//! Noticing that the configuration file changed.
+//!
+//! The file is looked at, not listened to: it is mostly a mounted ConfigMap, where links are swapped two levels
+//! up, and one `stat` in two seconds costs nothing.
+
+use crate::config::{Config, ConfigError, ProxyFlags, merge, parse};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Device, inode, size, time of change: what differs when content does.
+type Stamp = (u64, u64, u64, i64, i64);
+
+/// A configuration file under observation.
+#[derive(Debug)]
+pub(crate) struct ConfigFile {
+    flags: ProxyFlags,
+    seen: Option<Stamp>,
+}
+
+impl ConfigFile {
+    /// The file that the flags name, if they name one.
+    pub(crate) fn new(flags: ProxyFlags) -> ConfigFile {
+        let seen = flags.config.as_deref().and_then(stamp);
+        ConfigFile { flags, seen }
+    }
+
+    /// Waits for a change; what it now says, or what is wrong with it.
+    pub(crate) async fn changed(&mut self) -> Result<Config, String> {
+        let Some(path) = self.flags.config.clone() else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            let now = stamp(&path);
+            // A file that is gone for a moment is being replaced.
+            if now.is_some() && now != self.seen {
+                self.seen = now;
+                return self.read(&path);
+            }
+        }
+    }
+
+    fn read(&self, path: &Path) -> Result<Config, String> {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let all = |errors: Vec<ConfigError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let file = parse(&path.display().to_string(), &text).map_err(all)?;
+        merge(&self.flags, Some(file)).map(|(config, _)| config).map_err(all)
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let m = std::fs::metadata(path).ok()?;
+    Some((m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec()))
+}

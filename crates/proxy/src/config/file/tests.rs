@@ -1,0 +1,155 @@
+use super::*;
+use proptest::prelude::*;
+
+/// The beginning every file must have: two lines.
+const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+fn errors(body: &str) -> Vec<String> {
+    let errors = parse("config.yaml", &format!("{HEAD}{body}")).expect_err("must be refused");
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn accept(body: &str) -> FileConfig {
+    match parse("config.yaml", &format!("{HEAD}{body}")) {
+        Ok(config) => config,
+        Err(errors) => panic!("refused: {errors:?}"),
+    }
+}
+
+fn given<T: Clone>(field: &Field<T>) -> Option<T> {
+    field.as_ref().map(|given| given.value.clone())
+}
+
+#[test]
+fn every_field_of_upstream_is_known() {
+    let config = accept(include_str!("every_field.yaml"));
+    assert_eq!(given(&config.bind_address).as_deref(), Some("10.0.0.1"));
+    assert_eq!(given(&config.client_connection.qps), Some(7.5));
+    assert_eq!(given(&config.conntrack.tcp_established_timeout), Some(Duration::from_secs(7200)));
+    assert_eq!(given(&config.logging.flush_frequency), Some(Duration::from_secs(5)));
+    assert_eq!(config.logging.vmodule[0].value, ("proxier*".to_owned(), 4));
+    assert_eq!(config.node_port_addresses.len(), 2);
+    assert_eq!(given(&config.winkernel.enable_dsr), Some(true));
+    // Nothing was left out of the sample, or a field here would still be at its default.
+    let debug = format!("{config:?}");
+    assert!(!debug.contains(": None"), "a field the sample does not set: {debug}");
+    assert!(!debug.contains("[]") && !debug.contains("{}"), "an empty list or map: {debug}");
+}
+
+#[test]
+fn the_file_kubeadm_writes_is_read() {
+    let config = accept(include_str!("kubeadm.yaml"));
+    assert_eq!(given(&config.cluster_cidr).as_deref(), Some("10.244.0.0/16"));
+    assert_eq!(config.oom_score_adj, None);
+    assert_eq!(given(&config.mode).as_deref(), Some(""));
+}
+
+#[test]
+fn json_is_read_too() {
+    let text = format!(
+        "{{\"apiVersion\": {API_VERSION:?}, \"kind\": {KIND:?},\n \"nftables\": {{\"masqueradeAll\": true}}}}"
+    );
+    let config = parse("config.json", &text).expect("parses");
+    let all = config.nftables.masquerade_all.expect("given");
+    assert!(all.value);
+    assert_eq!(all.origin, Origin::File { name: "config.json".into(), line: 2 });
+}
+
+#[test]
+fn a_wrong_name_says_where_and_what_was_meant() {
+    assert_eq!(
+        errors("nftables:\n  masqueradBit: 14\n"),
+        [r#"config.yaml:4: nftables.masqueradBit: unknown field, did you mean "masqueradeBit"?"#]
+    );
+    assert_eq!(
+        errors("clusterCidrs: x\n"),
+        [r#"config.yaml:3: clusterCidrs: unknown field, did you mean "clusterCIDR"?"#]
+    );
+    assert_eq!(errors("banana: 1\n"), ["config.yaml:3: banana: unknown field"]);
+    assert_eq!(
+        errors("logging:\n  options:\n    json:\n      splitstream: true\n"),
+        [r#"config.yaml:6: logging.options.json.splitstream: unknown field, did you mean "splitStream"?"#]
+    );
+}
+
+#[test]
+fn all_mistakes_come_at_once_in_the_order_of_lines() {
+    let body = "\
+mode: nftables
+mode: nftables
+nftables:
+  masqueradeAll: 'yes'
+  syncPeriod: 30
+  minSyncPeriod: 30
+  masqueradBit: 1
+nodePortAddresses: 10.0.0.0/8
+oomScoreAdj: none
+conntrack:
+  udpTimeout: 1 minute
+featureGates:
+  A: 1
+iptables: []
+";
+    assert_eq!(
+        errors(body),
+        [
+            "config.yaml:4: mode: is set twice, first on line 3",
+            "config.yaml:6: nftables.masqueradeAll: should be true or false, but is text",
+            "config.yaml:7: nftables.syncPeriod: should be a duration in quotes or letters, such as 30s, but is a whole number",
+            "config.yaml:8: nftables.minSyncPeriod: should be a duration in quotes or letters, such as 30s, but is a whole number",
+            "config.yaml:9: nftables.masqueradBit: unknown field, did you mean \"masqueradeBit\"?",
+            "config.yaml:10: nodePortAddresses: should be a list, but is text",
+            "config.yaml:11: oomScoreAdj: should be a whole number, but is text",
+            "config.yaml:13: conntrack.udpTimeout: \"1 minute\" is not a duration such as 30s, 1m30s or 250ms",
+            "config.yaml:15: featureGates.A: should be true or false, but is a whole number",
+            "config.yaml:16: iptables: should be a section of fields, but is a list",
+        ]
+    );
+}
+
+#[test]
+fn a_document_of_another_kind_is_refused() {
+    let refuse = |text: &str| -> Vec<String> {
+        parse("c", text).expect_err("must be refused").iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(
+        refuse("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"),
+        [
+            r#"c:1: apiVersion: "kubelet.config.k8s.io/v1beta1" must be "kubeproxy.config.k8s.io/v1alpha1""#,
+            r#"c:2: kind: "KubeletConfiguration" must be "KubeProxyConfiguration""#,
+        ]
+    );
+    assert_eq!(
+        refuse(""),
+        [
+            "c:1: apiVersion: is missing, it must be kubeproxy.config.k8s.io/v1alpha1",
+            "c:1: kind: is missing, it must be KubeProxyConfiguration",
+        ]
+    );
+    assert!(
+        refuse("- a\n- b\n")
+            .iter()
+            .any(|error| error.contains("should be a section of fields, but is a list"))
+    );
+}
+
+#[test]
+fn what_is_no_yaml_says_so() {
+    let found = errors("nftables: [1\n");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("config.yaml:") && found[0].contains("cannot be read"), "{found:?}");
+    // Two documents in one file would leave one of them unread.
+    assert!(errors("---\na: b\n")[0].contains("cannot be read"));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "\\PC{0,200}") {
+        let _ = parse("c", &text);
+    }
+
+    #[test]
+    fn no_line_noise_behind_the_head_panics(body in "([a-zA-Z]{1,12}|[-:{}\\[\\],&*!|>'\"%@ \n\t0-9]){0,60}") {
+        let _ = parse("c", &format!("{HEAD}{body}"));
+    }
+}

@@ -1,0 +1,168 @@
+use super::*;
+use crate::config::{API_VERSION, KIND, LocalDetection, LogFormat, NodePortAddresses, parse};
+use clap::{CommandFactory, Parser};
+use std::time::Duration;
+
+fn flags(args: &[&str]) -> ProxyFlags {
+    ProxyFlags::try_parse_from(std::iter::once("kube-proxy").chain(args.iter().copied()))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn file(body: &str) -> FileConfig {
+    parse("c", &format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{body}")).expect("parses")
+}
+
+fn by_flags(args: &[&str]) -> (Config, Vec<IgnoredFlag>) {
+    merge(&flags(args), None).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+fn beside_file(args: &[&str], body: &str) -> (Config, Vec<IgnoredFlag>) {
+    merge(&flags(args), Some(file(body))).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+#[test]
+fn no_flags_and_an_empty_file_mean_the_same() {
+    assert_eq!(by_flags(&[]), beside_file(&[], ""));
+}
+
+#[test]
+fn flags_mean_what_the_fields_mean() {
+    let (config, ignored) = by_flags(&[
+        "--cluster-cidr=10.244.0.0/16",
+        "--masquerade-all",
+        "--nodeport-addresses=10.0.0.0/8",
+        "--nftables-masquerade-bit=9",
+        "--iptables-sync-period=45s",
+        "--conntrack-udp-timeout=31s",
+        "--healthz-bind-address=0.0.0.0:7",
+        "--metrics-bind-address=",
+        "--master=https://api:6443",
+        "--hostname-override=Node-1",
+    ]);
+    assert_eq!(ignored, []);
+    assert!(config.masquerade.all);
+    assert_eq!(config.masquerade.bit, 9);
+    assert_eq!(config.sync.period, Duration::from_secs(45));
+    assert_eq!(config.conntrack.udp, Some(Duration::from_secs(31)));
+    assert_eq!(config.healthz, Some("0.0.0.0:7".parse().expect("an address")));
+    assert_eq!(config.metrics, None);
+    assert_eq!(config.client.master.as_deref(), Some("https://api:6443"));
+    assert_eq!(config.hostname_override.as_deref(), Some("node-1"));
+    assert!(matches!(config.local_detection, LocalDetection::ClusterCidr(cidrs) if cidrs.len() == 1));
+    assert!(matches!(config.node_port_addresses, NodePortAddresses::Cidrs(cidrs) if cidrs.len() == 1));
+}
+
+#[test]
+fn mistakes_on_the_command_line_name_the_flag() {
+    let errors = merge(
+        &flags(&[
+            "--cluster-cidr=ten",
+            "--proxy-mode=ipvs",
+            "--nftables-sync-period=0",
+            "--detect-local-mode=BridgeInterface",
+        ]),
+        None,
+    )
+    .expect_err("must be refused");
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        errors,
+        [
+            r#"--proxy-mode: mode "ipvs" is not available in this release: only "nftables" is (or leave it empty)"#,
+            r#"--nftables-sync-period: "0" must be longer than nothing"#,
+            r#"--detect-local-mode: "BridgeInterface" needs --pod-bridge-interface"#,
+        ]
+    );
+    let errors = merge(&flags(&["--cluster-cidr=ten"]), None).expect_err("must be refused");
+    assert!(errors[0].to_string().starts_with("--cluster-cidr: \"ten\" is not a range"), "{errors:?}");
+}
+
+#[test]
+fn deprecated_ports_still_count() {
+    let healthz = |args: &[&str]| by_flags(args).0.healthz.map(|address| address.to_string());
+    assert_eq!(healthz(&["--healthz-port=0"]), None);
+    assert_eq!(healthz(&["--healthz-port=99"]).as_deref(), Some("0.0.0.0:99"));
+    assert_eq!(healthz(&["--healthz-port=99", "--bind-address=::"]).as_deref(), Some("[::]:99"));
+    assert_eq!(
+        healthz(&["--healthz-port=99", "--healthz-bind-address=10.0.0.1"]).as_deref(),
+        Some("10.0.0.1:99")
+    );
+    assert_eq!(
+        healthz(&["--healthz-port=99", "--healthz-bind-address=10.0.0.1:7"]).as_deref(),
+        Some("10.0.0.1:7")
+    );
+    let (config, _) = by_flags(&["--metrics-port=99"]);
+    assert_eq!(config.metrics, Some("127.0.0.1:99".parse().expect("an address")));
+}
+
+#[test]
+fn beside_a_file_few_flags_are_heard_and_the_rest_is_named() {
+    let (config, ignored) = beside_file(
+        &[
+            "--config=c",
+            "--cluster-cidr=10.9.0.0/16",
+            "--masquerade-all",
+            "--hostname-override=flag",
+            "--v=4",
+            "--vmodule=a=1",
+            "--logging-format=json",
+            "--master=https://api",
+        ],
+        "clusterCIDR: 10.244.0.0/16\nhostnameOverride: file\nlogging: {verbosity: 1, vmodule: [{filePattern: b, verbosity: 2}]}",
+    );
+    assert_eq!(config.hostname_override.as_deref(), Some("flag"));
+    assert_eq!((config.logging.verbosity, config.logging.format), (4, LogFormat::Json));
+    assert_eq!(config.logging.vmodule, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+    assert_eq!(config.client.master.as_deref(), Some("https://api"));
+    assert!(!config.masquerade.all);
+    assert!(
+        matches!(config.local_detection, LocalDetection::ClusterCidr(c) if c[0].to_string() == "10.244.0.0/16")
+    );
+    let said: Vec<String> = ignored.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "--cluster-cidr has no effect beside --config: set clusterCIDR in the file instead",
+            "--masquerade-all has no effect beside --config: set nftables.masqueradeAll in the file instead",
+        ]
+    );
+}
+
+#[test]
+fn every_flag_is_either_heard_beside_a_file_or_named() {
+    let no_field =
+        ["config", "write-config-to", "manifests", "cleanup", "init-only", "version", "master", "help"];
+    for arg in ProxyFlags::command().get_arguments() {
+        let Some(long) = arg.get_long().filter(|long| !no_field.contains(long)) else { continue };
+        let sample = ["json", "true", "1", "1s", "A=true", "a=1"].into_iter().find_map(|value| {
+            ProxyFlags::try_parse_from(["kube-proxy".to_owned(), format!("--{long}={value}")]).ok()
+        });
+        let sample = sample.unwrap_or_else(|| panic!("no value fits --{long}"));
+        let given = sample.typed().given;
+        assert_eq!(given.len(), 1, "--{long} sets no field: {given:?}");
+        assert_eq!(given[0].flag, format!("--{long}"));
+        let (_, ignored) =
+            merge(&sample, Some(file(""))).unwrap_or_else(|errors| panic!("--{long}: {errors:?}"));
+        let named = ignored.iter().any(|ignored| ignored.flag == given[0].flag);
+        assert_ne!(named, HEARD_BESIDE_FILE.contains(&given[0].flag), "--{long}");
+    }
+}
+
+#[test]
+fn flags_for_another_mode_are_named() {
+    let names = |args: &[&str]| -> Vec<&'static str> { by_flags(args).1.iter().map(|i| i.flag).collect() };
+    assert_eq!(
+        names(&["--ipvs-scheduler=rr", "--iptables-localhost-nodeports"]),
+        ["--iptables-localhost-nodeports", "--ipvs-scheduler"]
+    );
+    assert!(names(&["--iptables-sync-period=5s", "--iptables-masquerade-bit=4"]).is_empty());
+    assert_eq!(by_flags(&["--iptables-masquerade-bit=4"]).0.masquerade.bit, 4);
+    assert_eq!(
+        names(&["--iptables-sync-period=5s", "--nftables-sync-period=6s"]),
+        ["--iptables-sync-period"]
+    );
+    assert_eq!(
+        names(&["--proxy-mode=nftables", "--iptables-masquerade-bit=4"]),
+        ["--iptables-masquerade-bit"]
+    );
+}

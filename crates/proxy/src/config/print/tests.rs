@@ -1,0 +1,64 @@
+use super::*;
+use crate::config::{Config, ProxyFlags, merge, parse};
+use proptest::prelude::*;
+
+fn from_yaml(text: &str) -> Config {
+    let file = parse("written.yaml", text).unwrap_or_else(|errors| panic!("{text}\n{errors:?}"));
+    merge(&ProxyFlags::default(), Some(file)).unwrap_or_else(|errors| panic!("{text}\n{errors:?}")).0
+}
+
+fn from_body(body: &str) -> Config {
+    from_yaml(&format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{body}"))
+}
+
+fn assert_reads_back(config: &Config) {
+    let text = to_yaml(config).expect("prints");
+    assert_eq!(&from_yaml(&text), config, "{text}");
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    assert_reads_back(&from_body(""));
+    assert_reads_back(&from_body(include_str!("../file/kubeadm.yaml")));
+    assert_reads_back(&from_body(include_str!("../file/every_field.yaml")));
+}
+
+#[test]
+fn every_default_is_written() {
+    let text = to_yaml(&from_body("")).expect("prints");
+    for line in ["mode: nftables", "syncPeriod: 30s", "tcpEstablishedTimeout: 24h0m0s", "oomScoreAdj: -999"] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_configuration_reads_back(
+        bit in 0..32u8,
+        all: bool,
+        period in 1..u64::from(u32::MAX),
+        min in proptest::option::of(0.0..1.0f64),
+        established in 0..100_000u64,
+        detection in prop_oneof![
+            Just("detectLocalMode: NodeCIDR".to_owned()),
+            "[a-z0-9.-]{1,15}".prop_map(|name| format!("detectLocalMode: BridgeInterface\ndetectLocal: {{bridgeInterface: '{name}'}}")),
+            "[a-z]{1,15}".prop_map(|name| format!("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: '{name}'}}")),
+            any::<[u8; 4]>().prop_map(|ip| format!("clusterCIDR: {}.{}.{}.{}/16", ip[0], ip[1], ip[2], ip[3])),
+        ],
+        host in "[a-z0-9:~#][a-z0-9 :#-]{0,9}[a-z0-9]",
+        addresses in proptest::collection::vec(any::<[u8; 4]>(), 0..4),
+        level in 0..10u32,
+    ) {
+        let addresses: Vec<String> =
+            addresses.iter().map(|ip| format!("{}.{}.{}.{}/24", ip[0], ip[1], ip[2], ip[3])).collect();
+        let mut config = from_body(&format!("{detection}\nnodePortAddresses: [{}]\n", addresses.join(", ")));
+        config.masquerade.bit = bit;
+        config.masquerade.all = all;
+        config.sync.period = Duration::from_millis(period);
+        config.sync.min = min.map(|part| config.sync.period.mul_f64(part)).filter(|min| !min.is_zero());
+        config.conntrack.tcp_established = Some(Duration::from_secs(established)).filter(|t| !t.is_zero());
+        config.hostname_override = Some(host);
+        config.logging.verbosity = level;
+        assert_reads_back(&config);
+    }
+}

@@ -1,0 +1,158 @@
+use super::*;
+use crate::config::{API_VERSION, KIND, parse};
+
+fn resolve_text(body: &str) -> Result<Config, Vec<String>> {
+    let file = parse("c", &format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{body}")).expect("parses");
+    resolve(&file, None).map_err(|errors| errors.iter().map(ToString::to_string).collect())
+}
+
+fn config(body: &str) -> Config {
+    resolve_text(body).unwrap_or_else(|errors| panic!("refused: {errors:?}"))
+}
+
+fn errors(body: &str) -> Vec<String> {
+    resolve_text(body).expect_err("must be refused")
+}
+
+#[test]
+fn the_defaults_are_upstreams() {
+    let config = config(include_str!("../file/kubeadm.yaml"));
+    assert_eq!(config.mode, Mode::Nftables);
+    assert_eq!(config.healthz, Some("0.0.0.0:10256".parse().expect("an address")));
+    assert_eq!(config.metrics, Some("127.0.0.1:10249".parse().expect("an address")));
+    assert_eq!(config.node_ip_override(), None);
+    assert_eq!(
+        config.local_detection,
+        LocalDetection::ClusterCidr(vec!["10.244.0.0/16".parse().expect("a CIDR")])
+    );
+    assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+    assert_eq!(config.masquerade, Masquerade { all: false, bit: 14 });
+    assert_eq!(config.sync, SyncPeriods { period: Duration::from_secs(30), min: None });
+    assert_eq!(config.health_timeout(), Duration::from_secs(60));
+    assert_eq!(config.config_sync_period, Duration::from_secs(900));
+    assert_eq!(config.oom_score_adj, -999);
+    assert_eq!((config.client.qps, config.client.burst), (5.0, 10));
+    assert_eq!(config.client.kubeconfig, Some("/var/lib/kube-proxy/kubeconfig.conf".into()));
+    let conntrack = config.conntrack;
+    assert_eq!((conntrack.max_per_core, conntrack.min), (32768, 131_072));
+    assert_eq!(conntrack.tcp_established, Some(Duration::from_secs(86400)));
+    assert_eq!(conntrack.tcp_close_wait, Some(Duration::from_secs(3600)));
+    assert_eq!((conntrack.udp, conntrack.udp_stream), (None, None));
+    assert!(config.iptables.localhost_node_ports);
+}
+
+#[test]
+fn an_ipv6_bind_address_moves_the_servers_to_ipv6() {
+    let config = config("bindAddress: '::'");
+    assert_eq!(config.healthz, Some("[::]:10256".parse().expect("an address")));
+    assert_eq!(config.metrics, Some("[::1]:10249".parse().expect("an address")));
+}
+
+#[test]
+fn modes_that_are_not_built_yet_are_told_apart_from_nonsense() {
+    for mode in ["iptables", "ipvs", "userspace"] {
+        let errors = errors(&format!("mode: {mode}"));
+        let wanted = format!(
+            "c:3: mode: mode {mode:?} is not available in this release: only \"nftables\" is (or leave it empty)"
+        );
+        assert_eq!(errors, [wanted]);
+    }
+    assert!(errors("mode: kernelspace")[0].contains("Windows"));
+    assert_eq!(errors("mode: nft"), [r#"c:3: mode: "nft" is not a proxy mode: this release has nftables"#]);
+}
+
+#[test]
+fn without_a_mode_iptables_settings_stand_in() {
+    let meant_for_any =
+        "iptables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 50s, minSyncPeriod: 2s}\n";
+    let stood_in = config(meant_for_any);
+    assert_eq!(stood_in.masquerade, Masquerade { all: true, bit: 3 });
+    assert_eq!(
+        stood_in.sync,
+        SyncPeriods { period: Duration::from_secs(50), min: Some(Duration::from_secs(2)) }
+    );
+    let own = config(&format!("{meant_for_any}nftables: {{masqueradeBit: 4, syncPeriod: 1m}}\n"));
+    assert_eq!((own.masquerade.bit, own.sync.period), (4, Duration::from_secs(60)));
+    let named = config(&format!("{meant_for_any}mode: nftables\n"));
+    assert_eq!(named.masquerade, Masquerade { all: false, bit: 14 });
+    assert_eq!(named.sync, SyncPeriods { period: Duration::from_secs(30), min: None });
+}
+
+#[test]
+fn local_detection_is_one_thing() {
+    assert_eq!(config("").local_detection, LocalDetection::None);
+    assert_eq!(
+        config("detectLocalMode: NodeCIDR\nclusterCIDR: nonsense").local_detection,
+        LocalDetection::NodeCidr
+    );
+    assert_eq!(
+        config("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}").local_detection,
+        LocalDetection::BridgeInterface("cni0".to_owned())
+    );
+    assert_eq!(
+        config("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}")
+            .local_detection,
+        LocalDetection::InterfaceNamePrefix("veth".to_owned())
+    );
+    assert_eq!(
+        errors("detectLocalMode: BridgeInterface"),
+        [r#"c:3: detectLocalMode: "BridgeInterface" needs detectLocal.bridgeInterface"#]
+    );
+    assert!(errors("detectLocalMode: clusterCIDR")[0].contains("is not one of ClusterCIDR"));
+    assert!(errors("clusterCIDR: 10.0.0.0/8,11.0.0.0/8")[0].contains("one IPv4 and one IPv6"));
+}
+
+#[test]
+fn node_port_addresses_are_primary_or_ranges() {
+    assert_eq!(config("nodePortAddresses: [primary]").node_port_addresses, NodePortAddresses::Primary);
+    let NodePortAddresses::Cidrs(all) = config("nodePortAddresses: [all]").node_port_addresses else {
+        panic!("ranges expected")
+    };
+    assert_eq!(all.len(), 2);
+    assert_eq!(
+        errors("nodePortAddresses:\n- primary\n- 10.0.0.0/8\n- 10.0.0.1\n"),
+        [
+            r#"c:4: nodePortAddresses[0]: "primary" cannot stand beside other addresses"#,
+            r#"c:6: nodePortAddresses[2]: "10.0.0.1" is not a range such as 10.244.0.0/16 or fd00:10:244::/56"#,
+        ]
+    );
+}
+
+#[test]
+fn every_mistake_is_reported() {
+    let body = "\
+bindAddress: here
+healthzBindAddress: 0.0.0.0:0
+hostnameOverride: ' '
+oomScoreAdj: 1001
+mode: nftables
+nftables: {masqueradeBit: 32, syncPeriod: 10s, minSyncPeriod: 11s}
+conntrack: {maxPerCore: -1, min: 99999999999}
+clientConnection: {burst: -1}
+logging: {format: xml, verbosity: -2}
+ipvs: {excludeCIDRs: [1.2.3.4]}
+";
+    let found = errors(body);
+    for wanted in [
+        r#"c:3: bindAddress: "here" is not an IP address"#,
+        r#"c:4: healthzBindAddress: "0.0.0.0:0" needs a port from 1 to 65535"#,
+        r#"c:5: hostnameOverride: " " is empty: give a node's name, or leave it out"#,
+        r#"c:6: oomScoreAdj: "1001" must be between -1000 and 1000"#,
+        r#"c:8: nftables.masqueradeBit: "32" must be between 0 and 31"#,
+        r#"c:8: nftables.minSyncPeriod: "11s" must not be longer than the sync period, 10s"#,
+        r#"c:9: conntrack.maxPerCore: "-1" must be at least 0"#,
+        r#"c:9: conntrack.min: "99999999999" must be at most 2147483647"#,
+        r#"c:10: clientConnection.burst: "-1" must be at least 0"#,
+        r#"c:11: logging.format: "xml" is not a log format: text or json"#,
+        r#"c:11: logging.verbosity: "-2" must be at least 0"#,
+        r#"c:12: ipvs.excludeCIDRs[0]: "1.2.3.4" is not a range such as 10.244.0.0/16 or fd00:10:244::/56"#,
+    ] {
+        assert!(found.iter().any(|error| error == wanted), "{wanted}\nnot in {found:#?}");
+    }
+    assert_eq!(found.len(), 12, "{found:#?}");
+}
+
+#[test]
+fn names_are_trimmed_and_in_lower_case() {
+    assert_eq!(config("hostnameOverride: ' Node-1 '").hostname_override.as_deref(), Some("node-1"));
+}

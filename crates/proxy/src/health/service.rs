@@ -1,0 +1,293 @@
+//! `healthCheckNodePort`: a load balancer asks whether this node has endpoints of a Service.
+//!
+//! [`ServicePorts`] is given the whole set of checks to answer and opens and closes ports to match it. Every path
+//! gets the same answer: 200 if there are local endpoints and the proxy keeps up, else 503. A port that cannot be had
+//! is an error that names the Service, for the log and an Event, and is tried again with growing pauses.
+
+use super::listen::{DualStack, listen};
+use super::node::{Health, Moment};
+use super::serving::Serving;
+use crate::config::{FamilyAddresses, NodePortAddresses};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::IntoResponse;
+use portway_model::{Family, HealthCheck, ServiceName};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A Service's health check port cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("health check port {port} of Service {service} cannot be opened: {why}{}", next_try(retry_in))]
+pub struct PortUnavailable {
+    /// The Service.
+    pub service: ServiceName,
+    /// Its `healthCheckNodePort`.
+    pub port: u16,
+    /// What is in the way.
+    #[source]
+    pub why: WhyUnavailable,
+    /// When it is tried again; `None` if only a change of the Services will help.
+    pub retry_in: Option<Duration>,
+}
+
+fn next_try(retry_in: &Option<Duration>) -> String {
+    retry_in.map(|pause| format!("; next try in {pause:?}")).unwrap_or_default()
+}
+
+/// What is in the way of a health check port.
+#[derive(Debug, thiserror::Error)]
+pub enum WhyUnavailable {
+    /// Another Service has the same number.
+    #[error("Service {0} has it")]
+    Service(ServiceName),
+    /// The kernel does not give it.
+    #[error("{address}: {source}")]
+    Socket {
+        /// Where it was to listen.
+        address: SocketAddr,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
+
+/// The health check ports of this node.
+#[derive(Debug)]
+pub struct ServicePorts {
+    health: Health,
+    addresses: Vec<IpAddr>,
+    wanted: BTreeMap<u16, Wanted>,
+    open: BTreeMap<u16, Open>,
+    refused: BTreeMap<u16, Refusal>,
+    /// Services whose port another one has, so that it is said once and not on every sync.
+    contested: BTreeSet<ServiceName>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    service: ServiceName,
+    local_endpoints: usize,
+}
+
+#[derive(Debug)]
+struct Open {
+    answer: Arc<Mutex<Wanted>>,
+    servers: Vec<Serving>,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    service: ServiceName,
+    pause: Duration,
+    retry_at: Instant,
+}
+
+impl ServicePorts {
+    /// No ports yet.
+    pub fn new(health: Health) -> Self {
+        let (addresses, wanted, open, refused, contested) = Default::default();
+        ServicePorts { health, addresses, wanted, open, refused, contested }
+    }
+
+    /// Makes the open ports those of `checks`, on `addresses` (see [`listen_addresses`]).
+    pub async fn sync(
+        &mut self,
+        now: Instant,
+        addresses: &[IpAddr],
+        checks: &BTreeMap<ServiceName, HealthCheck>,
+    ) -> Vec<PortUnavailable> {
+        if self.addresses != addresses {
+            self.close().await;
+            self.refused.clear();
+            self.addresses = addresses.to_vec();
+        }
+        let mut errors = self.want(checks);
+        let gone: Vec<u16> =
+            self.open.keys().copied().filter(|port| !self.wanted.contains_key(port)).collect();
+        for port in gone {
+            self.close_port(port).await;
+        }
+        for (port, open) in &self.open {
+            if let Some(wanted) = self.wanted.get(port) {
+                *open.answer.lock().unwrap_or_else(PoisonError::into_inner) = wanted.clone();
+            }
+        }
+        errors.extend(self.retry(now));
+        errors
+    }
+
+    /// When a port that could not be had is next worth a try.
+    pub fn next_retry(&self) -> Option<Instant> {
+        self.refused.values().map(|refusal| refusal.retry_at).min()
+    }
+
+    /// Tries the ports that could not be had and whose pause is over.
+    pub fn retry(&mut self, now: Instant) -> Vec<PortUnavailable> {
+        let missing = self.wanted.iter().filter(|(port, _)| !self.open.contains_key(port));
+        let missing: Vec<(u16, Wanted)> = missing.map(|(port, wanted)| (*port, wanted.clone())).collect();
+        let mut errors = Vec::new();
+        for (port, wanted) in missing {
+            if self.refused.get(&port).is_some_and(|refusal| now < refusal.retry_at) {
+                continue;
+            }
+            match self.open_port(port, &wanted) {
+                Ok(open) => {
+                    self.refused.remove(&port);
+                    self.open.insert(port, open);
+                }
+                Err(why) => errors.push(self.refuse(now, port, wanted.service, why)),
+            }
+        }
+        errors
+    }
+
+    /// Closes every port; they are free when this returns.
+    pub async fn close(&mut self) {
+        let ports: Vec<u16> = self.open.keys().copied().collect();
+        for port in ports {
+            self.close_port(port).await;
+        }
+    }
+
+    /// Sorts the checks by port. Of two Services with the same port the first by name has it.
+    fn want(&mut self, checks: &BTreeMap<ServiceName, HealthCheck>) -> Vec<PortUnavailable> {
+        let mut errors = Vec::new();
+        self.wanted.clear();
+        let known = std::mem::take(&mut self.contested);
+        for (service, check) in checks {
+            let service = service.clone();
+            let Some(first) = self.wanted.get(&check.port) else {
+                self.wanted.insert(check.port, Wanted { service, local_endpoints: check.local_endpoints });
+                continue;
+            };
+            let why = WhyUnavailable::Service(first.service.clone());
+            self.contested.insert(service.clone());
+            if !known.contains(&service) {
+                errors.push(PortUnavailable { service, port: check.port, why, retry_in: None });
+            }
+        }
+        let wanted = &self.wanted;
+        self.refused.retain(|port, refusal| wanted.get(port).is_some_and(|w| w.service == refusal.service));
+        errors
+    }
+
+    fn open_port(&self, port: u16, wanted: &Wanted) -> Result<Open, WhyUnavailable> {
+        let answer = Arc::new(Mutex::new(wanted.clone()));
+        let router = router(Asked { answer: answer.clone(), health: self.health.clone() });
+        let mut servers = Vec::new();
+        for ip in &self.addresses {
+            let address = SocketAddr::new(*ip, port);
+            match listen(address, DualStack::No).and_then(|listener| Serving::start(listener, router.clone()))
+            {
+                Ok(serving) => servers.push(serving),
+                Err(error) if no_ipv6_here(*ip, &error) => {}
+                Err(source) => return Err(WhyUnavailable::Socket { address, source }),
+            }
+        }
+        Ok(Open { answer, servers })
+    }
+
+    fn refuse(
+        &mut self,
+        now: Instant,
+        port: u16,
+        service: ServiceName,
+        why: WhyUnavailable,
+    ) -> PortUnavailable {
+        let pause = self.refused.get(&port).map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
+        self.refused.insert(port, Refusal { service: service.clone(), pause, retry_at: now + pause });
+        PortUnavailable { service, port, why, retry_in: Some(pause) }
+    }
+
+    async fn close_port(&mut self, port: u16) {
+        for server in self.open.remove(&port).into_iter().flat_map(|open| open.servers) {
+            tracing::debug!(address = %server.address(), "health check port closed");
+            server.close().await;
+        }
+    }
+}
+
+/// The addresses that health check ports listen on: those that node ports answer on.
+///
+/// `primary` are the Node's own addresses, `local` all that its interfaces have. If none matches, all are listened
+/// on rather than none, as upstream does: a load balancer's probe that finds nobody takes the node out.
+pub fn listen_addresses(node_ports: &NodePortAddresses, primary: &[IpAddr], local: &[IpAddr]) -> Vec<IpAddr> {
+    let everywhere: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for family in Family::ALL {
+        let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
+        match node_ports.of_family(family) {
+            FamilyAddresses::All => addresses.extend(everywhere.iter().filter(of_family)),
+            // One per family: the first is the primary one.
+            FamilyAddresses::Primary => addresses.extend(primary.iter().find(of_family)),
+            FamilyAddresses::Cidrs(cidrs) => {
+                let covered = |ip: &&IpAddr| cidrs.iter().any(|cidr| cidr.contains(*ip));
+                addresses.extend(local.iter().filter(of_family).filter(covered));
+            }
+        }
+    }
+    if addresses.is_empty() {
+        return everywhere.to_vec();
+    }
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+/// A kernel without IPv6, or with IPv6 off, cannot listen on its wildcard; nobody will ask there either.
+fn no_ipv6_here(ip: IpAddr, error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
+}
+
+#[derive(Clone)]
+struct Asked {
+    answer: Arc<Mutex<Wanted>>,
+    health: Health,
+}
+
+fn router(asked: Asked) -> Router {
+    Router::new().fallback(answer).with_state(asked)
+}
+
+async fn answer(State(asked): State<Asked>) -> impl IntoResponse {
+    let Wanted { service, local_endpoints } =
+        asked.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let healthy = asked.health.lock().is_healthy(Moment::now());
+    let status =
+        if healthy && local_endpoints > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let headers = [
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+        (HeaderName::from_static("x-load-balancing-endpoint-weight"), local_endpoints.to_string()),
+    ];
+    let service = AskedFor { namespace: service.namespace(), name: service.name() };
+    let report = Report { service, local_endpoints, service_proxy_healthy: healthy };
+    // Strings, a number and a boolean always serialise.
+    (status, headers, serde_json::to_string(&report).unwrap_or_default())
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    service: AskedFor<'a>,
+    local_endpoints: usize,
+    service_proxy_healthy: bool,
+}
+
+#[derive(Serialize)]
+struct AskedFor<'a> {
+    namespace: &'a str,
+    name: &'a str,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+use super::super::probe::{Reply, free_port, get};
+use super::*;
+use crate::health::HealthState;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+fn checks<const N: usize>(checks: [(&str, u16, usize); N]) -> BTreeMap<ServiceName, HealthCheck> {
+    let check =
+        |(name, port, local_endpoints)| (ServiceName::new("ns", name), HealthCheck { port, local_endpoints });
+    checks.into_iter().map(check).collect()
+}
+
+fn ports() -> (ServicePorts, Health) {
+    let health = Health::new(HealthState::new(Duration::from_secs(60)));
+    (ServicePorts::new(health.clone()), health)
+}
+
+async fn ask(port: u16, path: &str) -> Option<Reply> {
+    get(SocketAddr::new(LOCALHOST, port), path).await
+}
+
+#[tokio::test]
+async fn every_path_tells_whether_there_are_endpoints() {
+    let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
+    assert!(ports.sync(now, &[LOCALHOST], &checks([("web", port, 2)])).await.is_empty());
+    for path in ["/", "/healthz", "/any/path?at=all"] {
+        let reply = ask(port, path).await.expect("an answer");
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(reply.header("x-load-balancing-endpoint-weight"), Some("2"));
+        let body =
+            r#"{"service":{"namespace":"ns","name":"web"},"localEndpoints":2,"serviceProxyHealthy":true}"#;
+        assert_eq!(reply.body, body);
+    }
+    ports.sync(now, &[LOCALHOST], &checks([("web", port, 0)])).await;
+    let reply = ask(port, "/").await.expect("an answer");
+    assert_eq!((reply.status, reply.header("x-load-balancing-endpoint-weight")), (503, Some("0")));
+}
+
+#[tokio::test]
+async fn a_proxy_that_does_not_keep_up_answers_503() {
+    let ((mut ports, health), port) = (ports(), free_port());
+    ports.sync(Instant::now(), &[LOCALHOST], &checks([("web", port, 2)])).await;
+    health.lock().set_timeout(Duration::ZERO);
+    health.lock().queued(Moment::now(), Family::V4);
+    let reply = ask(port, "/").await.expect("an answer");
+    assert_eq!(reply.status, 503);
+    assert!(reply.body.ends_with(r#""localEndpoints":2,"serviceProxyHealthy":false}"#), "{}", reply.body);
+}
+
+#[tokio::test]
+async fn ports_follow_the_services() {
+    let ((mut ports, _), first, second, now) = (ports(), free_port(), free_port(), Instant::now());
+    assert!(ports.sync(now, &[LOCALHOST], &checks([("a", first, 1), ("b", second, 1)])).await.is_empty());
+    // b leaves, and its port goes to c in the same breath; a's is closed.
+    assert!(ports.sync(now, &[LOCALHOST], &checks([("c", second, 1)])).await.is_empty());
+    assert!(ask(first, "/").await.is_none(), "a's port is still open");
+    assert!(ask(second, "/").await.expect("an answer").body.contains(r#""name":"c""#));
+    ports.close().await;
+    assert!(ask(second, "/").await.is_none(), "a port is still open after close");
+}
+
+#[tokio::test]
+async fn a_client_that_keeps_its_connection_is_told_to_go() {
+    let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
+    ports.sync(now, &[LOCALHOST], &checks([("a", port, 1)])).await;
+    let mut stream = TcpStream::connect((LOCALHOST, port)).await.expect("a connection");
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).await.expect("an answer begins");
+    ports.sync(now, &[LOCALHOST], &checks([])).await;
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.expect("the connection ends");
+}
+
+#[tokio::test]
+async fn a_busy_port_is_reported_and_tried_again() {
+    let ((mut ports, _), now) = (ports(), Instant::now());
+    let squatter = std::net::TcpListener::bind((LOCALHOST, 0)).expect("a port");
+    let port = squatter.local_addr().expect("an address").port();
+    let wanted = checks([("web", port, 1)]);
+
+    let errors = ports.sync(now, &[LOCALHOST], &wanted).await;
+    assert_eq!(errors.len(), 1);
+    let text = errors[0].to_string();
+    let begin = format!("health check port {port} of Service ns/web cannot be opened: 127.0.0.1:{port}: ");
+    assert!(text.starts_with(&begin) && text.ends_with("; next try in 1s"), "{text}");
+
+    let after = |seconds| now + Duration::from_secs(seconds);
+    assert_eq!(ports.next_retry(), Some(after(1)));
+    assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty(), "tried before the pause was over");
+    assert_eq!(ports.retry(after(1)).len(), 1);
+    assert_eq!(ports.next_retry(), Some(after(3)), "the pause should have doubled");
+
+    drop(squatter);
+    assert!(ports.retry(after(3)).is_empty());
+    assert_eq!(ports.next_retry(), None);
+    assert_eq!(ask(port, "/").await.expect("an answer").status, 200);
+}
+
+#[tokio::test]
+async fn pauses_grow_no_longer_than_a_minute() {
+    let ((mut ports, _), mut now) = (ports(), Instant::now());
+    let squatter = std::net::TcpListener::bind((LOCALHOST, 0)).expect("a port");
+    let port = squatter.local_addr().expect("an address").port();
+    ports.sync(now, &[LOCALHOST], &checks([("web", port, 1)])).await;
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        now = ports.next_retry().expect("a next try");
+        pauses.push(ports.retry(now)[0].retry_in.expect("a pause").as_secs());
+    }
+    assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60]);
+    // The Service is gone, and with it the wish for the port.
+    ports.sync(now, &[LOCALHOST], &checks([])).await;
+    assert_eq!(ports.next_retry(), None);
+}
+
+#[tokio::test]
+async fn the_same_port_moves_to_other_addresses_without_a_hitch() {
+    let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
+    let wanted = checks([("web", port, 1)]);
+    assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty());
+    let everywhere = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+    assert!(ports.sync(now, &everywhere, &wanted).await.is_empty());
+    assert!(ask(port, "/").await.is_some());
+}
+
+#[tokio::test]
+async fn of_two_services_with_one_port_one_is_told_once() {
+    let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
+    let wanted = checks([("a", port, 1), ("b", port, 1)]);
+    let errors = ports.sync(now, &[LOCALHOST], &wanted).await;
+    let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [format!("health check port {port} of Service ns/b cannot be opened: Service ns/a has it")]
+    );
+    assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty());
+    assert!(ports.sync(now, &[LOCALHOST], &checks([("b", port, 1)])).await.is_empty());
+    assert!(ask(port, "/").await.expect("an answer").body.contains(r#""name":"b""#));
+}
+
+#[test]
+fn checks_are_answered_where_node_ports_are() {
+    let ips =
+        |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|ip| ip.parse().expect("an address")).collect() };
+    let cidrs =
+        |texts: &[&str]| NodePortAddresses::Cidrs(texts.iter().map(|c| c.parse().expect("a CIDR")).collect());
+    let primary = ips(&["10.0.0.5", "10.0.0.6", "fd00::5"]);
+    let local = ips(&["127.0.0.1", "10.0.0.5", "10.9.0.1", "::1", "fd00::5"]);
+    for (node_ports, wanted) in [
+        (NodePortAddresses::Primary, &["10.0.0.5", "fd00::5"][..]),
+        (cidrs(&["10.0.0.0/16", "fd00::/8"]), &["10.0.0.5", "fd00::5"]),
+        (cidrs(&["10.0.0.0/8"]), &["10.0.0.5", "10.9.0.1", "::"]),
+        (cidrs(&["0.0.0.0/0", "::/0"]), &["0.0.0.0", "::"]),
+        (cidrs(&["192.168.0.0/16", "fe80::/10"]), &["0.0.0.0", "::"]),
+    ] {
+        assert_eq!(listen_addresses(&node_ports, &primary, &local), ips(wanted), "{node_ports:?}");
+    }
+    assert_eq!(listen_addresses(&NodePortAddresses::Primary, &[], &local), ips(&["0.0.0.0", "::"]));
+}

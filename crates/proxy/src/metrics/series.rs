@@ -1,0 +1,241 @@
+//! The series themselves: names, labels, buckets, and which of them exist from the start.
+//!
+//! prometheus-client adds `_total` to a counter's name by itself; the names here are without it. Gauges that
+//! upstream named `..._total` carry it in their name.
+
+use super::{Drift, Traffic};
+use portway_model::Family as IpFamily;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
+use prometheus_client::registry::{Metric, Registry};
+use std::sync::atomic::AtomicU64;
+
+pub(super) type Labels<const N: usize> = [(&'static str, &'static str); N];
+pub(super) type Counters<const N: usize> = Family<Labels<N>, Counter>;
+pub(super) type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
+pub(super) type Timestamps = Family<Labels<1>, Gauge<f64, AtomicU64>>;
+pub(super) type Histograms = Family<Labels<1>, Histogram, fn() -> Histogram>;
+
+/// kube-proxy's own, `kubeproxy_...`.
+#[derive(Debug)]
+pub(super) struct KubeProxySeries {
+    pub(super) sync: Histograms,
+    pub(super) sync_full: Histograms,
+    pub(super) sync_partial: Histograms,
+    pub(super) last_sync: Timestamps,
+    pub(super) last_queued: Timestamps,
+    pub(super) network_programming: Histograms,
+    pub(super) endpoint_changes: Counter,
+    pub(super) endpoint_changes_pending: Gauge,
+    pub(super) service_changes: Counter,
+    pub(super) service_changes_pending: Gauge,
+    pub(super) sync_failures: Counters<1>,
+    pub(super) cleanup_failures: Counters<1>,
+    pub(super) no_local_endpoints: Gauges<2>,
+    pub(super) healthz: Counters<1>,
+    pub(super) livez: Counters<1>,
+    pub(super) conntrack: Histograms,
+    pub(super) conntrack_deleted: Counters<1>,
+}
+
+impl KubeProxySeries {
+    pub(super) fn register(r: &mut Registry) -> Self {
+        register_iptables(r);
+        let series = KubeProxySeries {
+            sync: add(r, "sync_proxy_rules_duration_seconds", "How long a sync took", timings()),
+            sync_full: add(
+                r,
+                "sync_full_proxy_rules_duration_seconds",
+                "How long a full sync took",
+                timings(),
+            ),
+            sync_partial: add(
+                r,
+                "sync_partial_proxy_rules_duration_seconds",
+                "How long a partial sync took",
+                timings(),
+            ),
+            last_sync: family(r, "sync_proxy_rules_last_timestamp_seconds", "When rules were last synced"),
+            last_queued: family(
+                r,
+                "sync_proxy_rules_last_queued_timestamp_seconds",
+                "When a sync was last asked for",
+            ),
+            network_programming: add(
+                r,
+                "network_programming_duration_seconds",
+                "From the change of a pod or Service to the rules that follow it",
+                Family::new_with_constructor(network_programming as fn() -> Histogram),
+            ),
+            endpoint_changes: single(r, "sync_proxy_rules_endpoint_changes", "Changes of endpoints seen"),
+            endpoint_changes_pending: single(
+                r,
+                "sync_proxy_rules_endpoint_changes_pending",
+                "Changes of endpoints not yet synced",
+            ),
+            service_changes: single(r, "sync_proxy_rules_service_changes", "Changes of Services seen"),
+            service_changes_pending: single(
+                r,
+                "sync_proxy_rules_service_changes_pending",
+                "Changes of Services not yet synced",
+            ),
+            sync_failures: family(r, "sync_proxy_rules_nftables_sync_failures", "Syncs that failed"),
+            cleanup_failures: family(
+                r,
+                "sync_proxy_rules_nftables_cleanup_failures",
+                "Removals of stale rules that failed",
+            ),
+            no_local_endpoints: family(
+                r,
+                "sync_proxy_rules_no_local_endpoints_total",
+                "Services with a Local traffic policy and no endpoint on this node",
+            ),
+            healthz: family(r, "proxy_healthz", "Answers of /healthz by status"),
+            livez: family(r, "proxy_livez", "Answers of /livez by status"),
+            conntrack: add(
+                r,
+                "conntrack_reconciler_sync_duration_seconds",
+                "How long stale connection tracking entries took to remove",
+                timings(),
+            ),
+            conntrack_deleted: family(
+                r,
+                "conntrack_reconciler_deleted_entries",
+                "Connection tracking entries removed",
+            ),
+        };
+        series.start_at_zero();
+        series
+    }
+
+    /// Makes the series whose labels are known beforehand, so that a first failure shows as an increase. Not the
+    /// timestamps: a zero would read as a sync in 1970.
+    fn start_at_zero(&self) {
+        for family in IpFamily::ALL {
+            let timings =
+                [&self.sync, &self.sync_full, &self.sync_partial, &self.network_programming, &self.conntrack];
+            timings.into_iter().for_each(|timings| drop(timings.get_or_create(&of(family))));
+            let counters = [&self.sync_failures, &self.cleanup_failures, &self.conntrack_deleted];
+            counters.into_iter().for_each(|counters| drop(counters.get_or_create(&of(family))));
+            for traffic in [Traffic::Internal, Traffic::External] {
+                drop(self.no_local_endpoints.get_or_create(&traffic_of(traffic, family)));
+            }
+        }
+        for healthy in [true, false] {
+            drop(self.healthz.get_or_create(&code(healthy)));
+            drop(self.livez.get_or_create(&code(healthy)));
+        }
+    }
+}
+
+/// What only iptables mode moves; a dashboard made for kube-proxy asks for them.
+fn register_iptables(r: &mut Registry) {
+    let failures: [Counters<1>; 2] = [
+        family(r, "sync_proxy_rules_iptables_restore_failures", "Runs of iptables-restore that failed"),
+        family(
+            r,
+            "sync_proxy_rules_iptables_partial_restore_failures",
+            "Partial runs of iptables-restore that failed",
+        ),
+    ];
+    let rules: [Gauges<2>; 2] = [
+        family(r, "sync_proxy_rules_iptables_total", "Rules of iptables mode"),
+        family(r, "sync_proxy_rules_iptables_last", "Rules that iptables mode wrote in its last sync"),
+    ];
+    for ip_family in IpFamily::ALL {
+        failures.iter().for_each(|failures| drop(failures.get_or_create(&of(ip_family))));
+        for table in ["filter", "nat"] {
+            let labels = [("table", table), ("ip_family", name(ip_family))];
+            rules.iter().for_each(|rules| drop(rules.get_or_create(&labels)));
+        }
+    }
+}
+
+/// Portway's own, `portway_...`.
+#[derive(Debug)]
+pub(super) struct OwnSeries {
+    pub(super) drift_repairs: Counters<1>,
+    pub(super) drift_objects: Counters<2>,
+    pub(super) rejected: Counters<2>,
+    pub(super) rejected_now: Gauges<1>,
+    pub(super) api_connected: Gauge,
+}
+
+impl OwnSeries {
+    pub(super) fn register(r: &mut Registry, version: &'static str) -> Self {
+        let build: Gauges<1> = family(r, "build_info", "The version that runs");
+        build.get_or_create(&[("version", version)]).set(1);
+        let series = OwnSeries {
+            drift_repairs: family(r, "drift_repairs", "Times that rules changed by others were put right"),
+            drift_objects: family(r, "drift_objects", "Objects put right, by what had become of them"),
+            rejected: family(r, "rejected_objects", "Objects refused, by reason"),
+            rejected_now: family(r, "rejected_objects", "Objects refused as they now stand"),
+            api_connected: single(r, "api_connected", "Whether the API server is being watched"),
+        };
+        for family in IpFamily::ALL {
+            drop(series.drift_repairs.get_or_create(&of(family)));
+            for (change, _) in Drift::default().by_change() {
+                drop(series.drift_objects.get_or_create(&change_of(family, change)));
+            }
+        }
+        series
+    }
+}
+
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn single<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    add(registry, name, help, M::default())
+}
+
+fn family<const N: usize, M>(registry: &mut Registry, name: &str, help: &str) -> Family<Labels<N>, M>
+where
+    M: Default + Clone,
+    Family<Labels<N>, M>: Metric,
+{
+    add(registry, name, help, Family::default())
+}
+
+/// From a millisecond to 16 seconds, doubling.
+fn timings() -> Histograms {
+    Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 15)))
+}
+
+/// From a quarter of a second to five minutes: finest where the goal of the scalability SLO lies.
+fn network_programming() -> Histogram {
+    let seconds = linear_buckets(1.0, 1.0, 59);
+    let minutes = linear_buckets(60.0, 5.0, 12).chain(linear_buckets(120.0, 30.0, 7));
+    Histogram::new(linear_buckets(0.25, 0.25, 2).chain(seconds).chain(minutes))
+}
+
+fn name(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "IPv4",
+        IpFamily::V6 => "IPv6",
+    }
+}
+
+pub(super) fn of(family: IpFamily) -> Labels<1> {
+    [("ip_family", name(family))]
+}
+
+pub(super) fn traffic_of(traffic: Traffic, family: IpFamily) -> Labels<2> {
+    let policy = match traffic {
+        Traffic::Internal => "internal",
+        Traffic::External => "external",
+    };
+    [("traffic_policy", policy), ("ip_family", name(family))]
+}
+
+pub(super) fn change_of(family: IpFamily, change: &'static str) -> Labels<2> {
+    [("ip_family", name(family)), ("change", change)]
+}
+
+pub(super) fn code(healthy: bool) -> Labels<1> {
+    [("code", if healthy { "200" } else { "503" })]
+}

@@ -1,0 +1,156 @@
+use super::*;
+
+fn defaults() -> ConntrackSettings {
+    ConntrackSettings {
+        max_per_core: 32768,
+        min: 131_072,
+        tcp_established: Some(ConntrackSettings::DEFAULT_TCP_ESTABLISHED),
+        tcp_close_wait: Some(ConntrackSettings::DEFAULT_TCP_CLOSE_WAIT),
+        tcp_be_liberal: false,
+        udp: None,
+        udp_stream: None,
+    }
+}
+
+/// A kernel fresh from boot, with 64 Ki entries.
+fn booted() -> Current {
+    BTreeMap::from([
+        (Setting::Max, 65536),
+        (Setting::HashSize, 16384),
+        (Setting::TcpEstablished, 432_000),
+        (Setting::TcpCloseWait, 60),
+        (Setting::TcpBeLiberal, 0),
+        (Setting::Udp, 30),
+        (Setting::UdpStream, 120),
+    ])
+}
+
+fn written(want: &ConntrackSettings, cores: usize) -> Vec<(Setting, u64)> {
+    plan(&booted(), want, cores).into_iter().map(|write| (write.setting, write.value)).collect()
+}
+
+#[test]
+fn defaults_only_raise() {
+    // Established connections are kept for five days, which is longer than a day: left alone.
+    let raised = [(Setting::Max, 131_072), (Setting::HashSize, 32768), (Setting::TcpCloseWait, 3600)];
+    assert_eq!(written(&defaults(), 2), raised);
+    let enough = BTreeMap::from([
+        (Setting::Max, 1_000_000),
+        (Setting::HashSize, 1_000_000),
+        (Setting::TcpEstablished, 86400),
+        (Setting::TcpCloseWait, 3601),
+    ]);
+    assert_eq!(plan(&enough, &defaults(), 2), []);
+}
+
+#[test]
+fn what_was_asked_for_is_set_up_or_down() {
+    let want = ConntrackSettings {
+        max_per_core: 0,
+        tcp_established: Some(Duration::from_secs(600)),
+        tcp_close_wait: None,
+        tcp_be_liberal: true,
+        udp: Some(Duration::from_secs(10)),
+        udp_stream: Some(Duration::from_secs(120)),
+        ..defaults()
+    };
+    assert_eq!(
+        written(&want, 64),
+        [(Setting::TcpEstablished, 600), (Setting::TcpBeLiberal, 1), (Setting::Udp, 10)]
+    );
+}
+
+#[test]
+fn the_table_grows_with_the_cores_within_reason() {
+    let size = |want: ConntrackSettings, cores| table_size(&want, cores);
+    assert_eq!(size(defaults(), 1), Some(131_072));
+    assert_eq!(size(defaults(), 8), Some(262_144));
+    assert_eq!(size(defaults(), 1000), Some(1_048_576));
+    assert_eq!(size(ConntrackSettings { min: 2_000_000, ..defaults() }, 1000), Some(2_000_000));
+    assert_eq!(size(ConntrackSettings { max_per_core: 0, ..defaults() }, 8), None);
+    assert_eq!(size(defaults(), usize::MAX), Some(1_048_576));
+}
+
+#[test]
+fn what_cannot_be_read_is_tried_all_the_same() {
+    let writes = plan(&Current::new(), &defaults(), 1);
+    assert_eq!(writes.len(), 4);
+    assert!(writes.iter().all(|write| write.was.is_none()));
+}
+
+#[test]
+fn cpu_lists_are_counted() {
+    for (list, count) in
+        [("0\n", Some(1)), ("0-3\n", Some(4)), ("0-3,8,10-11", Some(7)), ("", None), ("3-1", None)]
+    {
+        assert_eq!(count_cpus(list), count, "{list:?}");
+    }
+}
+
+/// A directory of its own for one test, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("portway-sysctl-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        Scratch(root)
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn list_decide_apply_and_then_there_is_nothing_left_to_do() {
+    let scratch = Scratch::new("apply");
+    for (setting, value) in booted() {
+        scratch.file(setting.path(), &format!("{value}\n"));
+    }
+    scratch.file("sys/devices/system/cpu/online", "0-15\n");
+    scratch.file("proc/self/oom_score_adj", "0\n");
+    let kernel = Kernel::under(&scratch.0);
+    assert_eq!(kernel.read(), booted());
+    assert_eq!(kernel.cores(), 16);
+    let writes = plan(&kernel.read(), &defaults(), kernel.cores());
+    let report = kernel.apply(&writes);
+    assert_eq!((report.written.as_slice(), report.refused.len()), (writes.as_slice(), 0));
+    assert_eq!(kernel.read()[&Setting::Max], 16 * 32768);
+    assert_eq!(plan(&kernel.read(), &defaults(), kernel.cores()), []);
+    kernel.set_oom_score_adj(-999).expect("written");
+    assert_eq!(fs::read_to_string(scratch.0.join("proc/self/oom_score_adj")).expect("a file"), "-999");
+}
+
+#[test]
+fn what_cannot_be_written_is_a_note_and_the_rest_is_written() {
+    let scratch = Scratch::new("refused");
+    // A directory in the file's place refuses to be written even to root.
+    scratch.file(&format!("{}/x", Setting::Max.path()), "");
+    scratch.file(Setting::TcpCloseWait.path(), "60");
+    let kernel = Kernel::under(&scratch.0);
+    let write = |setting, was, value| Write { setting, was, value };
+    let report = kernel.apply(&[
+        write(Setting::Max, Some(65536), 131_072),
+        write(Setting::Udp, None, 10),
+        write(Setting::TcpCloseWait, Some(60), 3600),
+    ]);
+    assert_eq!(report.written, [write(Setting::TcpCloseWait, Some(60), 3600)]);
+    let notes: Vec<String> = report.refused.iter().map(ToString::to_string).collect();
+    assert_eq!(notes.len(), 2);
+    assert!(notes[0].starts_with("nf_conntrack_max stays 65536, 131072 was wanted: "), "{notes:?}");
+    assert!(
+        notes[0].ends_with("(set it on the host, or leave it alone with --conntrack-max-per-core=0)"),
+        "{notes:?}"
+    );
+    assert!(notes[1].starts_with("nf_conntrack_udp_timeout stays as it is, 10 was wanted: "), "{notes:?}");
+    assert!(!scratch.0.join(Setting::Udp.path()).exists(), "a setting was invented");
+}
