@@ -151,6 +151,11 @@ impl Cluster {
         (self.pending.service_events, self.pending.endpoint_events)
     }
 
+    /// Whether there is anything for [`Cluster::take_changes`] to tell.
+    pub fn has_changes(&self) -> bool {
+        !self.started || !self.dirty.is_empty() || self.pending.service_cidrs.is_some() || self.pending.node.is_some()
+    }
+
     /// Marks everything as changed, so that the next [`Cluster::take_changes`] gives all plans.
     pub fn touch_all(&mut self) {
         self.dirty.extend(self.services.keys().cloned());

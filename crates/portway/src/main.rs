@@ -1,0 +1,61 @@
+//! Portway: the Kubernetes Service system in one binary. Called as `kube-proxy`, it is `portway proxy`.
+
+mod cleanup;
+mod logging;
+mod proxy;
+
+use clap::{Parser, Subcommand};
+use portway_proxy::config::{ProxyFlags, normalize_args};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Everything between `kind: Service` and a packet that arrives.
+#[derive(Debug, Parser)]
+#[command(name = "portway", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "one value per process")]
+enum Command {
+    /// Run the node agent: a drop-in kube-proxy
+    #[command(disable_version_flag = true)]
+    Proxy(ProxyFlags),
+    /// Remove everything Portway made in this network namespace
+    Cleanup(cleanup::Flags),
+}
+
+fn main() -> ExitCode {
+    let arguments = as_portway(std::env::args_os().collect());
+    let result = match Cli::parse_from(arguments).command {
+        Command::Proxy(flags) => proxy::run(flags),
+        Command::Cleanup(flags) => cleanup::run(&flags),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("portway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What was typed, as `portway` wants it: `kube-proxy …` is `portway proxy …`.
+fn as_portway(arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut arguments = arguments.into_iter();
+    let Some(program) = arguments.next() else { return vec!["portway".into()] };
+    let name = Path::new(&program).file_name().unwrap_or_default().to_owned();
+    let mut rest: Vec<OsString> = arguments.collect();
+    if name == "kube-proxy" {
+        rest.insert(0, "proxy".into());
+    }
+    if rest.first().is_some_and(|first| first == "proxy") {
+        let flags = normalize_args(rest.split_off(1));
+        rest.extend(flags);
+    }
+    rest.insert(0, "portway".into());
+    rest
+}

@@ -1,0 +1,73 @@
+//! `portway proxy`: from flags to a running agent.
+
+use crate::logging;
+use anyhow::{Context, anyhow, bail};
+use portway_proxy::agent::{self, Options};
+use portway_proxy::config::{Config, ConfigError, FileConfig, IgnoredFlag, ProxyFlags, merge, parse, print};
+use std::path::Path;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Does what the flags say.
+pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
+    if let Some(version) = &flags.version {
+        match version.as_str() {
+            "false" => {}
+            "raw" => return Ok(println!("portway {VERSION}")),
+            _ => return Ok(println!("Portway {VERSION}")),
+        }
+    }
+    let (config, ignored) = read(&flags)?;
+    if let Some(path) = &flags.write_config_to {
+        return write(&config, path);
+    }
+    logging::start(&config.logging);
+    for flag in ignored {
+        tracing::warn!("{flag}");
+    }
+    if flags.cleanup == Some(true) {
+        return crate::cleanup::remove();
+    }
+    if flags.init_only == Some(true) {
+        agent::apply_sysctls(&config);
+        return Ok(());
+    }
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
+    let options = Options {
+        manifests: flags.manifests.clone(),
+        config,
+        flags,
+        version: VERSION,
+        set_verbosity: logging::set_verbosity,
+    };
+    // Not joined to a lint for large futures: there is one, and it lives as long as the process.
+    runtime.block_on(Box::pin(agent::run(options)))?;
+    Ok(())
+}
+
+fn read(flags: &ProxyFlags) -> anyhow::Result<(Config, Vec<IgnoredFlag>)> {
+    let file = flags.config.as_deref().map(read_file).transpose()?;
+    merge(flags, file).map_err(all)
+}
+
+fn read_file(path: &Path) -> anyhow::Result<FileConfig> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
+    parse(&path.display().to_string(), &text).map_err(all)
+}
+
+/// All mistakes, one per line, behind one word on what they are in.
+fn all(errors: Vec<ConfigError>) -> anyhow::Error {
+    let lines: Vec<String> = errors.iter().map(|e| format!("  {e}")).collect();
+    anyhow!("the configuration has {} mistake(s):\n{}", errors.len(), lines.join("\n"))
+}
+
+fn write(config: &Config, path: &Path) -> anyhow::Result<()> {
+    let yaml = print::to_yaml(config).context("write the configuration as YAML")?;
+    if let Err(error) = std::fs::write(path, yaml) {
+        bail!("cannot write {}: {error}", path.display());
+    }
+    println!("wrote {}", path.display());
+    Ok(())
+}

@@ -1,0 +1,346 @@
+//! The stage a case is played on: the lab, the agents, the manifests they read.
+
+use portway_dataplane::battery::{
+    Case, Expect, Net, OTHER_PORT, PORT, Place, Script, Source, Step, Tamper, node_object,
+};
+use portway_lab::{
+    Agent, Conversation, Failure, Lab, Layout, Load, Namespace, Outcome, Port, Probe, Protocol, eventually,
+};
+use portway_model::api::{Kind, Object};
+use portway_model::{self as model, Family};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long something may take to come true.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a packet that vanishes is waited for.
+const SILENCE: Duration = Duration::from_millis(250);
+/// How long an answer may take on a busy machine.
+const ANSWER: Duration = Duration::from_secs(2);
+const NODES: usize = 2;
+const RATE: f64 = 200.0;
+
+pub(crate) struct Stage {
+    mode: &'static str,
+    script: Script,
+    net: Net,
+    agents: Vec<Agent>,
+    conversations: HashMap<&'static str, Conversation>,
+    manifests: Manifests,
+    lab: Lab,
+}
+
+impl Stage {
+    pub(crate) fn build(mode: &'static str, family: Family, case: Case) -> Result<Stage, String> {
+        let layout = Layout { nodes: NODES, pods_per_node: 2, clients: 1 };
+        let lab = layout.build().map_err(|e| e.to_string())?;
+        for pod in lab.pods() {
+            let ports = [PORT, OTHER_PORT].map(|p| [Port::Tcp(p), Port::Udp(p)]).concat();
+            pod.serve(&ports).map_err(|e| e.to_string())?;
+        }
+        let index = usize::from(family == Family::V6);
+        let net = Net {
+            family,
+            pods: lab.pods().iter().map(|p| (p.name().to_owned(), p.ips()[index])).collect(),
+            nodes: lab.nodes().iter().map(|n| n.ips()[index]).collect(),
+        };
+        let manifests = Manifests::new(&format!("{mode}-{family}-{}", case.name));
+        for (n, zone) in [(1, "zone-a"), (2, "zone-b")] {
+            let cidrs = [format!("10.244.{n}.0/24"), format!("fd10:244:{n}::/64")];
+            manifests.apply(&node_object(n, zone, &lab.node(n).ips(), &cidrs));
+        }
+        let script = (case.script)(&net);
+        let mut stage =
+            Stage { mode, script, net, agents: Vec::new(), conversations: HashMap::new(), manifests, lab };
+        stage.start_agents()?;
+        Ok(stage)
+    }
+
+    pub(crate) fn play(&mut self) -> Result<(), String> {
+        let steps = std::mem::take(&mut self.script.steps);
+        self.play_all(&steps)
+    }
+
+    fn play_all(&mut self, steps: &[Step]) -> Result<(), String> {
+        for (i, step) in steps.iter().enumerate() {
+            self.step(step).map_err(|e| format!("step {i}: {step:?}\n{e}"))?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Apply(object) => self.manifests.apply(object),
+            Step::Delete(kind, name) => self.manifests.delete(*kind, name),
+            Step::Probe { from, to, protocol, expect } => return self.probe(*from, *to, *protocol, expect),
+            Step::Open { id, from, to, protocol } => {
+                let timeout = if *protocol == model::Protocol::Udp { SILENCE } else { ANSWER };
+                let begin =
+                    || Conversation::begin(self.namespace(*from), lab_protocol(*protocol), *to, timeout);
+                let conversation = eventually(PATIENCE, || begin().map_err(|f| format!("{f:?}")));
+                self.conversations.insert(id, conversation.map_err(|e| e.to_string())?);
+            }
+            Step::Ask { id, expect } => return self.ask(id, expect),
+            Step::Health { node, port, status, local_endpoints } => {
+                return self.health(*node, *port, *status, *local_endpoints);
+            }
+            Step::UnderLoad { from, to, steps } => {
+                let load = Load::start(self.namespace(*from), *to, RATE);
+                self.play_all(steps)?;
+                let report = load.stop();
+                if !report.is_clean() {
+                    return Err(report.to_string());
+                }
+            }
+            Step::KillAgents => self.agents.drain(..).for_each(|agent| drop(agent.kill())),
+            Step::StopAgents => {
+                for agent in self.agents.drain(..) {
+                    let (status, log) = agent.terminate().map_err(|e| e.to_string())?;
+                    if !status.success() {
+                        return Err(format!("an agent that was asked to stop ended with {status}:\n{log}"));
+                    }
+                }
+            }
+            Step::StartAgents => return self.start_agents(),
+            Step::Tamper(node, how) => self.tamper(*node, *how),
+            Step::Wait(time) => std::thread::sleep(*time),
+        }
+        Ok(())
+    }
+
+    fn namespace(&self, place: Place) -> &Namespace {
+        match place {
+            Place::Pod(name) => self.lab.pod(name).namespace(),
+            Place::Node(n) => self.lab.node(n).namespace(),
+            Place::Client => self.lab.client(1).namespace(),
+        }
+    }
+
+    fn start_agents(&mut self) -> Result<(), String> {
+        for n in 1..=NODES {
+            let mut flags: Vec<String> = vec![
+                "proxy".into(),
+                format!("--manifests={}", self.manifests.directory.display()),
+                format!("--hostname-override=node{n}"),
+                format!("--proxy-mode={}", self.mode),
+                "--v=4".into(),
+            ];
+            flags.extend(self.script.flags.iter().cloned());
+            if !flags.iter().any(|f| f.starts_with("--cluster-cidr")) {
+                flags.push("--cluster-cidr=10.244.0.0/16,fd10:244::/32".into());
+            }
+            let binary = Path::new(env!("CARGO_BIN_EXE_portway"));
+            self.agents.push(Agent::start(self.lab.node(n), binary, &flags).map_err(|e| e.to_string())?);
+        }
+        for agent in &mut self.agents {
+            agent.wait_for("portway proxy started", PATIENCE).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn probe(
+        &self,
+        from: Place,
+        to: SocketAddr,
+        protocol: model::Protocol,
+        expect: &Expect,
+    ) -> Result<(), String> {
+        let (count, timeout) = match expect {
+            Expect::Spread(pods, _) => (16 + 16 * pods.len(), ANSWER),
+            Expect::Sticks(_) => (24, ANSWER),
+            Expect::Refused => (4, ANSWER),
+            Expect::TimedOut => (4, SILENCE),
+        };
+        let probe = Probe::new(self.namespace(from), lab_protocol(protocol), to).timeout(timeout);
+        let attempt = || {
+            // A first one alone, so that waiting for what is not there yet is short.
+            let first = probe.timeout(SILENCE.min(timeout)).run();
+            self.judge(from, expect, &first, true)?;
+            let outcome = probe.count(count).run();
+            self.judge(from, expect, &outcome, false)
+        };
+        eventually(PATIENCE, attempt).map_err(|e| e.to_string())
+    }
+
+    /// Whether an outcome is as expected; of a single attempt only what one attempt can tell.
+    fn judge(&self, from: Place, expect: &Expect, outcome: &Outcome, single: bool) -> Result<(), String> {
+        let wrong = |why: &str| Err(format!("{why}: {outcome}"));
+        let servers: Vec<&str> = outcome.answers.keys().map(String::as_str).collect();
+        match expect {
+            Expect::Refused if outcome.all_refused() => Ok(()),
+            Expect::TimedOut if outcome.all_timed_out() => Ok(()),
+            Expect::Refused => wrong("should be refused"),
+            Expect::TimedOut => wrong("should time out"),
+            Expect::Sticks(pods) => {
+                if !outcome.all_answered() || servers.len() != 1 || !pods.contains(&servers[0]) {
+                    return wrong("should stick to one");
+                }
+                Ok(())
+            }
+            Expect::Spread(pods, source) => {
+                let right =
+                    servers.iter().all(|s| pods.contains(s)) && (single || servers.len() == pods.len());
+                if !outcome.all_answered() || !right {
+                    return wrong("should be answered by others");
+                }
+                let allowed = self.sources(from, *source);
+                let seen = || outcome.answers.values().flat_map(|a| &a.sources);
+                if let Some(allowed) = allowed
+                    && !seen().all(|ip| allowed.contains(ip))
+                {
+                    return wrong(&format!("should come from one of {allowed:?}"));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn sources(&self, from: Place, source: Source) -> Option<Vec<IpAddr>> {
+        match source {
+            Source::Any => None,
+            Source::Own => Some(match from {
+                Place::Pod(name) => self.lab.pod(name).ips().to_vec(),
+                Place::Node(n) => self.lab.node(n).ips().to_vec(),
+                Place::Client => self.lab.client(1).ips().to_vec(),
+            }),
+            // Towards a pod, a node has its gateway address.
+            Source::Node(n) => {
+                let mut ips = self.lab.node(n).ips().to_vec();
+                ips.push(IpAddr::from([10, 244, n as u8, 1]));
+                Some(ips)
+            }
+        }
+    }
+
+    fn ask(&mut self, id: &str, expect: &Expect) -> Result<(), String> {
+        let Some(conversation) = self.conversations.get_mut(id) else {
+            return Err(format!("no conversation {id}"));
+        };
+        let attempt = || {
+            let answer = conversation.ask("hello");
+            let right = match (&answer, expect) {
+                (Ok(reply), Expect::Spread(pods, _)) => pods.contains(&reply.server.as_str()),
+                (Err(Failure::Refused), Expect::Refused) | (Err(Failure::TimedOut), Expect::TimedOut) => true,
+                _ => false,
+            };
+            if right { Ok(()) } else { Err(format!("{answer:?}")) }
+        };
+        eventually(PATIENCE, attempt).map_err(|e| e.to_string())
+    }
+
+    fn health(&self, node: usize, port: u16, status: u16, endpoints: usize) -> Result<(), String> {
+        let to = SocketAddr::new(self.net.nodes[node - 1], port);
+        let attempt = || {
+            let (head, body) = self.namespace(Place::Client).run(|| get(to)).map_err(|e| e.to_string())?;
+            let answer: Value = serde_json::from_str(&body).map_err(|e| format!("{e}: {head}{body}"))?;
+            let told = json!({
+                "service": {"namespace": "default", "name": "web"},
+                "localEndpoints": endpoints,
+                "serviceProxyHealthy": true,
+            });
+            let weight = format!("x-load-balancing-endpoint-weight: {endpoints}\r\n");
+            let right = head.starts_with(&format!("HTTP/1.1 {status} "))
+                && head.to_lowercase().contains(&weight)
+                && head.to_lowercase().contains("x-content-type-options: nosniff\r\n")
+                && answer == told;
+            if right { Ok(()) } else { Err(format!("{head}{body}")) }
+        };
+        eventually(PATIENCE, attempt).map_err(|e| e.to_string())
+    }
+
+    fn tamper(&self, node: usize, how: Tamper) {
+        let family = if self.net.family == Family::V4 { "ip" } else { "ip6" };
+        let arguments: Vec<&str> = match how {
+            Tamper::FlushEverything => vec!["flush", "ruleset"],
+            Tamper::FlushRules => vec!["flush", "table", family, "portway"],
+            Tamper::AddRule => vec!["insert", "rule", family, "portway", "filter-prerouting", "drop"],
+            Tamper::RemovePart => vec!["flush", "map", family, "portway", "endpoints"],
+        };
+        let mut command = Command::new("nft");
+        command.args(arguments);
+        let status = self.lab.node(node).namespace().run(|| command.status());
+        assert!(status.is_ok_and(|s| s.success()), "{command:?}");
+    }
+
+    /// What there is to look at when a case fails.
+    pub(crate) fn evidence(&self) -> String {
+        let mut text = String::new();
+        for (agent, node) in self.agents.iter().zip(self.lab.nodes()) {
+            text += &format!("── {} ──\n{}\n", node.name(), agent.log().tail(40));
+            let rules = node.namespace().run(|| Command::new("nft").args(["list", "ruleset"]).output());
+            if let (Ok(rules), Ok(_)) = (rules, std::env::var("PORTWAY_EVIDENCE")) {
+                text += &String::from_utf8_lossy(&rules.stdout);
+            }
+        }
+        text
+    }
+}
+
+fn lab_protocol(protocol: model::Protocol) -> Protocol {
+    match protocol {
+        model::Protocol::Udp => Protocol::Udp,
+        _ => Protocol::Tcp,
+    }
+}
+
+/// Head and body of an HTTP answer.
+fn get(to: SocketAddr) -> std::io::Result<(String, String)> {
+    let mut stream = TcpStream::connect_timeout(&to, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.write_all(b"GET /any/path HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    Ok((format!("{head}\r\n"), body.to_owned()))
+}
+
+/// The directory the agents read, gone when dropped.
+struct Manifests {
+    directory: PathBuf,
+}
+
+impl Manifests {
+    fn new(name: &str) -> Manifests {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory for manifests");
+        Manifests { directory }
+    }
+
+    fn path(&self, kind: Kind, name: &str) -> PathBuf {
+        self.directory.join(format!("{kind}-{name}.json"))
+    }
+
+    fn apply(&self, object: &Object) {
+        let (version, mut value) = match object {
+            Object::Service(o) => ("v1", serde_json::to_value(o)),
+            Object::EndpointSlice(o) => ("discovery.k8s.io/v1", serde_json::to_value(o)),
+            Object::Node(o) => ("v1", serde_json::to_value(o)),
+            Object::ServiceCidr(o) => ("networking.k8s.io/v1", serde_json::to_value(o)),
+        };
+        if let Ok(value) = &mut value {
+            value["apiVersion"] = version.into();
+            value["kind"] = object.kind().to_string().into();
+        }
+        let name = object.metadata().map_or("", |m| &m.name);
+        let path = self.path(object.kind(), name);
+        let next = path.with_extension("next");
+        std::fs::write(&next, value.expect("objects are JSON").to_string())
+            .expect("manifests can be written");
+        std::fs::rename(next, path).expect("manifests can be replaced");
+    }
+
+    fn delete(&self, kind: Kind, name: &str) {
+        std::fs::remove_file(self.path(kind, name)).expect("manifests can be removed");
+    }
+}
+
+impl Drop for Manifests {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.directory).ok();
+    }
+}
