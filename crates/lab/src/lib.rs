@@ -10,6 +10,7 @@
 
 mod agent;
 mod answer;
+pub mod api;
 mod conversation;
 mod enter;
 mod error;

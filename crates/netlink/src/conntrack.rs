@@ -109,8 +109,11 @@ fn encode_filter(b: &mut Buffer, filter: Filter) {
     const PROTO_NUM: u32 = 1 << 3;
     const PROTO_DST_PORT: u32 = 1 << 5;
     let mut flags = PROTO_NUM;
+    // The kernel compares IPv6 addresses the wrong way round (`ctnetlink_filter_match_tuple` takes equal ones for
+    // different, seen in 6.18), so there only the port is left to it.
+    let address = filter.destination.map(|(address, _)| address).filter(IpAddr::is_ipv4);
     b.nest(TUPLE_ORIG, |b| {
-        if let Some((address, _)) = filter.destination {
+        if let Some(address) = address {
             b.nest(TUPLE_IP, |b| encode_address(b, 2, address));
         }
         b.nest(TUPLE_PROTO, |b| {
@@ -121,7 +124,7 @@ fn encode_filter(b: &mut Buffer, filter: Filter) {
         });
     });
     if filter.destination.is_some() {
-        flags |= IP_DST | PROTO_DST_PORT;
+        flags |= PROTO_DST_PORT | if address.is_some() { IP_DST } else { 0 };
     }
     b.nest(FILTER, |b| b.attr_u32(1, flags));
 }

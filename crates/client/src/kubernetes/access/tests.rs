@@ -1,0 +1,80 @@
+//! What is said when the configuration is wrong, and what is kept when it is right.
+
+use super::*;
+
+const GOOD: &str = r#"
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"#;
+
+async fn with(text: &str) -> Result<Client, ConnectError> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    connect(&Access { kubeconfig: Some(file.path().to_owned()), ..Access::default() }).await
+}
+
+async fn complaint(text: &str) -> String {
+    with(text).await.unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn a_good_kubeconfig_names_its_user_and_server() {
+    let client = with(GOOD).await.unwrap();
+    assert_eq!(client.server(), "http://127.0.0.1:1");
+    assert!(client.origin.credential.contains("user \"u\""), "{}", client.origin.credential);
+}
+
+#[tokio::test]
+async fn a_missing_file_is_named() {
+    let access = Access { kubeconfig: Some("/nonexistent/kc".into()), ..Access::default() };
+    let error = connect(&access).await.unwrap_err().to_string();
+    assert!(error.starts_with("kubeconfig /nonexistent/kc: No such file"), "{error}");
+}
+
+#[tokio::test]
+async fn each_mistake_says_what_to_do() {
+    let no_context = GOOD.replace("current-context: x", "");
+    assert!(complaint(&no_context).await.contains("kubectl config use-context"));
+    let other_context = GOOD.replace("current-context: x", "current-context: y");
+    assert!(complaint(&other_context).await.contains("context: y"));
+    let proxy = GOOD.replace("cluster: {", "cluster: {proxy-url: \"http://p:1\", ");
+    assert!(complaint(&proxy).await.contains("proxy-url"));
+    let bad_ca = GOOD.replace("cluster: {", "cluster: {certificate-authority-data: \"!\", ");
+    assert!(complaint(&bad_ca).await.contains("certificate authority"));
+    let bad_client = GOOD.replace("token: t", "client-certificate-data: YQ==, client-key-data: YQ==");
+    assert!(complaint(&bad_client).await.contains("client-certificate"), "{}", complaint(&bad_client).await);
+    let no_token = GOOD.replace("token: t", "tokenFile: /nonexistent/token");
+    assert!(complaint(&no_token).await.starts_with("token file /nonexistent/token: No such file"));
+    assert!(complaint("current-context: [").await.contains("kubeconfig"));
+}
+
+#[tokio::test]
+async fn master_overrides_the_kubeconfig_and_must_be_a_url() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), GOOD).unwrap();
+    let with = |master: &str| Access {
+        kubeconfig: Some(file.path().to_owned()),
+        master: Some(master.into()),
+        ..Access::default()
+    };
+    let client = connect(&with("https://10.0.0.1:6443")).await.unwrap();
+    assert_eq!((client.server(), client.origin.address_from.as_str()), ("https://10.0.0.1:6443", "--master"));
+    assert_eq!(connect(&with("10.0.0.1:8080")).await.unwrap().server(), "http://10.0.0.1:8080");
+    let error = connect(&with("ftp://x")).await.unwrap_err().to_string();
+    assert!(error.contains("--master"), "{error}");
+    let alone = Access { master: Some("http://10.0.0.1:8080".into()), ..Access::default() };
+    assert_eq!(connect(&alone).await.unwrap().server(), "http://10.0.0.1:8080");
+}
+
+#[tokio::test]
+async fn outside_a_pod_something_must_be_given() {
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return;
+    }
+    let error = connect(&Access::default()).await.unwrap_err().to_string();
+    assert!(error.contains("--kubeconfig"), "{error}");
+}

@@ -1,0 +1,158 @@
+//! One piece of a response to one object.
+//!
+//! In: the bytes of an item of a list or of a frame of a watch. Out: an [`Object`], or a [`Rejected`] that names it as
+//! well as can be. Pure.
+
+use super::status::Status;
+use super::wire::{Format, Garbled, MAGIC};
+use crate::Rejected;
+use bytes::Bytes;
+use portway_model::api::{EndpointSlice, Event, Kind, Node, Object, ObjectMeta, Service, ServiceCidr};
+use prost::Message;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+/// `runtime.Unknown`, the envelope of every object in protobuf.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Unknown {
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) raw: Bytes,
+}
+
+/// `meta/v1 WatchEvent`.
+#[derive(Clone, PartialEq, Message)]
+struct WatchEvent {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(message, optional, tag = "2")]
+    object: Option<RawExtension>,
+}
+
+/// `runtime.RawExtension`.
+#[derive(Clone, PartialEq, Message)]
+struct RawExtension {
+    #[prost(bytes = "bytes", tag = "1")]
+    raw: Bytes,
+}
+
+#[derive(Deserialize)]
+struct JsonWatchEvent<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// An object of which only the metadata is read.
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[serde(default)]
+struct Bare {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ObjectMeta>,
+}
+
+/// What a frame of a watch says.
+#[derive(Debug, PartialEq)]
+pub(super) enum Frame {
+    /// Something happened; the version is where to go on from, empty if it could not be read.
+    Change { version: String, change: Result<Event, Box<Rejected>> },
+    /// Nothing happened up to this version.
+    Bookmark { version: String },
+    /// The server gives up on this watch.
+    Error(Status),
+    /// A type from the future.
+    Unknown(String),
+}
+
+/// Takes the envelope off an object in protobuf.
+pub(super) fn unwrap(bytes: &[u8]) -> Option<Unknown> {
+    Unknown::decode(bytes.strip_prefix(MAGIC)?).ok()
+}
+
+/// Reads an item of a list.
+pub(super) fn item(kind: Kind, format: Format, bytes: &Bytes) -> Result<Object, Box<Rejected>> {
+    let reject = |reason: String| reject(kind, format, bytes, reason);
+    let object = match kind {
+        Kind::Service => decode::<Service>(format, bytes).map(Object::Service),
+        Kind::EndpointSlice => decode::<EndpointSlice>(format, bytes).map(Object::EndpointSlice),
+        Kind::Node => decode::<Node>(format, bytes).map(Object::Node),
+        Kind::ServiceCidr => decode::<ServiceCidr>(format, bytes).map(Object::ServiceCidr),
+    }
+    .map_err(reject)?;
+    match object.metadata() {
+        Some(metadata) if !metadata.name.is_empty() => Ok(object),
+        _ => Err(reject("it has no name".into())),
+    }
+}
+
+/// Reads a frame of a watch.
+pub(super) fn frame(kind: Kind, format: Format, bytes: Bytes) -> Result<Frame, Garbled> {
+    let (change, bytes) = match format {
+        Format::Protobuf => protobuf_event(bytes)?,
+        Format::Json => {
+            let event: JsonWatchEvent<'_> =
+                serde_json::from_slice(&bytes).map_err(|_| Garbled("an event of a watch is not JSON"))?;
+            (event.kind.to_owned(), bytes.slice_ref(event.object.get().as_bytes()))
+        }
+    };
+    Ok(match change.as_str() {
+        "ADDED" | "MODIFIED" => match item(kind, format, &bytes) {
+            Ok(object) => {
+                let version = object.metadata().map(|m| m.resource_version.clone()).unwrap_or_default();
+                Frame::Change { version, change: Ok(Event::Apply(Box::new(object))) }
+            }
+            Err(rejected) => {
+                Frame::Change { version: bare(format, &bytes).resource_version, change: Err(rejected) }
+            }
+        },
+        "DELETED" => {
+            let metadata = bare(format, &bytes);
+            let change = if metadata.name.is_empty() {
+                Err(reject(kind, format, &bytes, "a deleted object has no name".into()))
+            } else {
+                Ok(Event::Delete { kind, namespace: metadata.namespace, name: metadata.name })
+            };
+            Frame::Change { version: metadata.resource_version, change }
+        }
+        "BOOKMARK" => Frame::Bookmark { version: bare(format, &bytes).resource_version },
+        "ERROR" => Frame::Error(match format {
+            Format::Protobuf => Status::decode(bytes).unwrap_or_default(),
+            Format::Json => serde_json::from_slice(&bytes).unwrap_or_default(),
+        }),
+        _ => Frame::Unknown(change),
+    })
+}
+
+/// The frame itself may be in an envelope or not; the object in it always is.
+fn protobuf_event(bytes: Bytes) -> Result<(String, Bytes), Garbled> {
+    let garbled = Garbled("an event of a watch is not protobuf");
+    let bytes = if bytes.starts_with(MAGIC) {
+        unwrap(&bytes).ok_or(Garbled("an event of a watch has no envelope"))?.raw
+    } else {
+        bytes
+    };
+    let event = WatchEvent::decode(bytes).map_err(|_| garbled)?;
+    let raw = event.object.unwrap_or_default().raw;
+    let object = unwrap(&raw).ok_or(Garbled("the object of an event has no envelope"))?;
+    Ok((event.kind, object.raw))
+}
+
+fn decode<T: Message + Default + DeserializeOwned>(format: Format, bytes: &Bytes) -> Result<T, String> {
+    match format {
+        Format::Protobuf => T::decode(bytes.clone()).map_err(|error| error.to_string()),
+        Format::Json => serde_json::from_slice(bytes).map_err(|error| error.to_string()),
+    }
+}
+
+fn bare(format: Format, bytes: &Bytes) -> ObjectMeta {
+    decode::<Bare>(format, bytes).ok().and_then(|bare| bare.metadata).unwrap_or_default()
+}
+
+fn reject(kind: Kind, format: Format, bytes: &Bytes, reason: String) -> Box<Rejected> {
+    let ObjectMeta { namespace, name, uid, .. } = bare(format, bytes);
+    Box::new(Rejected { kind: Some(kind), namespace, name, uid, reason, ..Rejected::default() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! The API server's way of saying no: `meta/v1 Status`.
+//!
+//! In: the body of a refused request, or the object of an `ERROR` event. Out: code, reason and message. Something
+//! in between (a proxy, a load balancer) may answer in neither format; then the text itself is the message.
+
+use super::object;
+use super::wire::Format;
+use prost::Message;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// `meta/v1 Status`.
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Status {
+    #[prost(string, tag = "3")]
+    pub(super) message: String,
+    #[prost(string, tag = "4")]
+    pub(super) reason: String,
+    #[prost(message, optional, tag = "5")]
+    pub(super) details: Option<Details>,
+    #[prost(int32, tag = "6")]
+    pub(super) code: i32,
+}
+
+/// `meta/v1 StatusDetails`.
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Details {
+    #[prost(message, repeated, tag = "4")]
+    pub(super) causes: Vec<StatusCause>,
+    #[prost(int32, tag = "5")]
+    pub(super) retry_after_seconds: i32,
+}
+
+/// `meta/v1 StatusCause`.
+#[derive(Clone, PartialEq, Message, Deserialize)]
+#[serde(default)]
+pub(super) struct StatusCause {
+    #[prost(string, tag = "1")]
+    pub(super) reason: String,
+}
+
+impl Status {
+    /// From the body of a response. The HTTP status counts where the body has none of its own.
+    pub(super) fn read(http: u16, format: Format, body: &[u8]) -> Self {
+        let decoded = match format {
+            Format::Protobuf => object::unwrap(body).and_then(|object| Status::decode(object.raw).ok()),
+            Format::Json => serde_json::from_slice(body).ok(),
+        };
+        let mut status = decoded.unwrap_or_else(|| Status { message: excerpt(body), ..Status::default() });
+        if status.code == 0 {
+            status.code = i32::from(http);
+        }
+        status
+    }
+
+    /// Whether what was asked for is too old (or, after a restored etcd, too new) to go on from.
+    pub(super) fn is_expired(&self) -> bool {
+        let too_new =
+            |details: &Details| details.causes.iter().any(|c| c.reason == "ResourceVersionTooLarge");
+        self.code == 410
+            || matches!(self.reason.as_str(), "Expired" | "Gone")
+            || self.details.as_ref().is_some_and(too_new)
+    }
+
+    /// When the server wants to be asked again.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.details.as_ref()?.retry_after_seconds;
+        u64::try_from(seconds).ok().filter(|&seconds| seconds > 0).map(Duration::from_secs)
+    }
+
+    /// The user the server took us for. Only its message for a 403 says so: `… User "x" cannot list resource …`.
+    pub(super) fn user(&self) -> Option<&str> {
+        let (_, rest) = self.message.split_once("User \"")?;
+        rest.split_once('"').map(|(user, _)| user).filter(|user| !user.is_empty())
+    }
+}
+
+/// The beginning of an answer in no known format, on one line.
+fn excerpt(body: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(body).chars().take(200).collect();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_json_and_falls_back_to_text() {
+        let json = br#"{"kind":"Status","message":"services is forbidden: User \"bob\" cannot list","reason":"Forbidden","code":403}"#;
+        let status = Status::read(403, Format::Json, json);
+        assert_eq!((status.code, status.user()), (403, Some("bob")));
+        let status = Status::read(502, Format::Json, b"<html>\n bad gateway</html>");
+        assert_eq!((status.code, status.message.as_str()), (502, "<html> bad gateway</html>"));
+        assert_eq!(status.user(), None);
+    }
+
+    #[test]
+    fn too_old_and_too_new_both_mean_start_over() {
+        let gone = Status { code: 410, ..Status::default() };
+        let expired = Status { code: 500, reason: "Expired".into(), ..Status::default() };
+        let cause = StatusCause { reason: "ResourceVersionTooLarge".into() };
+        let details = Details { causes: vec![cause], retry_after_seconds: 1 };
+        let too_new = Status { code: 504, details: Some(details), ..Status::default() };
+        assert!(gone.is_expired() && expired.is_expired() && too_new.is_expired());
+        assert_eq!(too_new.retry_after(), Some(Duration::from_secs(1)));
+        let timeout = Status { code: 504, reason: "Timeout".into(), ..Status::default() };
+        assert!(!timeout.is_expired());
+        assert_eq!(timeout.retry_after(), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! A file to its documents.
+//!
+//! In: the bytes of a YAML or JSON file. Out: slices of one document each, which can be read any number of times, and
+//! whose errors carry the line in the file. YAML is cut before it is parsed: a line that begins with `---` ends a
+//! document wherever it stands (YAML 1.2, 9.1.2), so that one document is in memory at a time.
+
+use super::parse::ParseError;
+use super::strict::Strict;
+use serde::de::DeserializeSeed;
+use serde_saphyr::{Options, budget, options};
+
+/// One document of a file.
+#[derive(Debug)]
+pub(super) struct Document<'a> {
+    text: &'a str,
+    json: bool,
+    /// Lines of the file before the slice.
+    before: u64,
+}
+
+/// Cuts a file. Documents without content are left out.
+pub(super) fn documents<'a>(file_name: &str, bytes: &'a [u8]) -> Result<Vec<Document<'a>>, ParseError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + lines(&bytes[..error.valid_up_to()]);
+        ParseError { line: Some(line), reason: "it is not UTF-8 text".into() }
+    })?;
+    // Some editors put a mark in front.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if file_name.ends_with(".json") {
+        return json_documents(text);
+    }
+    Ok(yaml_documents(text))
+}
+
+fn lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+/// JSON objects one after another.
+fn json_documents(text: &str) -> Result<Vec<Document<'_>>, ParseError> {
+    let mut documents = Vec::new();
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
+    let mut before = 0;
+    let mut counted = 0;
+    while let Some(value) = stream.next() {
+        let raw = value.map_err(|error| json_error(&error, 0))?.get();
+        let start = stream.byte_offset() - raw.len();
+        before += lines(&text.as_bytes()[counted..start]);
+        counted = start;
+        documents.push(Document { text: raw, json: true, before });
+    }
+    Ok(documents)
+}
+
+fn yaml_documents(text: &str) -> Vec<Document<'_>> {
+    let mut documents = Vec::new();
+    let (mut start, mut before, mut offset, mut number) = (0, 0, 0, 0);
+    // After `...` there may be directives for the next document; we need none of them.
+    let mut ended = false;
+    let mut push = |from: usize, to: usize, before: u64| {
+        let text = &text[from..to];
+        let empty = |line: &str| {
+            let line = line.strip_prefix("---").unwrap_or(line).trim_start();
+            line.is_empty() || line.starts_with('#') || line.starts_with('%')
+        };
+        if !text.lines().all(empty) {
+            documents.push(Document { text, json: false, before });
+        }
+    };
+    for line in text.split_inclusive('\n') {
+        let marks = |mark: &str| {
+            line.strip_prefix(mark)
+                .is_some_and(|rest| rest.starts_with([' ', '\t', '\r', '\n']) || rest.is_empty())
+        };
+        if marks("---") || marks("...") {
+            if !ended {
+                push(start, offset, before);
+            }
+            ended = line.starts_with('.');
+            (start, before) = (offset, number);
+        } else if ended && !line.trim().is_empty() && !line.starts_with(['#', '%']) {
+            ended = false;
+            (start, before) = (offset, number);
+        }
+        offset += line.len();
+        number += 1;
+    }
+    if !ended {
+        push(start, text.len(), before);
+    }
+    documents
+}
+
+impl Document<'_> {
+    /// The line its content begins in.
+    pub(super) fn line(&self) -> u64 {
+        let blank = |line: &&str| {
+            let line = line.trim();
+            line.is_empty() || line.starts_with('#') || line == "---"
+        };
+        self.before + 1 + self.text.lines().take_while(blank).count() as u64
+    }
+
+    /// `apiVersion` and `kind`, if they can be told without parsing: YAML in block style with each of them on a line of its
+    /// own, unquoted, as nearly all of it is. Parsing for them alone would take as long as parsing everything.
+    pub(super) fn glance(&self) -> Option<(String, String)> {
+        let (mut api_version, mut kind) = (None, None);
+        for line in self.text.lines().filter(|_| !self.json) {
+            match line.as_bytes().first() {
+                None | Some(b' ' | b'#' | b'-') => continue,
+                Some(byte) if byte.is_ascii_alphabetic() => {}
+                Some(_) => return None,
+            }
+            let (key, value) = line.split_once(':')?;
+            let found = match key {
+                "apiVersion" => &mut api_version,
+                "kind" => &mut kind,
+                _ => continue,
+            };
+            let value = value.strip_prefix(' ')?.trim();
+            let plain = value.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'/' || b == b'.');
+            if !plain || found.replace(value.to_owned()).is_some() {
+                return None;
+            }
+        }
+        api_version.zip(kind)
+    }
+
+    /// Reads it.
+    pub(super) fn read<T, S>(&self, seed: S) -> Result<T, ParseError>
+    where
+        S: for<'de> DeserializeSeed<'de, Value = T>,
+    {
+        if self.json {
+            let mut deserializer = serde_json::Deserializer::from_str(self.text);
+            return seed.deserialize(&mut deserializer).map_err(|error| json_error(&error, self.before));
+        }
+        serde_saphyr::with_deserializer_from_str_with_options(self.text, yaml_options(), |deserializer| {
+            Strict(seed).deserialize(deserializer)
+        })
+        .map_err(|error| {
+            let error = error.without_snippet();
+            let line = error.location().map(|location| self.before + location.line());
+            ParseError { line, reason: reason(error) }
+        })
+    }
+}
+
+fn json_error(error: &serde_json::Error, before: u64) -> ParseError {
+    let text = error.to_string();
+    // serde_json adds its own place, counted within the slice.
+    let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason).to_owned();
+    ParseError { line: Some(before + error.line() as u64), reason }
+}
+
+/// The reason on one line and without the place, which is counted within the slice.
+fn reason(error: &serde_saphyr::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default().trim();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    match line.rsplit_once(" at line ") {
+        Some((reason, _)) => reason.to_owned(),
+        None => line.to_owned(),
+    }
+}
+
+/// The parser's limits are made for small files, ours for one List with everything in it. What a file may cost beyond
+/// its own size, through aliases, stays limited.
+fn yaml_options() -> Options {
+    options! {
+        budget: budget! {
+            max_events: 20_000_000,
+            max_nodes: 20_000_000,
+        },
+        emit_comments: false,
+        with_snippet: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &str) -> Vec<(&str, u64)> {
+        documents("x.yaml", text.as_bytes()).unwrap().iter().map(|d| (d.text, d.line())).collect()
+    }
+
+    #[test]
+    fn yaml_is_cut_at_its_markers() {
+        assert_eq!(cut("a: 1\n---\nb: 2\n"), [("a: 1\n", 1), ("---\nb: 2\n", 3)]);
+        assert_eq!(cut("---\n# nothing\n---\n\n---\na: 1"), [("---\na: 1", 6)]);
+        assert_eq!(cut("--- {a: 1}\n--- {b: 2}\r\n"), [("--- {a: 1}\n", 1), ("--- {b: 2}\r\n", 2)]);
+        assert_eq!(cut(""), []);
+        assert_eq!(cut("a: |\n  x\n  ---\n  y\n"), [("a: |\n  x\n  ---\n  y\n", 1)]);
+        assert_eq!(cut("---a: 1\n"), [("---a: 1\n", 1)]);
+    }
+
+    #[test]
+    fn an_end_marker_ends_and_directives_are_skipped() {
+        assert_eq!(cut("a: 1\n...\n%YAML 1.2\n---\nb: 2\n"), [("a: 1\n", 1), ("---\nb: 2\n", 5)]);
+        assert_eq!(cut("a: 1\n...\n# c\nb: 2\n"), [("a: 1\n", 1), ("b: 2\n", 4)]);
+        assert_eq!(cut("a: 1\n...\n"), [("a: 1\n", 1)]);
+        assert_eq!(cut("%YAML 1.2\n---\na: 1\n"), [("---\na: 1\n", 3)]);
+    }
+
+    #[test]
+    fn a_glance_is_enough_for_plain_documents_only() {
+        let glance = |text: &str| documents("x.yaml", text.as_bytes()).unwrap()[0].glance();
+        let seen = Some(("v1".to_owned(), "Service".to_owned()));
+        assert_eq!(
+            glance("---\n# c\nkind: Service\nmetadata:\n  kind: X\nitems:\n- kind: Y\napiVersion: v1\n"),
+            seen
+        );
+        for text in [
+            "{kind: Service, apiVersion: v1}",
+            "kind: Service # c\napiVersion: v1\n",
+            "kind: \"Service\"\napiVersion: v1\n",
+            "kind: Service\nkind: Service\napiVersion: v1\n",
+            "kind: &a Service\napiVersion: v1\n",
+            "<<: *x\nkind: Service\napiVersion: v1\n",
+            "kind: Service\n",
+        ] {
+            assert_eq!(glance(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn json_may_be_a_stream() {
+        let all = documents("x.json", b"\n{\"a\":1}\n\n{\n\"b\":2} ").unwrap();
+        let all: Vec<_> = all.iter().map(|d| (d.text, d.line())).collect();
+        assert_eq!(all, [("{\"a\":1}", 2), ("{\n\"b\":2}", 4)]);
+        assert_eq!(documents("x.json", b"{}\n{").unwrap_err().line, Some(2));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_told_by_line() {
+        assert_eq!(documents("x.yaml", b"a: 1\nb: \xff").unwrap_err().line, Some(2));
+    }
+}

@@ -1,0 +1,307 @@
+//! An API server played by the test itself: it takes the next request, looks at it, and answers byte by byte.
+//!
+//! One connection per request, so that an answer can be cut off wherever a test wants it cut.
+
+use bytes::Bytes;
+use portway_client::{Access, Client, Encoding, Notice, connect};
+use portway_model::api::{Event, ObjectMeta, Service};
+use prost::Message;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+
+/// Nothing in these tests takes that long unless it fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+pub(crate) const STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+pub(crate) const JSON: &str = "application/json";
+
+/// A listening server.
+pub(crate) struct Api {
+    listener: TcpListener,
+    _kubeconfig: tempfile::NamedTempFile,
+    pub(crate) access: Access,
+}
+
+impl Api {
+    pub(crate) async fn start() -> Self {
+        Api::with_user("{token: secret}").await
+    }
+
+    /// `user` is the kubeconfig's entry, in YAML.
+    pub(crate) async fn with_user(user: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+        let text = format!(
+            "clusters: [{{name: c, cluster: {{server: \"http://{address}\"}}}}]\n\
+             users: [{{name: tester, user: {user}}}]\n\
+             contexts: [{{name: x, context: {{cluster: c, user: tester}}}}]\ncurrent-context: x\n"
+        );
+        std::fs::write(kubeconfig.path(), text).unwrap();
+        let access = Access {
+            kubeconfig: Some(kubeconfig.path().to_owned()),
+            master: None,
+            qps: 0.0,
+            burst: 0,
+            encoding: Encoding::Protobuf,
+        };
+        Api { listener, _kubeconfig: kubeconfig, access }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        connect(&self.access).await.unwrap()
+    }
+
+    /// The next request, whose head and body have been read.
+    pub(crate) async fn next(&self) -> Exchange {
+        timeout(PATIENCE, async {
+            let (stream, _) = self.listener.accept().await.unwrap();
+            Exchange::read(stream).await
+        })
+        .await
+        .expect("no request came")
+    }
+
+    /// Fails if a request comes within `time`.
+    pub(crate) async fn nothing_for(&self, time: Duration) {
+        if let Ok(Ok((stream, _))) = timeout(time, self.listener.accept()).await {
+            panic!("a request came: {}", Exchange::read(stream).await.target());
+        }
+    }
+}
+
+/// A request that waits for its answer.
+pub(crate) struct Exchange {
+    stream: TcpStream,
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) query: BTreeMap<String, String>,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Exchange {
+    async fn read(mut stream: TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        let head_end = loop {
+            if let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
+                break end + 4;
+            }
+            assert_ne!(
+                stream.read_buf(&mut bytes).await.unwrap(),
+                0,
+                "the connection closed before its request"
+            );
+        };
+        let head = String::from_utf8(bytes[..head_end].to_vec()).unwrap();
+        let mut lines = head.lines();
+        let mut first = lines.next().unwrap().split(' ');
+        let (method, target) = (first.next().unwrap().to_owned(), first.next().unwrap());
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let query =
+            query.split('&').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.into(), v.into()));
+        let headers: BTreeMap<String, String> = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+            .collect();
+        let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut body = bytes.split_off(head_end);
+        while body.len() < length {
+            assert_ne!(stream.read_buf(&mut body).await.unwrap(), 0, "the connection closed within its body");
+        }
+        Exchange { stream, method, path: path.to_owned(), query: query.collect(), headers, body }
+    }
+
+    /// Path and query, for messages.
+    pub(crate) fn target(&self) -> String {
+        format!("{} {} {:?}", self.method, self.path, self.query)
+    }
+
+    /// A parameter of the query.
+    pub(crate) fn parameter(&self, name: &str) -> Option<&str> {
+        self.query.get(name).map(String::as_str)
+    }
+
+    /// Answers in one go.
+    pub(crate) async fn reply(self, status: u16, content_type: &str, body: impl AsRef<[u8]>) {
+        self.reply_with(status, content_type, "", body).await;
+    }
+
+    /// The same with more headers, each ended by `\r\n`.
+    pub(crate) async fn reply_with(
+        mut self,
+        status: u16,
+        content_type: &str,
+        headers: &str,
+        body: impl AsRef<[u8]>,
+    ) {
+        let body = body.as_ref();
+        let head = format!(
+            "HTTP/1.1 {status} X\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+             Connection: close\r\n{headers}\r\n",
+            body.len()
+        );
+        self.stream.write_all(head.as_bytes()).await.unwrap();
+        self.stream.write_all(body).await.unwrap();
+        self.stream.shutdown().await.unwrap();
+    }
+
+    /// Begins an answer of unknown length.
+    pub(crate) async fn stream(mut self, content_type: &str) -> Chunks {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\
+             Connection: close\r\n\r\n"
+        );
+        self.stream.write_all(head.as_bytes()).await.unwrap();
+        Chunks(self.stream)
+    }
+}
+
+/// An answer under way. Dropping it cuts the connection off.
+pub(crate) struct Chunks(TcpStream);
+
+impl Chunks {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
+        self.0.write_all(format!("{:x}\r\n", bytes.len()).as_bytes()).await.unwrap();
+        self.0.write_all(bytes).await.unwrap();
+        self.0.write_all(b"\r\n").await.unwrap();
+    }
+
+    /// Ends it in good order.
+    pub(crate) async fn end(mut self) {
+        self.0.write_all(b"0\r\n\r\n").await.unwrap();
+        self.0.shutdown().await.unwrap();
+    }
+
+    /// Waits until the client has hung up.
+    pub(crate) async fn hung_up(mut self) {
+        let mut byte = [0];
+        assert_eq!(
+            timeout(PATIENCE, self.0.read(&mut byte)).await.expect("the client holds on").unwrap_or(0),
+            0
+        );
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Unknown {
+    #[prost(bytes = "bytes", tag = "1")]
+    type_meta: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    raw: Bytes,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct List {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ListMeta>,
+    #[prost(message, repeated, tag = "2")]
+    items: Vec<Service>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ListMeta {
+    #[prost(string, tag = "2")]
+    resource_version: String,
+    #[prost(string, tag = "3")]
+    continue_token: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WatchEvent {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(message, optional, tag = "2")]
+    object: Option<RawExtension>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RawExtension {
+    #[prost(bytes = "bytes", tag = "1")]
+    raw: Bytes,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(string, tag = "3")]
+    message: String,
+    #[prost(string, tag = "4")]
+    reason: String,
+    #[prost(int32, tag = "6")]
+    code: i32,
+}
+
+pub(crate) fn service(name: &str, version: &str) -> Service {
+    Service {
+        metadata: Some(ObjectMeta {
+            name: name.into(),
+            namespace: "default".into(),
+            resource_version: version.into(),
+            ..ObjectMeta::default()
+        }),
+        ..Service::default()
+    }
+}
+
+fn enveloped(message: &impl Message) -> Vec<u8> {
+    let type_meta = Bytes::from_static(b"\x0a\x02v1\x12\x07Service");
+    [b"k8s\0".to_vec(), Unknown { type_meta, raw: message.encode_to_vec().into() }.encode_to_vec()].concat()
+}
+
+/// A page of a list of Services.
+pub(crate) fn page(names: &[&str], version: &str, continue_token: &str) -> Vec<u8> {
+    let metadata = ListMeta { resource_version: version.into(), continue_token: continue_token.into() };
+    let items = names.iter().map(|name| service(name, "1")).collect();
+    enveloped(&List { metadata: Some(metadata), items })
+}
+
+fn frame(kind: &str, message: &impl Message) -> Vec<u8> {
+    let event =
+        WatchEvent { kind: kind.into(), object: Some(RawExtension { raw: enveloped(message).into() }) };
+    let bytes = event.encode_to_vec();
+    [(bytes.len() as u32).to_be_bytes().to_vec(), bytes].concat()
+}
+
+/// A frame of a watch.
+pub(crate) fn event(kind: &str, name: &str, version: &str) -> Vec<u8> {
+    frame(kind, &service(name, version))
+}
+
+/// A frame of a watch that says no.
+pub(crate) fn error(code: i32, reason: &str) -> Vec<u8> {
+    frame("ERROR", &Status { message: "too old".into(), reason: reason.into(), code })
+}
+
+/// A refusal's body.
+pub(crate) fn status(code: i32, reason: &str, message: &str) -> Vec<u8> {
+    enveloped(&Status { message: message.into(), reason: reason.into(), code })
+}
+
+/// The next notice, in short: `+name`, `-name`, `init`, `done`…
+pub(crate) async fn next(notices: &mut Receiver<Notice>) -> String {
+    let notice = timeout(PATIENCE, notices.recv()).await.expect("no notice came").expect("the watch ended");
+    match notice {
+        Notice::Event(Event::Init(_)) => "init".into(),
+        Notice::Event(Event::InitDone(_)) => "done".into(),
+        Notice::Event(Event::Apply(object)) => format!("+{}", object.metadata().unwrap().name),
+        Notice::Event(Event::Delete { name, .. }) => format!("-{name}"),
+        Notice::Rejected(rejected) => format!("rejected {rejected}"),
+        Notice::Trouble(trouble) => format!("trouble {trouble}"),
+        Notice::Recovered(kind) => format!("recovered {}", kind.unwrap()),
+    }
+}
+
+/// The next notices.
+pub(crate) async fn take(notices: &mut Receiver<Notice>, count: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        all.push(next(notices).await);
+    }
+    all
+}

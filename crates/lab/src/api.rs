@@ -1,0 +1,244 @@
+//! A stand-in for a Kubernetes API server, for faults and for sizes that a real one would take minutes to fill.
+//!
+//! It lists and watches the kinds that agents read, in protobuf and JSON, with paging and bookmarks, and takes
+//! Events. What a real server does only on bad days it does on demand: an outage, a history that is gone (410), a
+//! refusal (403). It keeps nothing on disk and knows no authentication: agents are to be tested against a real
+//! server for that.
+
+mod http;
+mod store;
+mod wire;
+
+use crate::{LabError, Namespace};
+use http::{Connection, Request};
+use portway_model::api::{Kind, Object};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use store::{Change, Store};
+
+/// A running stand-in; it stops when dropped.
+#[derive(Debug)]
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    down: AtomicBool,
+    stopped: AtomicBool,
+    forbidden: Mutex<Option<Kind>>,
+    connections: Mutex<Vec<TcpStream>>,
+    requests: Mutex<Vec<String>>,
+    events: Mutex<Vec<serde_json::Value>>,
+}
+
+impl ApiServer {
+    /// Serves in `namespace` at `address`; port 0 picks a free one.
+    pub fn start(namespace: impl AsRef<Namespace>, address: SocketAddr) -> Result<ApiServer, LabError> {
+        let failed = |e: io::Error| LabError::system(format!("serve an API at {address}"), e);
+        let listener = namespace.as_ref().run(|| TcpListener::bind(address)).map_err(failed)?;
+        ApiServer::serve(listener).map_err(failed)
+    }
+
+    /// Serves at a socket that is already open.
+    pub fn serve(listener: TcpListener) -> io::Result<ApiServer> {
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            store: Store::default(),
+            down: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            forbidden: Mutex::default(),
+            connections: Mutex::default(),
+            requests: Mutex::default(),
+            events: Mutex::default(),
+        });
+        let accepting = shared.clone();
+        thread::Builder::new().name("api".into()).spawn(move || accepting.accept(&listener))?;
+        Ok(ApiServer { shared, address })
+    }
+
+    /// Where it serves.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A kubeconfig that leads here.
+    pub fn kubeconfig(&self) -> String {
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "lab",
+            "clusters": [{"name": "lab", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "lab", "user": {}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
+        })
+        .to_string()
+    }
+
+    /// Puts an object in, new or changed.
+    pub fn apply(&self, object: Object) {
+        self.shared.store.apply(object);
+    }
+
+    /// Takes an object out.
+    pub fn delete(&self, kind: Kind, namespace: &str, name: &str) {
+        self.shared.store.delete(kind, namespace, name);
+    }
+
+    /// Goes down: connections break, and new ones are closed at once. Or comes up again.
+    pub fn outage(&self, down: bool) {
+        self.shared.down.store(down, Ordering::SeqCst);
+        if down {
+            self.shared.disconnect();
+        }
+    }
+
+    /// Forgets its history, as etcd does when it is compacted: watches have to begin with a new list.
+    pub fn compact(&self) {
+        self.shared.store.compact();
+        self.shared.disconnect();
+    }
+
+    /// Refuses this kind from now on.
+    pub fn forbid(&self, kind: Option<Kind>) {
+        *lock(&self.shared.forbidden) = kind;
+        self.shared.disconnect();
+    }
+
+    /// The requests so far, as `GET /path?query`.
+    pub fn requests(&self) -> Vec<String> {
+        lock(&self.shared.requests).clone()
+    }
+
+    /// The Events that agents wrote.
+    pub fn events(&self) -> Vec<serde_json::Value> {
+        lock(&self.shared.events).clone()
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        self.shared.disconnect();
+        // The accepting thread wakes up to find that it is over.
+        TcpStream::connect_timeout(&self.address, std::time::Duration::from_millis(100)).ok();
+    }
+}
+
+impl Shared {
+    fn accept(self: Arc<Self>, listener: &TcpListener) {
+        for stream in listener.incoming() {
+            if self.stopped.load(Ordering::SeqCst) {
+                return;
+            }
+            let Ok(stream) = stream else { continue };
+            if self.down.load(Ordering::SeqCst) {
+                continue;
+            }
+            if let Ok(copy) = stream.try_clone() {
+                lock(&self.connections).push(copy);
+            }
+            let shared = self.clone();
+            thread::Builder::new().name("api-conn".into()).spawn(move || shared.converse(stream)).ok();
+        }
+    }
+
+    fn disconnect(&self) {
+        for stream in lock(&self.connections).drain(..) {
+            stream.shutdown(std::net::Shutdown::Both).ok();
+        }
+        self.store.wake();
+    }
+
+    fn converse(&self, stream: TcpStream) {
+        stream.set_nodelay(true).ok();
+        let mut connection = Connection::new(stream);
+        while let Ok(Some(request)) = connection.read() {
+            lock(&self.requests).push(format!("{} {}", request.method, request.target));
+            if self.answer(&mut connection, &request).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, connection: &mut Connection, request: &Request) -> io::Result<()> {
+        if request.method == "POST" {
+            if let Ok(event) = serde_json::from_slice(&request.body) {
+                lock(&self.events).push(event);
+            }
+            return connection.reply(201, "application/json", &request.body);
+        }
+        let Some(kind) = wire::kind_of(&request.path()) else {
+            return self.refuse(
+                connection,
+                404,
+                "NotFound",
+                "the server could not find the requested resource",
+            );
+        };
+        if *lock(&self.forbidden) == Some(kind) {
+            return self.refuse(connection, 403, "Forbidden", "the lab says no");
+        }
+        if request.parameter("watch").is_some_and(|w| w == "true" || w == "1") {
+            self.watch(connection, request, kind)
+        } else {
+            self.list(connection, request, kind)
+        }
+    }
+
+    fn refuse(&self, connection: &mut Connection, code: u16, reason: &str, message: &str) -> io::Result<()> {
+        let body = wire::status(code, reason, message);
+        connection.reply(code, "application/json", body.to_string().as_bytes())
+    }
+
+    fn list(&self, connection: &mut Connection, request: &Request, kind: Kind) -> io::Result<()> {
+        let limit = request.parameter("limit").and_then(|l| l.parse().ok()).unwrap_or(usize::MAX);
+        let after = request.parameter("continue").unwrap_or_default();
+        let page = self.store.page(kind, &after, limit, request.parameter("fieldSelector").as_deref());
+        if request.accepts_protobuf() {
+            connection.reply(200, wire::PROTOBUF, &wire::list_protobuf(kind, &page))
+        } else {
+            connection.reply(200, "application/json", wire::list_json(kind, &page).to_string().as_bytes())
+        }
+    }
+
+    fn watch(&self, connection: &mut Connection, request: &Request, kind: Kind) -> io::Result<()> {
+        let from: u64 = request.parameter("resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
+        let selector = request.parameter("fieldSelector");
+        let protobuf = request.accepts_protobuf();
+        let mut stream =
+            connection.stream(if protobuf { wire::PROTOBUF_WATCH } else { "application/json" })?;
+        let frame = |change: &Change| {
+            if protobuf { wire::frame_protobuf(kind, change) } else { wire::frame_json(kind, change) }
+        };
+        let mut position = from;
+        loop {
+            let over = || self.stopped.load(Ordering::SeqCst) || self.down.load(Ordering::SeqCst);
+            match self.store.after(kind, position, selector.as_deref(), over) {
+                Ok((changes, next)) => {
+                    position = next;
+                    let frames: Vec<u8> = changes.iter().flat_map(&frame).collect();
+                    stream.write(&frames)?;
+                }
+                Err(store::Gone) => {
+                    stream.write(&frame(&Change::Error(wire::status(
+                        410,
+                        "Expired",
+                        "too old resource version",
+                    ))))?;
+                    return stream.finish();
+                }
+            }
+            if over() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,183 @@
+//! The field of measurement: a node with pods, an API server with many Services, an agent.
+
+use portway_lab::api::ApiServer;
+use portway_lab::{Agent, Lab, Layout, Port};
+use portway_model::api::{self, Object};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The port the one real pod serves.
+pub(crate) const PORT: u16 = 8080;
+
+/// A node, its pods, and an API server it can reach.
+pub(crate) struct Field {
+    pub(crate) lab: Lab,
+    pub(crate) api: ApiServer,
+    kubeconfig: PathBuf,
+    endpoints: usize,
+}
+
+impl Field {
+    pub(crate) fn new(endpoints: usize) -> Result<Field, String> {
+        let lab = Layout { nodes: 1, pods_per_node: 2, clients: 0 }.build().map_err(|e| e.to_string())?;
+        lab.pod("pod1b").serve(&[Port::Tcp(PORT)]).map_err(|e| e.to_string())?;
+        let api = ApiServer::start(lab.node(1), SocketAddr::from(([127, 0, 0, 1], 0)))
+            .map_err(|e| e.to_string())?;
+        let kubeconfig =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.kubeconfig", std::process::id()));
+        std::fs::write(&kubeconfig, api.kubeconfig()).map_err(|e| e.to_string())?;
+        let field = Field { lab, api, kubeconfig, endpoints };
+        field.api.apply(node());
+        Ok(field)
+    }
+
+    /// Puts Services `from..to` into the API server. Number 0 has the real pod behind it.
+    pub(crate) fn fill(&self, from: usize, to: usize) {
+        for n in from..to {
+            self.api.apply(service(n));
+            self.api.apply(self.slice(n, 0, self.endpoints));
+        }
+    }
+
+    /// The slice of a Service; another `generation` has another first endpoint.
+    pub(crate) fn slice(&self, n: usize, generation: usize, endpoints: usize) -> Object {
+        let real = self.lab.pod("pod1b").ipv4();
+        let address = |i: usize| -> Ipv4Addr {
+            match (n, i) {
+                (0, _) => real,
+                (_, 0) => Ipv4Addr::from(0x0bff_0000 + generation as u32),
+                _ => Ipv4Addr::from(0x0b00_0000 + (n * 16 + i) as u32),
+            }
+        };
+        let endpoint = |i: usize| api::Endpoint {
+            addresses: vec![address(i).to_string()],
+            conditions: Some(api::EndpointConditions { ready: Some(true), ..Default::default() }),
+            node_name: Some(if n == 0 { "node1".into() } else { format!("node{}", 2 + i) }),
+            hints: None,
+        };
+        let count = if n == 0 { 1 } else { endpoints };
+        let port = api::EndpointPort {
+            name: Some("http".into()),
+            protocol: Some("TCP".into()),
+            port: Some(PORT.into()),
+        };
+        let labels = HashMap::from([("kubernetes.io/service-name".to_owned(), name(n))]);
+        Object::EndpointSlice(api::EndpointSlice {
+            metadata: Some(meta(&format!("{}-x7k2p", name(n)), labels)),
+            address_type: "IPv4".into(),
+            ports: vec![port],
+            endpoints: (0..count).map(endpoint).collect(),
+        })
+    }
+
+    pub(crate) fn start_agent(&self) -> Result<Agent, String> {
+        let flags = [
+            "proxy".to_owned(),
+            format!("--kubeconfig={}", self.kubeconfig.display()),
+            "--hostname-override=node1".into(),
+            "--cluster-cidr=10.244.0.0/16".into(),
+            "--kube-api-qps=1000".into(),
+            "--kube-api-burst=1000".into(),
+        ];
+        Agent::start(self.lab.node(1), Path::new(env!("CARGO_BIN_EXE_portway")), &flags)
+            .map_err(|e| e.to_string())
+    }
+
+    /// Port 80 of a Service.
+    pub(crate) fn vip(&self, n: usize) -> SocketAddr {
+        SocketAddr::new(vip(n), 80)
+    }
+
+    /// A figure from the agent's metrics.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let text =
+            self.lab.node(1).namespace().run(|| get(SocketAddr::from(([127, 0, 0, 1], 10249)))).ok()?;
+        let line = text.lines().find(|l| l.starts_with(name))?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+}
+
+impl Drop for Field {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.kubeconfig).ok();
+    }
+}
+
+fn get(to: SocketAddr) -> std::io::Result<String> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn name(n: usize) -> String {
+    format!("service-{n:05}")
+}
+
+fn vip(n: usize) -> IpAddr {
+    Ipv4Addr::from(0x0a60_0100 + n as u32).into()
+}
+
+fn meta(name: &str, labels: HashMap<String, String>) -> api::ObjectMeta {
+    let uid = format!("b5b5a9f8-0f3e-4a4b-9a53-{:012}", labels.len());
+    api::ObjectMeta {
+        name: name.to_owned(),
+        namespace: "default".to_owned(),
+        uid,
+        labels,
+        ..Default::default()
+    }
+}
+
+fn node() -> Object {
+    let mut metadata = meta("node1", HashMap::new());
+    metadata.namespace.clear();
+    let address = api::NodeAddress { kind: "InternalIP".into(), address: "192.168.50.11".into() };
+    Object::Node(api::Node {
+        metadata: Some(metadata),
+        spec: None,
+        status: Some(api::NodeStatus { addresses: vec![address] }),
+    })
+}
+
+fn service(n: usize) -> Object {
+    let ip = vip(n).to_string();
+    let port = api::ServicePort { name: "http".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
+    Object::Service(api::Service {
+        metadata: Some(meta(&name(n), HashMap::from([("app".to_owned(), name(n))]))),
+        spec: Some(api::ServiceSpec {
+            cluster_ip: ip.clone(),
+            cluster_ips: vec![ip],
+            ip_families: vec!["IPv4".into()],
+            kind: "ClusterIP".into(),
+            ports: vec![port],
+            session_affinity: "None".into(),
+            internal_traffic_policy: Some("Cluster".into()),
+            ..Default::default()
+        }),
+        status: None,
+    })
+}
+
+/// Resident memory in MB: now and at its peak.
+pub(crate) fn memory(pid: u32) -> Option<(f64, f64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let of = |name: &str| -> Option<f64> {
+        let line = status.lines().find(|l| l.starts_with(name))?;
+        Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
+    };
+    Some((of("VmRSS:")?, of("VmHWM:")?))
+}
+
+/// CPU time of a process so far, in seconds.
+pub(crate) fn cpu(pid: u32) -> Option<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit(") ").next()?.split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
+    // utime and stime, in hundredths of a second on every Linux there is.
+    Some((ticks(11)? + ticks(12)?) / 100.0)
+}

@@ -1,0 +1,94 @@
+//! `make bench`: what Portway costs, beside a yardstick measured in the same run on the same machine.
+//!
+//! A lab with one node; the agent is fed by a stand-in API server's watch. Sizes are flags; the result is a table
+//! on standard output and JSON in a file.
+
+mod connections;
+mod field;
+mod report;
+mod sync;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use report::Report;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measures the agent in the lab.
+#[derive(Debug, Parser)]
+#[command(name = "bench")]
+pub(crate) struct Options {
+    /// Services in the cluster
+    #[arg(long, default_value_t = 10_000)]
+    services: usize,
+    /// Endpoints of each Service
+    #[arg(long, default_value_t = 10)]
+    endpoints: usize,
+    /// Sizes at which one change is timed, besides --services
+    #[arg(long, value_delimiter = ',', default_value = "1000,50000")]
+    sizes: Vec<usize>,
+    /// How many single changes are timed at each size
+    #[arg(long, default_value_t = 100)]
+    changes: usize,
+    /// How long changes come at a steady rate, in seconds
+    #[arg(long, default_value_t = 60)]
+    churn_seconds: u64,
+    /// How many changes a second then
+    #[arg(long, default_value_t = 100)]
+    churn_rate: u64,
+    /// How many rounds connections are counted for
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// How long a round lasts, in milliseconds
+    #[arg(long, default_value_t = 1000)]
+    round_millis: u64,
+    /// Where the result goes as JSON
+    #[arg(long, default_value = "target/bench.json")]
+    json: PathBuf,
+    /// Given by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    if let Err(e) = portway_lab::enter() {
+        eprintln!("{e}");
+        return ExitCode::FAILURE;
+    }
+    let options = Options::parse();
+    match measure(&options) {
+        Ok(report) => {
+            println!("{report}");
+            match report.write(&options.json) {
+                Ok(()) => println!("\nas JSON: {}", options.json.display()),
+                Err(e) => eprintln!("{}: {e}", options.json.display()),
+            }
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            eprintln!("bench: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> Result<Report, String> {
+    let bar = progress(6 + options.sizes.len() as u64);
+    let mut report = Report::default();
+    connections::one_service(options, &bar, &mut report)?;
+    sync::first(options, &bar, &mut report)?;
+    for size in &options.sizes {
+        sync::change_at(options, *size, &bar, &mut report)?;
+    }
+    bar.finish_and_clear();
+    report.conclude();
+    Ok(report)
+}
+
+fn progress(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    bar
+}

@@ -1,0 +1,109 @@
+//! Figures, as a table for people and JSON for machines.
+
+use serde_json::{Value, json};
+use std::fmt;
+use std::path::Path;
+
+/// What was measured.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    key: String,
+    what: String,
+    value: f64,
+    unit: &'static str,
+    /// What it should be at most, or at least.
+    goal: Option<Goal>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Goal {
+    fn met(self, value: f64) -> bool {
+        match self {
+            Goal::AtMost(limit) => value <= limit,
+            Goal::AtLeast(limit) => value >= limit,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Goal::AtMost(limit) => write!(f, "≤ {limit}"),
+            Goal::AtLeast(limit) => write!(f, "≥ {limit}"),
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn add(&mut self, key: &str, what: impl Into<String>, value: f64, unit: &'static str) {
+        self.rows.push(Row { key: key.to_owned(), what: what.into(), value, unit, goal: None });
+    }
+
+    pub(crate) fn judge(
+        &mut self,
+        key: &str,
+        what: impl Into<String>,
+        value: f64,
+        unit: &'static str,
+        goal: Goal,
+    ) {
+        self.rows.push(Row { key: key.to_owned(), what: what.into(), value, unit, goal: Some(goal) });
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<f64> {
+        self.rows.iter().find(|r| r.key == key).map(|r| r.value)
+    }
+
+    /// The ratios that compare sizes.
+    pub(crate) fn conclude(&mut self) {
+        for kind in ["replaced", "scaled"] {
+            if let (Some(small), Some(large)) =
+                (self.get(&format!("change_{kind}_1000")), self.get(&format!("change_{kind}_50000")))
+            {
+                let what = format!("one endpoint {kind}: 50,000 Services against 1,000");
+                self.judge(&format!("change_{kind}_ratio"), what, large / small, "×", Goal::AtMost(3.0));
+            }
+        }
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|r| {
+                let goal = r.goal.map(|g| g.to_string());
+                let met = r.goal.map(|g| g.met(r.value));
+                json!({"key": r.key, "what": r.what, "value": r.value, "unit": r.unit, "goal": goal, "met": met})
+            })
+            .collect();
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        std::fs::write(path, serde_json::to_string_pretty(&rows)?)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
+        for row in &self.rows {
+            let digits = if row.value.abs() >= 100.0 { 0 } else { 2 };
+            write!(f, "{:width$}  {:>10.digits$} {:4}", row.what, row.value, row.unit)?;
+            if let Some(goal) = row.goal {
+                write!(f, "  {goal:10} {}", if goal.met(row.value) { "ok" } else { "MISSED" })?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! `make demo`: a Service, from its YAML to the packet that arrives, on two nodes made of network namespaces.
+
+mod stage;
+
+use portway_lab::{Outcome, Probe};
+use stage::{Stage, command, heading, note};
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    if let Err(e) = portway_lab::enter() {
+        eprintln!("{e}");
+        return ExitCode::FAILURE;
+    }
+    match demo() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("demo: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn demo() -> Result<(), String> {
+    heading("Two nodes with three pods each and a client outside, out of network namespaces");
+    let mut stage = Stage::build()?;
+    stage.describe();
+
+    heading("Three Services, as YAML in a directory that both agents watch");
+    stage.apply_services()?;
+
+    heading("One agent on each node");
+    stage.start_agents()?;
+
+    heading("Requests spread over the pods");
+    stage.show_requests()?;
+
+    heading("A pod goes, and comes back");
+    take_a_pod_away(&stage)?;
+
+    heading("Somebody flushes all rules");
+    break_the_rules(&mut stage)?;
+
+    heading("What did it: elements of two maps");
+    show_elements(&stage);
+
+    heading("And away with it");
+    stage.tear_down()
+}
+
+/// Pod `pod2a` leaves nginx; requests go to the others at once, and to it again once it is back.
+fn take_a_pod_away(stage: &Stage) -> Result<(), String> {
+    let (vip, from) = (stage::NGINX.address(), stage.lab.pod("pod1c"));
+    let count = || Probe::tcp(from, vip).count(90).timeout(Duration::from_secs(2)).run();
+    note("pod2a is taken out of nginx's EndpointSlice");
+    stage.apply_endpoints(&stage::NGINX, &["pod1a", "pod1b"])?;
+    let without = wait(count, |o| o.answers.len() == 2)?;
+    println!("   pod1c → {vip}: {without}");
+    note("and put back");
+    stage.apply_endpoints(&stage::NGINX, stage::NGINX.pods)?;
+    let with = wait(count, |o| o.answers.len() == 3)?;
+    println!("   pod1c → {vip}: {with}");
+    Ok(())
+}
+
+fn break_the_rules(stage: &mut Stage) -> Result<(), String> {
+    let (vip, from) = (stage::NGINX.address(), stage.lab.pod("pod1c"));
+    let node = stage.lab.node(1);
+    println!("{}", command(node, "nft", &["flush", "ruleset"]));
+    stage.agents[0].wait_for("repaired our rules", Duration::from_secs(10)).map_err(|e| e.to_string())?;
+    for line in stage.agents[0].log().lines().iter().filter(|l| l.text.contains("rules")) {
+        println!("   agent on node1: {}", line.text);
+    }
+    let after = Probe::tcp(from, vip).count(90).timeout(Duration::from_secs(2)).run();
+    println!("   pod1c → {vip}: {after}");
+    if after.answered() == 90 { Ok(()) } else { Err("requests failed after the repair".into()) }
+}
+
+/// Only what concerns nginx, out of everything the kernel holds.
+fn show_elements(stage: &Stage) {
+    let ip = stage::NGINX.ip;
+    for map in ["services", "endpoints"] {
+        println!("   $ nft list map ip portway {map} | grep {ip}");
+        let listing = command(stage.lab.node(1), "nft", &["list", "map", "ip", "portway", map]);
+        for line in listing.lines().filter(|l| l.contains(ip)) {
+            println!("   {}", line.trim().trim_start_matches("elements = { ").trim_end_matches([' ', '}']));
+        }
+    }
+    note("VIP, protocol, port → a chain for cluster IPs with three endpoints; VIP, protocol, port, random index → pod");
+    println!("{}", command(stage.lab.node(1), "nft", &["list", "chain", "ip", "portway", "cluster-ip-3"]));
+}
+
+fn wait(probe: impl Fn() -> Outcome, wanted: impl Fn(&Outcome) -> bool) -> Result<Outcome, String> {
+    let attempt = || {
+        let outcome = probe();
+        if wanted(&outcome) { Ok(outcome) } else { Err(outcome.to_string()) }
+    };
+    portway_lab::eventually(Duration::from_secs(10), attempt).map_err(|e| e.to_string())
+}

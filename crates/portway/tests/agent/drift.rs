@@ -1,0 +1,143 @@
+//! What others do to our rules is repaired; what is theirs is not touched.
+
+use crate::world::World;
+use crate::{Outcome, Test, ensure};
+use libtest_mimic::Failed;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_flushed_ruleset_is_repaired", |world| tampered(world, &["flush", "ruleset"], "missing")),
+    ("a_deleted_table_is_repaired", |world| tampered(world, &["delete", "table", "ip", "portway"], "missing")),
+    ("a_deleted_ipv6_table_is_repaired", |world| tampered(world, &["delete", "table", "ip6", "portway"], "missing")),
+    ("a_rule_of_somebody_elses_is_removed", |world| {
+        tampered(world, &["insert", "rule", "ip", "portway", "filter-prerouting", "drop"], "foreign")
+    }),
+    ("foreign_tables_are_left_as_they_are", foreign),
+    ("foreign_changes_elsewhere_are_none_of_our_business", elsewhere),
+    ("cleanup_removes_ours_and_nothing_else", cleanup),
+];
+
+fn tampered(world: &mut World, doing: &[&str], how: &str) -> Outcome {
+    world.start(&[])?;
+    world.web_works()?;
+    let family = if doing.contains(&"ip6") { "IPv6" } else { "IPv4" };
+    let before = world.nft(&["list", "ruleset"])?;
+    let repairs = format!("portway_drift_repairs_total{{ip_family=\"{family}\"}}");
+    let objects = format!("portway_drift_objects_total{{ip_family=\"{family}\",change=\"{how}\"}}");
+    ensure(world.metrics()?.value(&repairs) == 0.0, || "repairs before there was any damage".to_owned())?;
+    world.nft(doing)?;
+    world.logged(&["WARN", "somebody else changed our rules", "by=\"nft (process "])?;
+    let line = world.logged(&["WARN", "repaired our rules", family, how])?;
+    ensure(!line.contains("0 missing, 0 altered, 0 foreign"), || line.clone())?;
+    ensure(!line.contains(&format!(" 0 {how}")) && !line.contains(&format!(": 0 {how}")), || line.clone())?;
+    world.web_works()?;
+    world.metric(&repairs, |n| n >= 1.0)?;
+    world.metric(&objects, |n| n >= 1.0)?;
+    // As it was: rules, elements, and nothing more.
+    let after = world.nft(&["list", "ruleset"])?;
+    ensure(same_rules(&before, &after), || format!("it was\n{before}\nand is\n{after}"))
+}
+
+/// Whether two listings say the same. Tables are listed in the order they were made, elements in that of a hash
+/// with a random seed.
+fn same_rules(a: &str, b: &str) -> bool {
+    let lines = |text: &str| {
+        let words = text.replace(['{', '}', ','], "\n");
+        let mut lines: Vec<String> = words.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect();
+        lines.sort_unstable();
+        lines
+    };
+    lines(a) == lines(b)
+}
+
+/// Tables that are not ours, whatever they are called.
+const FOREIGN: &str = "
+table inet portway {
+    set ports { type inet_service; elements = { 1, 2, 3 }; }
+    chain input { type filter hook input priority 10; policy accept; tcp dport @ports counter drop; }
+}
+table ip portway-other {
+    chain services { tcp dport 80 accept; }
+    chain prerouting { type nat hook prerouting priority -90; policy accept; ip daddr 203.0.113.7 jump services; }
+}
+table ip6 kube-proxy {
+    map m { type ipv6_addr : verdict; elements = { fd00::1 : drop }; }
+    chain forward { type filter hook forward priority 5; policy accept; ip6 daddr vmap @m; }
+}
+table ip nat {
+    chain KUBE-SERVICES { ip daddr 10.96.0.99 counter masquerade; }
+    chain POSTROUTING { type nat hook postrouting priority 100; policy accept; jump KUBE-SERVICES; }
+}";
+const NAMES: [[&str; 2]; 4] = [["inet", "portway"], ["ip", "portway-other"], ["ip6", "kube-proxy"], ["ip", "nat"]];
+
+/// Makes the foreign tables.
+fn make_foreign(world: &World) -> Outcome {
+    let file = world.path("foreign.nft");
+    std::fs::write(&file, FOREIGN)?;
+    world.nft(&["-f", &file.display().to_string()]).map(drop)
+}
+
+fn list_foreign(world: &World) -> Result<Vec<String>, Failed> {
+    NAMES.iter().map(|[family, name]| world.nft(&["-a", "list", "table", family, name])).collect()
+}
+
+/// With handles: a table that was removed and made again would have others.
+fn unchanged(world: &World, before: &[String], after_what: &str) -> Outcome {
+    let now = list_foreign(world)?;
+    ensure(now == before, || format!("{after_what} changed\n{}\nto\n{}", before.concat(), now.concat()))
+}
+
+fn foreign(world: &mut World) -> Outcome {
+    make_foreign(world)?;
+    let before = list_foreign(world)?;
+    world.start(&[])?;
+    world.web_works()?;
+    unchanged(world, &before, "the start")?;
+    world.delete("web-v6.yaml");
+    world.reaches_nobody("[fd96::1]:80".parse()?)?;
+    unchanged(world, &before, "a sync")?;
+    world.nft(&["delete", "table", "ip", "portway"])?;
+    world.logged(&["repaired our rules", "IPv4"])?;
+    world.reaches("10.96.0.1:80".parse()?, &["pod1a", "pod1b"])?;
+    unchanged(world, &before, "a repair")?;
+    world.stop()?;
+    unchanged(world, &before, "the end")?;
+    let output = world.portway(&["cleanup"])?;
+    ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())?;
+    unchanged(world, &before, "cleanup")
+}
+
+fn elsewhere(world: &mut World) -> Outcome {
+    world.start(&[])?;
+    world.web_works()?;
+    make_foreign(world)?;
+    world.nft(&["flush", "table", "inet", "portway"])?;
+    world.nft(&["delete", "table", "ip", "portway-other"])?;
+    // Ours comes after; had the others been taken for ours, that would have been said before.
+    world.nft(&["delete", "table", "ip", "portway"])?;
+    world.logged(&["repaired our rules", "IPv4"])?;
+    world.web_works()?;
+    let count = world.agent()?.log().count("somebody else changed our rules");
+    ensure(count == 1, || format!("{count} changes were taken for changes of ours"))
+}
+
+fn cleanup(world: &mut World) -> Outcome {
+    make_foreign(world)?;
+    let before = list_foreign(world)?;
+    let tables = world.nft(&["list", "tables"])?;
+    for (arguments, twice) in [(&["proxy", "--cleanup"][..], false), (&["cleanup"], false), (&["cleanup"], true)] {
+        if !twice {
+            world.start(&[])?;
+            world.web_works()?;
+            world.kill()?;
+            let now = world.nft(&["list", "tables"])?;
+            ensure(now.contains("table ip portway\n") && now.contains("table ip6 portway\n"), || now.clone())?;
+        }
+        let output = world.portway(arguments)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure(output.status.code() == Some(0), || format!("{arguments:?}: {}: {said}", output.status))?;
+        let now = world.nft(&["list", "tables"])?;
+        ensure(now == tables, || format!("{arguments:?} left\n{now}\nof\n{tables}"))?;
+        unchanged(world, &before, "cleanup")?;
+    }
+    world.reaches_nobody("10.96.0.1:80".parse()?)
+}

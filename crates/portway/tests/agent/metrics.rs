@@ -1,0 +1,70 @@
+//! What `/metrics` says, read as strictly as Prometheus reads it.
+
+use std::collections::{BTreeMap, HashSet};
+
+/// Samples by name and labels, and the families they belong to with their types.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    samples: BTreeMap<String, f64>,
+    families: BTreeMap<String, String>,
+}
+
+impl Metrics {
+    /// Reads the text format, version 0.0.4. Every sample must belong to a family that was declared before it, and
+    /// occur once.
+    pub(crate) fn parse(text: &str) -> Result<Metrics, String> {
+        let mut metrics = Metrics::default();
+        let mut helped = HashSet::new();
+        for line in text.lines() {
+            let bad = |why: &str| format!("{why}: {line}");
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let name = rest.split(' ').next().unwrap_or_default();
+                if !helped.insert(name.to_owned()) {
+                    return Err(bad("described twice"));
+                }
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').ok_or_else(|| bad("no type"))?;
+                if metrics.families.insert(name.to_owned(), kind.to_owned()).is_some() {
+                    return Err(bad("declared twice"));
+                }
+            } else if !line.starts_with('#') && !line.is_empty() {
+                let (series, value) = line.rsplit_once(' ').ok_or_else(|| bad("no value"))?;
+                let value = value.parse().map_err(|_| bad("not a number"))?;
+                metrics.family_of(series).ok_or_else(|| bad("not declared"))?;
+                if metrics.samples.insert(sorted(series), value).is_some() {
+                    return Err(bad("sampled twice"));
+                }
+            }
+        }
+        Ok(metrics)
+    }
+
+    /// The type of a family; empty if there is no such family.
+    pub(crate) fn kind(&self, family: &str) -> &str {
+        self.families.get(family).map_or("", String::as_str)
+    }
+
+    /// The value of a series written as in the text, labels in any order; 0 if there is none.
+    pub(crate) fn value(&self, series: &str) -> f64 {
+        self.samples.get(&sorted(series)).copied().unwrap_or(0.0)
+    }
+
+    fn family_of(&self, series: &str) -> Option<&str> {
+        let name = series.split('{').next().unwrap_or_default();
+        let endings = ["_bucket", "_sum", "_count"];
+        let histogram = endings.iter().find_map(|e| name.strip_suffix(e)).filter(|n| self.kind(n) == "histogram");
+        let name = histogram.unwrap_or(name);
+        self.families.get_key_value(name).map(|(name, _)| name.as_str())
+    }
+}
+
+/// A series with its labels in order, so that two spellings of it are one.
+fn sorted(series: &str) -> String {
+    let Some((name, labels)) = series.strip_suffix('}').and_then(|s| s.split_once('{')) else {
+        return series.to_owned();
+    };
+    // No label value of ours has a comma in it.
+    let mut labels: Vec<&str> = labels.split(',').collect();
+    labels.sort_unstable();
+    format!("{name}{{{}}}", labels.join(","))
+}

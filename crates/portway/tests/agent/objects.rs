@@ -1,0 +1,36 @@
+//! Manifests as people write them.
+
+use std::net::IpAddr;
+
+/// A Service with port 80 by TCP. `spec` are further fields, indented by two.
+pub(crate) fn service(name: &str, ip: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: default\nspec:\n  clusterIP: {ip}\n  \
+         ports:\n  - port: 80\n    protocol: TCP\n{}\n",
+        indented(spec)
+    )
+}
+
+/// A slice of a Service, with the family that `addresses` have, on node `node1`.
+pub(crate) fn slice(service: &str, name: &str, addresses: &[IpAddr]) -> String {
+    let family = if addresses.iter().any(IpAddr::is_ipv6) { "IPv6" } else { "IPv4" };
+    let endpoints: String =
+        addresses.iter().map(|ip| format!("- addresses: ['{ip}']\n  nodeName: node1\n")).collect();
+    format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: {name}\n  namespace: default\n  \
+         labels: {{kubernetes.io/service-name: {service}}}\naddressType: {family}\nports:\n- {{name: '', port: 8080, \
+         protocol: TCP}}\n- {{name: udp, port: 8080, protocol: UDP}}\nendpoints:\n{endpoints}"
+    )
+}
+
+/// The Node `node1`. `spec` are its fields, indented by two.
+pub(crate) fn node(addresses: &[IpAddr], spec: &str) -> String {
+    let addresses: String =
+        addresses.iter().map(|ip| format!("  - {{type: InternalIP, address: '{ip}'}}\n")).collect();
+    let spec = indented(spec);
+    format!("apiVersion: v1\nkind: Node\nmetadata:\n  name: node1\nspec:\n{spec}\nstatus:\n  addresses:\n{addresses}")
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}

@@ -1,0 +1,43 @@
+//! Without the right to change rules.
+
+use crate::world::{PORTWAY, World};
+use crate::{Outcome, Test, ensure};
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+pub(crate) const TESTS: &[Test] = &[("an_ordinary_user_is_told_what_it_takes", ordinary_user)];
+
+/// The user and group `nobody`.
+const NOBODY: u32 = 65534;
+
+fn ordinary_user(world: &mut World) -> Outcome {
+    let advice = ["no permission to change nftables rules", "run as root, or with CAP_NET_ADMIN"];
+    let mut proxy = vec!["proxy".to_owned()];
+    proxy.extend(world.flags());
+    for arguments in [proxy, vec!["proxy".into(), "--cleanup".into()], vec!["cleanup".into()]] {
+        let output = world.run(unprivileged(&arguments)?)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure(output.status.code() == Some(1), || format!("{arguments:?}: {}: {said}", output.status))?;
+        ensure(advice.iter().all(|words| said.contains(words)), || format!("{arguments:?}: {said}"))?;
+        let last = said.lines().last().unwrap_or_default();
+        ensure(last.starts_with("portway: "), || format!("the last word is another: {said}"))?;
+    }
+    Ok(())
+}
+
+/// `portway` as somebody who may not. Where this test is itself an ordinary user, as root of a user namespace, it
+/// has only itself to be; a namespace below that one has no rights over the node's network either.
+fn unprivileged(arguments: &[String]) -> std::io::Result<Command> {
+    let map = std::fs::read_to_string("/proc/self/uid_map")?;
+    let mapped = map.split_whitespace().nth(2).and_then(|n| n.parse::<u32>().ok()).is_some_and(|n| n > NOBODY);
+    if !mapped {
+        let mut command = Command::new("unshare");
+        command.args(["--user", PORTWAY]).args(arguments);
+        return Ok(command);
+    }
+    // By its descriptor: the way to the binary may lead through folders that only root may enter.
+    let mut command = Command::new("/proc/self/fd/0");
+    command.arg0("portway").args(arguments).stdin(File::open(PORTWAY)?).uid(NOBODY).gid(NOBODY);
+    Ok(command)
+}
