@@ -17,7 +17,9 @@ pub(crate) fn run(_flags: &Flags) -> anyhow::Result<()> {
 
 pub(crate) fn remove() -> anyhow::Result<()> {
     agent::cleanup().map_err(|errors| {
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let mut lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        // What both families are refused for is said once.
+        lines.dedup();
         anyhow::anyhow!("{}", lines.join("\n"))
     })
 }

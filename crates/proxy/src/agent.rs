@@ -17,7 +17,7 @@ mod planes;
 mod reload;
 mod settings;
 
-use crate::config::{Config, ProxyFlags, diff_live};
+use crate::config::{Config, ProxyFlags, diff_live, keep_started};
 use crate::health::{Health, HealthState, Moment, ServicePorts, StatusPages, listen_addresses};
 use crate::metrics::{Metrics, Traffic};
 use crate::{health, sysctl};
@@ -96,7 +96,8 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     let ports = ServicePorts::new(health.clone());
     let mut agent = Agent {
         cluster: Cluster::new(Identity { node: node.clone(), proxy_name: None }),
-        pace: Pace::new(options.config.sync.min),
+        families: planes.families(),
+        pace: Pace::new(options.config.sync),
         config: options.config,
         node,
         recorder,
@@ -227,6 +228,8 @@ pub fn apply_sysctls(config: &Config) {
 
 struct Agent {
     cluster: Cluster,
+    /// Those that are programmed: an update of another one would wait for ever.
+    families: Vec<Family>,
     config: Config,
     node: String,
     pace: Pace,
@@ -267,7 +270,7 @@ impl Agent {
         self.metrics.endpoint_changes_pending(endpoints as usize);
         self.health.lock().node(self.cluster.node().state);
         if self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
-            for family in Family::ALL {
+            for family in self.families.iter().copied() {
                 self.metrics.sync_queued(family, SystemTime::now());
                 self.health.lock().queued(Moment::now(), family);
             }
@@ -275,6 +278,7 @@ impl Agent {
         for rejected in self.cluster.take_rejections() {
             self.report(&rejected);
         }
+        self.count_rejections();
     }
 
     async fn sync(&mut self, planes: &mut Planes) -> Result<(), AgentError> {
@@ -369,10 +373,15 @@ impl Agent {
         }
     }
 
-    fn count(&self) {
+    /// Objects come to be rejected, and cease to be, without anything to sync.
+    fn count_rejections(&self) {
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
             self.metrics.rejected_now(kind, self.cluster.rejections().filter(|r| r.kind == kind).count());
         }
+    }
+
+    fn count(&self) {
+        self.count_rejections();
         for family in Family::ALL {
             let count = |kind| self.counts.lacking(family, kind);
             self.metrics.no_local_endpoints(family, Traffic::Internal, count(FrontendKind::ClusterIp));
@@ -398,21 +407,12 @@ impl Agent {
         }
         tracing::info!(fields = ?change.applied, "configuration applied");
         // What needs a restart keeps its old value, so that /configz tells what is in force.
-        let old = &self.config;
-        self.config = Config {
-            mode: old.mode,
-            hostname_override: old.hostname_override.clone(),
-            bind_address: old.bind_address,
-            healthz: old.healthz,
-            metrics: old.metrics,
-            client: old.client.clone(),
-            ..new
-        };
+        self.config = keep_started(&self.config, new);
         self.config_sender.send_replace(Arc::new(self.config.clone()));
         self.health.lock().set_timeout(self.config.health_timeout());
         (self.set_verbosity)(self.config.logging.verbosity);
         apply_sysctls(&self.config);
-        self.pace.set_min(self.config.sync.min);
+        self.pace.set_periods(self.config.sync);
         if self.cluster.ready() {
             self.pace.request(Instant::now());
         }

@@ -36,7 +36,7 @@ pub use file::{
     IpvsSection, LoggingSection, NftablesSection, WinkernelSection, parse,
 };
 pub use flags::{ProxyFlags, normalize_args};
-pub use live::{LiveChange, diff_live};
+pub use live::{LiveChange, diff_live, keep_started};
 pub use merge::{IgnoredFlag, WhyIgnored, merge};
 
 /// The only `apiVersion` a configuration file may have.

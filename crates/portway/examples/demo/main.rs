@@ -86,7 +86,9 @@ fn show_elements(stage: &Stage) {
             println!("   {}", line.trim().trim_start_matches("elements = { ").trim_end_matches([' ', '}']));
         }
     }
-    note("VIP, protocol, port → a chain for cluster IPs with three endpoints; VIP, protocol, port, random index → pod");
+    note(
+        "VIP, protocol, port → a chain for cluster IPs with three endpoints; VIP, protocol, port, random index → pod",
+    );
     println!("{}", command(stage.lab.node(1), "nft", &["list", "chain", "ip", "portway", "cluster-ip-3"]));
 }
 

@@ -71,11 +71,14 @@ impl Stage {
         }
         for node in self.lab.nodes() {
             let [v4, v6] = node.ips();
-            self.write(&format!("{}.yaml", node.name()), &format!(
-                "apiVersion: v1\nkind: Node\nmetadata:\n  name: {}\nstatus:\n  addresses:\n  \
+            self.write(
+                &format!("{}.yaml", node.name()),
+                &format!(
+                    "apiVersion: v1\nkind: Node\nmetadata:\n  name: {}\nstatus:\n  addresses:\n  \
                  - {{type: InternalIP, address: \"{v4}\"}}\n  - {{type: InternalIP, address: \"{v6}\"}}\n",
-                node.name()
-            ))?;
+                    node.name()
+                ),
+            )?;
         }
         Ok(())
     }
@@ -96,7 +99,9 @@ impl Stage {
 
     fn write(&self, name: &str, text: &str) -> Result<(), String> {
         let next = self.manifests.join(format!("{name}.next"));
-        std::fs::write(&next, text).and_then(|()| std::fs::rename(&next, self.manifests.join(name))).map_err(|e| e.to_string())
+        std::fs::write(&next, text)
+            .and_then(|()| std::fs::rename(&next, self.manifests.join(name)))
+            .map_err(|e| e.to_string())
     }
 
     pub(crate) fn start_agents(&mut self) -> Result<(), String> {
@@ -177,7 +182,9 @@ pub(crate) fn command(place: &Place, program: &str, arguments: &[&str]) -> Strin
     let output = place.namespace().run(|| Command::new(program).args(arguments).output());
     match output {
         Ok(output) => {
-            for line in [output.stdout, output.stderr].concat().split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
+            for line in
+                [output.stdout, output.stderr].concat().split(|b| *b == b'\n').filter(|l| !l.is_empty())
+            {
                 text += &format!("\n   {}", String::from_utf8_lossy(line));
             }
         }

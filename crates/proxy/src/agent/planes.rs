@@ -54,9 +54,15 @@ impl Planes {
         Ok(Planes { modes, tampering: None })
     }
 
+    /// The families it programs.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        self.modes.iter().map(Dataplane::family).collect()
+    }
+
     /// Brings every family up to date.
     pub(crate) fn sync(&mut self, settings: &Settings, services: Vec<ServiceChange>) -> Vec<Outcome> {
-        let before = self.modes.first_mut().and_then(|m| m.generation().ok());
+        let deaf = self.tampering.is_none();
+        let before = if deaf { self.modes.first_mut().and_then(|m| m.generation().ok()) } else { None };
         let mut by_family: [Vec<_>; 2] = Default::default();
         for change in services {
             let [v4, v6] = change.plans;
@@ -70,7 +76,7 @@ impl Planes {
             let result = mode.sync(settings, std::mem::take(&mut by_family[usize::from(family == Family::V6)]));
             outcomes.push(Outcome { family, took: started.elapsed(), result });
         }
-        if self.tampering.is_none() {
+        if deaf {
             self.listen(before, &outcomes);
         }
         outcomes

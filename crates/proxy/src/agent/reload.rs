@@ -7,6 +7,7 @@ use crate::config::{Config, ConfigError, ProxyFlags, merge, parse};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
+use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_secs(2);
 
@@ -18,20 +19,25 @@ type Stamp = (u64, u64, u64, i64, i64);
 pub(crate) struct ConfigFile {
     flags: ProxyFlags,
     seen: Option<Stamp>,
+    /// When to look next.
+    next: Instant,
 }
 
 impl ConfigFile {
     /// The file that the flags name, if they name one.
     pub(crate) fn new(flags: ProxyFlags) -> ConfigFile {
         let seen = flags.config.as_deref().and_then(stamp);
-        ConfigFile { flags, seen }
+        ConfigFile { flags, seen, next: Instant::now() + INTERVAL }
     }
 
     /// Waits for a change; what it now says, or what is wrong with it.
+    ///
+    /// May be dropped and called again at any time: the wait goes on where it was, however often the loop turns.
     pub(crate) async fn changed(&mut self) -> Result<Config, String> {
         let Some(path) = self.flags.config.clone() else { return std::future::pending().await };
         loop {
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep_until(self.next).await;
+            self.next = Instant::now() + INTERVAL;
             let now = stamp(&path);
             // A file that is gone for a moment is being replaced.
             if now.is_some() && now != self.seen {
@@ -43,7 +49,8 @@ impl ConfigFile {
 
     fn read(&self, path: &Path) -> Result<Config, String> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let all = |errors: Vec<ConfigError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let all =
+            |errors: Vec<ConfigError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let file = parse(&path.display().to_string(), &text).map_err(all)?;
         merge(&self.flags, Some(file)).map(|(config, _)| config).map_err(all)
     }

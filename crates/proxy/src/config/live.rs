@@ -1,6 +1,6 @@
 //! Which changes of the configuration a running proxy can take on, and which need it to start again.
 
-use super::domain::{ClientSettings, Config, Masquerade, SyncPeriods};
+use super::domain::{ClientSettings, Config, Logging, Masquerade, SyncPeriods};
 
 /// What became of a changed configuration: the fields that changed, by what it takes to apply them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +83,27 @@ pub fn diff_live(old: &Config, new: &Config) -> LiveChange {
     LiveChange { applied: changed(&live), needs_restart: changed(&restart) }
 }
 
+/// The new configuration as far as a running proxy can take it on; what needs a restart is as it was started with.
+pub fn keep_started(started: &Config, new: Config) -> Config {
+    let logging = Logging {
+        format: started.logging.format,
+        flush_frequency: started.logging.flush_frequency,
+        ..new.logging
+    };
+    Config {
+        masquerade: Masquerade { all: new.masquerade.all, bit: started.masquerade.bit },
+        local_detection: new.local_detection,
+        node_port_addresses: new.node_port_addresses,
+        sync: new.sync,
+        conntrack: new.conntrack,
+        oom_score_adj: new.oom_score_adj,
+        logging,
+        iptables: new.iptables,
+        ipvs: new.ipvs,
+        ..started.clone()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +145,13 @@ mod tests {
             assert_eq!(
                 (change.applied.as_slice(), change.needs_restart.as_slice()),
                 (applied, restart),
+                "{fields}"
+            );
+            let kept = keep_started(&old, config(fields));
+            let left = diff_live(&kept, &config(fields));
+            assert_eq!(
+                (left.applied.as_slice(), left.needs_restart.as_slice()),
+                (&[][..], restart),
                 "{fields}"
             );
         }

@@ -2,7 +2,8 @@
 //!
 //! [`ServicePorts`] is given the whole set of checks to answer and opens and closes ports to match it. Every path
 //! gets the same answer: 200 if there are local endpoints and the proxy keeps up, else 503. A port that cannot be had
-//! is an error that names the Service, for the log and an Event, and is tried again with growing pauses.
+//! is an error that names the Service, for the log and an Event, and is tried again with growing pauses; on the
+//! other addresses of the node it is served meanwhile.
 
 use super::listen::{DualStack, listen};
 use super::node::{Health, Moment};
@@ -81,6 +82,8 @@ struct Wanted {
 struct Open {
     answer: Arc<Mutex<Wanted>>,
     servers: Vec<Serving>,
+    /// On every address.
+    complete: bool,
 }
 
 #[derive(Debug)]
@@ -88,6 +91,12 @@ struct Refusal {
     service: ServiceName,
     pause: Duration,
     retry_at: Instant,
+}
+
+impl Open {
+    fn new(wanted: Wanted) -> Self {
+        Open { answer: Arc::new(Mutex::new(wanted)), servers: Vec::new(), complete: false }
+    }
 }
 
 impl ServicePorts {
@@ -105,9 +114,9 @@ impl ServicePorts {
         checks: &BTreeMap<ServiceName, HealthCheck>,
     ) -> Vec<PortUnavailable> {
         if self.addresses != addresses {
-            self.close().await;
             self.refused.clear();
             self.addresses = addresses.to_vec();
+            self.leave_addresses().await;
         }
         let mut errors = self.want(checks);
         let gone: Vec<u16> =
@@ -131,7 +140,8 @@ impl ServicePorts {
 
     /// Tries the ports that could not be had and whose pause is over.
     pub fn retry(&mut self, now: Instant) -> Vec<PortUnavailable> {
-        let missing = self.wanted.iter().filter(|(port, _)| !self.open.contains_key(port));
+        let complete = |port: &u16| self.open.get(port).is_some_and(|open| open.complete);
+        let missing = self.wanted.iter().filter(|(port, _)| !complete(port));
         let missing: Vec<(u16, Wanted)> = missing.map(|(port, wanted)| (*port, wanted.clone())).collect();
         let mut errors = Vec::new();
         for (port, wanted) in missing {
@@ -139,10 +149,7 @@ impl ServicePorts {
                 continue;
             }
             match self.open_port(port, &wanted) {
-                Ok(open) => {
-                    self.refused.remove(&port);
-                    self.open.insert(port, open);
-                }
+                Ok(()) => drop(self.refused.remove(&port)),
                 Err(why) => errors.push(self.refuse(now, port, wanted.service, why)),
             }
         }
@@ -179,20 +186,36 @@ impl ServicePorts {
         errors
     }
 
-    fn open_port(&self, port: u16, wanted: &Wanted) -> Result<Open, WhyUnavailable> {
-        let answer = Arc::new(Mutex::new(wanted.clone()));
-        let router = router(Asked { answer: answer.clone(), health: self.health.clone() });
-        let mut servers = Vec::new();
+    /// Opens a port on the addresses where it is not open yet. The first one that refuses is told.
+    fn open_port(&mut self, port: u16, wanted: &Wanted) -> Result<(), WhyUnavailable> {
+        let open = self.open.entry(port).or_insert_with(|| Open::new(wanted.clone()));
+        let router = router(Asked { answer: open.answer.clone(), health: self.health.clone() });
+        let mut outcome = Ok(());
         for ip in &self.addresses {
             let address = SocketAddr::new(*ip, port);
+            if open.servers.iter().any(|server| server.address() == address) {
+                continue;
+            }
             match listen(address, DualStack::No).and_then(|listener| Serving::start(listener, router.clone()))
             {
-                Ok(serving) => servers.push(serving),
+                Ok(serving) => open.servers.push(serving),
                 Err(error) if no_ipv6_here(*ip, &error) => {}
-                Err(source) => return Err(WhyUnavailable::Socket { address, source }),
+                Err(source) => outcome = outcome.and(Err(WhyUnavailable::Socket { address, source })),
             }
         }
-        Ok(Open { answer, servers })
+        open.complete = outcome.is_ok();
+        outcome
+    }
+
+    /// Closes what is open on addresses that are no longer ours to listen on.
+    async fn leave_addresses(&mut self) {
+        for open in self.open.values_mut() {
+            open.complete = false;
+            let left = |server: &mut Serving| !self.addresses.contains(&server.address().ip());
+            for server in open.servers.extract_if(.., left) {
+                server.close().await;
+            }
+        }
     }
 
     fn refuse(

@@ -102,6 +102,25 @@ async fn a_busy_port_is_reported_and_tried_again() {
 }
 
 #[tokio::test]
+async fn an_address_that_refuses_does_not_stop_the_others() {
+    let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
+    // As of a Node that has lost an address and does not know it yet.
+    let lost: IpAddr = [192, 0, 2, 1].into();
+    let wanted = checks([("web", port, 1)]);
+    let errors = ports.sync(now, &[LOCALHOST, lost], &wanted).await;
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].to_string().contains(&format!("192.0.2.1:{port}: ")), "{}", errors[0]);
+    assert_eq!(ask(port, "/").await.expect("an answer").status, 200);
+    assert_eq!(ports.retry(now + FIRST_PAUSE).len(), 1, "what is missing is tried again");
+    // Once the Node knows, nothing is missing, and what was open stays so.
+    let mut stream = TcpStream::connect((LOCALHOST, port)).await.expect("a connection");
+    assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty());
+    assert_eq!(ports.next_retry(), None);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("sent");
+    stream.read_exact(&mut [0; 1]).await.expect("an answer on the connection from before");
+}
+
+#[tokio::test]
 async fn pauses_grow_no_longer_than_a_minute() {
     let ((mut ports, _), mut now) = (ports(), Instant::now());
     let squatter = std::net::TcpListener::bind((LOCALHOST, 0)).expect("a port");
