@@ -5,8 +5,11 @@
 //! skipped by both, so a watched object never exists whole. These values live for one event only: what is kept
 //! is what [`crate::ingest`] makes of them.
 
+#[cfg(test)]
+mod tests;
+
 use prost::Message;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::HashMap;
 
 /// Go writes an empty list as `null`, and people write `ports:` with nothing behind it.
@@ -47,11 +50,17 @@ pub struct ObjectMeta {
 }
 
 /// A timestamp: seconds in protobuf, RFC 3339 text in JSON.
-#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Time {
     /// Seconds since the epoch.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&crate::time::format_rfc3339(self.seconds))
+    }
 }
 
 impl<'de> Deserialize<'de> for Time {

@@ -1,5 +1,8 @@
 //! The cluster as far as this node needs it, and what changed in it.
 
+#[cfg(test)]
+mod tests;
+
 use crate::api::{self, Event, Kind, Object};
 use crate::claims::Claims;
 use crate::ingest::{self, Fault, Port, Service, Slice};
@@ -16,6 +19,7 @@ use std::sync::Arc;
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const CONFLICT: &str = "conflict";
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Who we are.
@@ -84,9 +88,22 @@ struct SliceEntry {
 }
 
 #[derive(Debug)]
+struct CidrEntry {
+    ranges: Vec<IpNet>,
+    generation: u32,
+}
+
+#[derive(Debug)]
 struct Rejection {
     reason: Rejected,
     generation: u32,
+}
+
+impl Rejection {
+    /// Whether somebody else holds what it claims: nothing is wrong with the object itself.
+    fn is_conflict(&self) -> bool {
+        self.reason.class == CONFLICT
+    }
 }
 
 /// Everything this node knows of the cluster.
@@ -96,7 +113,8 @@ pub struct Cluster {
     services: HashMap<ServiceName, Entry>,
     slices: HashMap<Arc<str>, SliceEntry>,
     node: Node,
-    cidrs: BTreeMap<String, Vec<IpNet>>,
+    node_generation: u32,
+    cidrs: BTreeMap<String, CidrEntry>,
     claims: Claims,
     port_names: HashSet<PortName>,
     zone_lists: Vec<Box<[Box<str>]>>,
@@ -153,7 +171,10 @@ impl Cluster {
 
     /// Whether there is anything for [`Cluster::take_changes`] to tell.
     pub fn has_changes(&self) -> bool {
-        !self.started || !self.dirty.is_empty() || self.pending.service_cidrs.is_some() || self.pending.node.is_some()
+        !self.started
+            || !self.dirty.is_empty()
+            || self.pending.service_cidrs.is_some()
+            || self.pending.node.is_some()
     }
 
     /// Marks everything as changed, so that the next [`Cluster::take_changes`] gives all plans.
@@ -183,7 +204,7 @@ impl Cluster {
 
     /// The ranges of cluster IPs.
     pub fn service_cidrs(&self) -> Vec<IpNet> {
-        self.cidrs.values().flatten().copied().collect()
+        self.cidrs.values().flat_map(|e| &e.ranges).copied().collect()
     }
 
     /// How many Services are known.
@@ -199,6 +220,7 @@ impl Cluster {
             Object::EndpointSlice(slice) => self.apply_slice(slice, meta),
             Object::Node(node) => {
                 if meta.name == self.identity.node {
+                    self.node_generation = self.generation[Kind::Node as usize];
                     self.set_node(Node::read(node));
                 }
             }
@@ -212,7 +234,10 @@ impl Cluster {
         let read = if ours { ingest::read_service(object) } else { Ok(None) };
         match read {
             Ok(service) => {
-                self.forgive(Kind::Service, name.as_str());
+                // A fault that was mended may have covered a conflict, which planning finds again.
+                if self.forgive(Kind::Service, name.as_str()) {
+                    self.dirty.insert(name.clone());
+                }
                 self.set_service(&name, service);
             }
             Err(fault) => self.reject(Kind::Service, meta, name.as_str(), fault),
@@ -287,7 +312,10 @@ impl Cluster {
         }
         if let Some((service, slice)) = new {
             let key: Arc<str> = key.into();
-            self.services.entry(service.clone()).or_default().slices.push(key.clone());
+            let slices = &mut self.services.entry(service.clone()).or_default().slices;
+            // In order of name: where two slices contradict each other, who came first must not matter.
+            let at = slices.partition_point(|k| *k < key);
+            slices.insert(at, key.clone());
             self.dirty.insert(service.clone());
             self.slices.insert(key, SliceEntry { service, slice, generation: 0 });
         }
@@ -296,6 +324,10 @@ impl Cluster {
     }
 
     fn apply_cidr(&mut self, object: &api::ServiceCidr, meta: &api::ObjectMeta) {
+        let generation = self.generation[Kind::ServiceCidr as usize];
+        if let Some(entry) = self.cidrs.get_mut(&meta.name) {
+            entry.generation = generation;
+        }
         let mut ranges = Vec::new();
         for (i, text) in object.spec.iter().flat_map(|s| &s.cidrs).enumerate() {
             match text.parse::<IpNet>() {
@@ -308,7 +340,8 @@ impl Cluster {
             }
         }
         self.forgive(Kind::ServiceCidr, &meta.name);
-        if self.cidrs.insert(meta.name.clone(), ranges.clone()) != Some(ranges) {
+        if self.cidrs.get(&meta.name).is_none_or(|e| e.ranges != ranges) {
+            self.cidrs.insert(meta.name.clone(), CidrEntry { ranges, generation });
             self.pending.service_cidrs = Some(self.service_cidrs());
         }
     }
@@ -365,11 +398,21 @@ impl Cluster {
                     self.set_slice(&key, None);
                 }
             }
-            // A node that is not there, and a range that is not listed, is told by Delete or shows in the next
-            // object; both lists are short and their absence changes no Service's plan.
-            Kind::Node | Kind::ServiceCidr => {}
+            Kind::Node => {
+                if self.node.state != NodeState::Missing && self.node_generation != now {
+                    self.set_node(Node { state: NodeState::Missing, ..self.node.clone() });
+                }
+            }
+            Kind::ServiceCidr => {
+                let before = self.cidrs.len();
+                self.cidrs.retain(|_, e| e.generation == now);
+                if self.cidrs.len() != before {
+                    self.pending.service_cidrs = Some(self.service_cidrs());
+                }
+            }
         }
-        self.rejections.retain(|(k, _), r| *k != kind || r.generation == now);
+        // Conflicts are not found in a list, but when plans are made.
+        self.rejections.retain(|(k, _), r| *k != kind || r.generation == now || r.is_conflict());
     }
 
     /// Everything has been listed: decide who holds which address, the older first.
@@ -393,24 +436,25 @@ impl Cluster {
     fn plan(&mut self, name: ServiceName) -> ServiceChange {
         let nothing = |name| ServiceChange { name, plans: [None, None] };
         self.health.remove(&name);
+        let entry = self.services.get(&name);
+        let lost = entry.and_then(|e| self.claims.lost(&name, e.service.as_ref()?));
+        if lost.is_none() {
+            let key = (Kind::Service, name.to_string());
+            if self.rejections.get(&key).is_some_and(Rejection::is_conflict) {
+                self.rejections.remove(&key);
+            }
+        }
         let Some(entry) = self.services.get(&name) else { return nothing(name) };
         let Some(service) = &entry.service else { return nothing(name) };
-        if let Some((field, reason)) = self.claims.lost(&name, service) {
+        if let Some((field, reason)) = lost {
             let meta = api::ObjectMeta {
                 namespace: name.namespace().to_owned(),
                 name: name.name().to_owned(),
                 uid: service.uid.to_string(),
                 ..Default::default()
             };
-            self.reject(Kind::Service, &meta, name.as_str(), Fault::new("conflict", field, reason));
+            self.reject(Kind::Service, &meta, name.as_str(), Fault::new(CONFLICT, field, reason));
             return nothing(name);
-        }
-        if self
-            .rejections
-            .get(&(Kind::Service, name.to_string()))
-            .is_some_and(|r| r.reason.class == "conflict")
-        {
-            self.rejections.remove(&(Kind::Service, name.to_string()));
         }
         let slices: Vec<&Slice> = entry.slices.iter().map(|key| &self.slices[key].slice).collect();
         if let Some(port) = service.health_check {
@@ -484,10 +528,18 @@ impl Cluster {
         }
     }
 
-    fn forgive(&mut self, kind: Kind, key: &str) {
-        if !self.rejections.is_empty() {
-            self.rejections.remove(&(kind, key.to_owned()));
+    /// Takes back what was said of an object, except that somebody else holds what it claims. Whether there was
+    /// anything comes back.
+    fn forgive(&mut self, kind: Kind, key: &str) -> bool {
+        if self.rejections.is_empty() {
+            return false;
         }
+        let key = (kind, key.to_owned());
+        let fault = self.rejections.get(&key).is_some_and(|r| !r.is_conflict());
+        if fault {
+            self.rejections.remove(&key);
+        }
+        fault
     }
 
     /// Forgets a Service of which nothing is left.

@@ -14,7 +14,7 @@ pub(crate) struct Candidate {
 }
 
 /// All endpoints of a Service port, from all of its slices, sorted; where two slices give the same one, that
-/// which is not terminating counts.
+/// which is not terminating counts, and else that of the first slice.
 pub(crate) fn candidates<'s>(
     slices: impl Iterator<Item = &'s Slice>,
     family: Family,
@@ -31,7 +31,7 @@ pub(crate) fn candidates<'s>(
             }));
         }
     }
-    all.sort_unstable_by_key(|c| (c.target, c.flags.terminating(), !c.flags.ready()));
+    all.sort_by_key(|c| (c.target, c.flags.terminating(), !c.flags.ready()));
     all.dedup_by_key(|c| c.target);
     all
 }

@@ -1,4 +1,5 @@
-//! Reading RFC 3339 times, as far as the API server writes them: UTC or with an offset, with or without fractions.
+//! RFC 3339 times: read as far as the API server writes them (UTC or with an offset, with or without fractions),
+//! written as it does.
 
 /// Seconds since the epoch and nanoseconds, or `None` if `text` is not such a time.
 pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
@@ -20,6 +21,14 @@ pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
     }
     let local = days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
     Some((local - offset(zone)?, nanos))
+}
+
+/// Seconds since the epoch as the API server writes them.
+pub fn format_rfc3339(seconds: i64) -> String {
+    let (days, clock) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 fn digits(text: &str, len: usize) -> Option<i64> {
@@ -55,9 +64,22 @@ fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
+/// The date so many days after 1970-01-01: the inverse of [`days_since_epoch`].
+fn date(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    (year, month, day_of_year - (153 * month_from_march + 2) / 5 + 1)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse_rfc3339;
+    use super::{format_rfc3339, parse_rfc3339};
+    use proptest::prelude::*;
 
     #[test]
     fn times_of_the_api_server() {
@@ -74,6 +96,18 @@ mod tests {
             ["", "yesterday", "2024-02-29", "2024-13-01T00:00:00Z", "2024-02-29T12:34:56", "2024-2-9T1:2:3Z"]
         {
             assert_eq!(parse_rfc3339(text), None, "{text}");
+        }
+    }
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(seconds in -62_135_596_800i64..253_402_300_800) {
+            let text = format_rfc3339(seconds);
+            prop_assert_eq!(parse_rfc3339(&text), Some((seconds, 0)), "{}", text);
+        }
+
+        #[test]
+        fn no_text_is_a_panic(text in "[0-9TtZz:.+-]{0,30}|\\PC{0,30}") {
+            parse_rfc3339(&text);
         }
     }
 }

@@ -2,18 +2,31 @@
 
 use crate::diff::Transaction;
 use crate::table::{ChainBody, Name, Table};
-use portway_netlink::nft::object::SET_DYNAMIC;
+use portway_netlink::conntrack::{self, Filter, Flow};
+use portway_netlink::nft::object::{SET_ANONYMOUS, SET_DYNAMIC};
 use portway_netlink::nft::{Batch, Data, Element, Family, Key, Value, list};
+use portway_netlink::route::Rtnetlink;
 use portway_netlink::{Error, Protocol, Result, Socket};
+use std::net::IpAddr;
 
-/// What the mode needs from a kernel. The real one is [`Netlink`]; tests of faults bring their own.
+/// What the mode needs from a kernel. The real one is [`Netlink`]; [`crate::fake::Fake`] stands in for it.
 pub trait Kernel {
     /// Our table as the kernel holds it, normalized; none if there is none.
     fn list(&mut self) -> Result<Option<Table>>;
     /// Does it all or nothing.
     fn commit(&mut self, tx: &Transaction) -> Result<()>;
+    /// Removes the table; false if there is none.
+    fn delete(&mut self) -> Result<bool>;
     /// What a dynamic map remembers; nothing if there is no such map.
     fn remembered(&mut self, map: &Name) -> Result<Vec<(Key, Value)>>;
+    /// The tracked flows that match, and maybe others of the same protocol.
+    fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>>;
+    /// Forgets a flow; false if it had ended.
+    fn delete_flow(&mut self, flow: &Flow) -> Result<bool>;
+    /// The addresses of this machine.
+    fn addresses(&mut self) -> Result<Vec<IpAddr>>;
+    /// The first feature it lacks, and the option that brings it: asked once something was refused.
+    fn lacks(&mut self) -> Option<(&'static str, &'static str)>;
 }
 
 /// A table in this network namespace, through netlink.
@@ -41,17 +54,6 @@ impl Netlink {
     pub fn socket(&mut self) -> &mut Socket {
         &mut self.socket
     }
-
-    /// Removes the table; false if there is none.
-    pub fn delete(&mut self) -> Result<bool> {
-        let mut batch = Batch::new(self.family, &self.table);
-        batch.delete_table();
-        match batch.commit(&mut self.socket) {
-            Ok(_) => Ok(true),
-            Err(e) if e.is_not_found() => Ok(false),
-            Err(e) => Err(e),
-        }
-    }
 }
 
 impl Kernel for Netlink {
@@ -67,11 +69,16 @@ impl Kernel for Netlink {
         for (chain, rules) in list::rules(socket, family, name)? {
             table.chains.entry(chain).or_default().rules = rules;
         }
-        for set in list::sets(socket, family, name)? {
+        // Anonymous sets are parts of somebody's rules, and go with them.
+        for set in list::sets(socket, family, name)?.into_iter().filter(|s| s.flags & SET_ANONYMOUS == 0) {
             table.sets.insert(set.name.clone(), set);
         }
         for set in table.sets.values().filter(|s| s.flags & SET_DYNAMIC == 0) {
-            let elements: Vec<Element> = list::elements(socket, family, name, &set.name)?;
+            let elements: Vec<Element> = match list::elements(socket, family, name, &set.name) {
+                // Longer than any key of ours: a set that somebody else made, and that goes as a whole.
+                Err(Error::Malformed { .. }) => Vec::new(),
+                elements => elements?,
+            };
             table.elements.insert(set.name.clone(), elements);
         }
         table.normalize();
@@ -99,6 +106,16 @@ impl Kernel for Netlink {
         batch.commit(&mut self.socket).map(drop)
     }
 
+    fn delete(&mut self) -> Result<bool> {
+        let mut batch = Batch::new(self.family, &self.table);
+        batch.delete_table();
+        match batch.commit(&mut self.socket) {
+            Ok(_) => Ok(true),
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     fn remembered(&mut self, map: &Name) -> Result<Vec<(Key, Value)>> {
         let found = match list::elements(&mut self.socket, self.family, &self.table, map) {
             Err(e) if e.is_not_found() => return Ok(Vec::new()),
@@ -109,6 +126,22 @@ impl Kernel for Netlink {
             _ => None,
         };
         Ok(found.into_iter().filter_map(pair).collect())
+    }
+
+    fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>> {
+        conntrack::list(&mut self.socket, self.family == Family::Ipv6, filter)
+    }
+
+    fn delete_flow(&mut self, flow: &Flow) -> Result<bool> {
+        conntrack::delete(&mut self.socket, flow)
+    }
+
+    fn addresses(&mut self) -> Result<Vec<IpAddr>> {
+        Ok(Rtnetlink::open()?.addresses()?.into_iter().map(|a| a.net.addr()).collect())
+    }
+
+    fn lacks(&mut self) -> Option<(&'static str, &'static str)> {
+        crate::probe::missing(self.family)
     }
 }
 
@@ -126,7 +159,11 @@ pub(crate) fn forget(kernel: &mut impl Kernel, map: &Name, clients: &[Key]) -> R
 }
 
 /// Turns the kernel's refusal into words about what it lacks, if that is what it is.
-pub fn diagnose(family: Family, error: Error) -> portway_dataplane::Error {
+pub(crate) fn diagnose(
+    family: Family,
+    error: Error,
+    lacks: impl FnOnce() -> Option<(&'static str, &'static str)>,
+) -> portway_dataplane::Error {
     let model = match family {
         Family::Ipv4 => portway_model::Family::V4,
         Family::Ipv6 => portway_model::Family::V6,
@@ -137,7 +174,7 @@ pub fn diagnose(family: Family, error: Error) -> portway_dataplane::Error {
     }
     const LACKING: [i32; 6] = [2, 22, 93, 94, 95, 97];
     if error.errno().is_some_and(|e| LACKING.contains(&e))
-        && let Some((feature, option)) = crate::probe::missing(family)
+        && let Some((feature, option)) = lacks()
     {
         return portway_dataplane::Error::Unsupported {
             feature: feature.to_owned(),

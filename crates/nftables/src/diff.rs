@@ -53,7 +53,8 @@ impl Transaction {
         self.add_rules.insert(name.clone(), body.rules);
     }
 
-    fn replace_rules(&mut self, name: &Name, rules: Vec<Rule>) {
+    /// Replaces a chain's rules.
+    pub(crate) fn replace_rules(&mut self, name: &Name, rules: Vec<Rule>) {
         self.flush_chains.insert(name.clone());
         self.add_rules.insert(name.clone(), rules);
     }
@@ -206,6 +207,13 @@ pub struct Uses {
     chains: BTreeMap<Name, u32>,
     sets: BTreeMap<Name, u32>,
     shared: BTreeMap<SharedKey, u32>,
+}
+
+impl Uses {
+    /// The sets that Services use.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = &Name> {
+        self.sets.keys()
+    }
 }
 
 /// An element of a set that several Services may add the same element to.

@@ -5,77 +5,108 @@
 //! the frontends concerned that do not lead to an endpoint that answers are forgotten; their next packet starts
 //! anew. Those that do are left alone, so a restart disturbs none.
 
+use crate::commit::Kernel;
 use portway_dataplane::NodePortAddresses;
-use portway_model::{PortPlan, Protocol, ServicePlan, Target};
-use portway_netlink::conntrack::{self, Filter, Flow, UDP};
-use portway_netlink::route::Rtnetlink;
-use portway_netlink::{Result, Socket};
-use std::collections::HashMap;
+use portway_model::{PortPlan, Protocol, ServiceName, ServicePlan, Target};
+use portway_netlink::Result;
+use portway_netlink::conntrack::{Filter, Flow, UDP};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-/// What to look at after a change: frontends, and which of their flows may stay.
+/// A frontend's address, none for a node port, and port.
+type At = (Option<IpAddr>, u16);
+
+/// What to look at once the rules are in place. It adds up over changes, for a change that the kernel refused is
+/// made good by a later one, and its flows are to be looked at then.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
-    frontends: HashMap<(Option<IpAddr>, u16), Vec<Target>>,
+    frontends: HashSet<At>,
+    services: HashSet<ServiceName>,
 }
 
 impl Checks {
-    /// Looks at a Service whose plan went from `old` to `new`. Only what differs is looked at.
-    pub(crate) fn change(&mut self, old: Option<&ServicePlan>, new: Option<&ServicePlan>) {
-        let ports = |plan: Option<&ServicePlan>| -> Vec<PortPlan> {
-            let udp = plan.iter().flat_map(|p| p.ports.iter()).filter(|p| p.protocol == Protocol::Udp);
-            udp.cloned().collect()
+    /// Notes a Service whose plan went from `old` to `new`. Only what differs is looked at.
+    pub(crate) fn change(
+        &mut self,
+        name: &ServiceName,
+        old: Option<&ServicePlan>,
+        new: Option<&ServicePlan>,
+    ) {
+        let (before, now) = (udp_ports(old), udp_ports(new));
+        let differs = |these: &[&PortPlan], those: &[&PortPlan]| -> Vec<At> {
+            let changed = these.iter().filter(|p| !those.contains(p));
+            changed.flat_map(|p| p.frontends.iter().map(|f| (f.address, f.port))).collect()
         };
-        let (old, new) = (ports(old), ports(new));
-        for port in old.iter().filter(|p| !new.contains(p)) {
-            for frontend in &port.frontends {
-                self.frontends.entry((frontend.address, frontend.port)).or_default();
-            }
-        }
-        for port in new.iter().filter(|p| !old.contains(p)) {
-            for frontend in &port.frontends {
-                let list = self.frontends.entry((frontend.address, frontend.port)).or_default();
-                list.extend(port.cluster.iter().chain(&port.local).chain(&port.also_serving));
-            }
+        let touched = [differs(&before, &now), differs(&now, &before)].concat();
+        if !touched.is_empty() {
+            self.frontends.extend(touched);
+            self.services.insert(name.clone());
         }
     }
 
-    /// Forgets the flows that may not stay. How many there were comes back.
-    pub(crate) fn run(self, socket: &mut Socket, v6: bool, nodes: &NodePortAddresses) -> Result<usize> {
-        if self.frontends.is_empty() {
-            return Ok(0);
-        }
-        let mut only = self.frontends.keys();
+    /// Whether there is nothing to look at.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frontends.is_empty()
+    }
+
+    /// Forgets the flows that `plans` leave nowhere to go. How many there were comes back.
+    pub(crate) fn run(
+        &self,
+        kernel: &mut impl Kernel,
+        plans: &HashMap<ServiceName, ServicePlan>,
+        nodes: &NodePortAddresses,
+    ) -> Result<usize> {
+        let mut only = self.frontends.iter();
         let destination = match (only.next(), only.next()) {
             (Some((Some(address), port)), None) => Some((*address, *port)),
             _ => None,
         };
-        let has_node_port = self.frontends.keys().any(|(address, _)| address.is_none());
-        let own = if has_node_port { own_addresses()? } else { Vec::new() };
-        let flows = conntrack::list(socket, v6, Filter { protocol: UDP, destination })?;
+        let has_node_port = self.frontends.iter().any(|(address, _)| address.is_none());
+        let own = if has_node_port { kernel.addresses()? } else { Vec::new() };
+        let allowed = Allowed(self.allowed(plans));
         let mut deleted = 0;
-        for flow in flows.iter().filter(|f| self.is_stale(f, |ip| own.contains(&ip) && nodes.contains(ip))) {
-            deleted += usize::from(conntrack::delete(socket, flow)?);
+        for flow in kernel.flows(Filter { protocol: UDP, destination })? {
+            if allowed.is_stale(&flow, |ip| own.contains(&ip) && nodes.contains(ip)) {
+                deleted += usize::from(kernel.delete_flow(&flow)?);
+            }
         }
         Ok(deleted)
     }
 
+    /// Where flows of each frontend may lead now.
+    fn allowed(&self, plans: &HashMap<ServiceName, ServicePlan>) -> HashMap<At, Vec<Target>> {
+        let mut allowed: HashMap<At, Vec<Target>> =
+            self.frontends.iter().map(|at| (*at, Vec::new())).collect();
+        for port in self.services.iter().flat_map(|name| udp_ports(plans.get(name))) {
+            for frontend in &port.frontends {
+                if let Some(list) = allowed.get_mut(&(frontend.address, frontend.port)) {
+                    list.extend(port.cluster.iter().chain(&port.local).chain(&port.also_serving));
+                }
+            }
+        }
+        allowed
+    }
+}
+
+fn udp_ports(plan: Option<&ServicePlan>) -> Vec<&PortPlan> {
+    plan.into_iter().flat_map(|p| p.ports.iter()).filter(|p| p.protocol == Protocol::Udp).collect()
+}
+
+/// Where flows may lead, by frontend.
+struct Allowed(HashMap<At, Vec<Target>>);
+
+impl Allowed {
     fn is_stale(&self, flow: &Flow, at_node: impl Fn(IpAddr) -> bool) -> bool {
         let to = (flow.original.destination, flow.original.destination_port);
         let target = Target { ip: flow.reply.source, port: flow.reply.source_port };
-        match self.frontends.get(&(Some(to.0), to.1)) {
+        match self.0.get(&(Some(to.0), to.1)) {
             Some(targets) => !targets.contains(&target),
             None => {
-                let node_port = self.frontends.get(&(None, to.1));
+                let node_port = self.0.get(&(None, to.1));
                 node_port.is_some_and(|targets| at_node(to.0) && !targets.contains(&target))
             }
         }
     }
-}
-
-/// The addresses of this machine, for telling a node port from somebody else's port with the same number.
-fn own_addresses() -> Result<Vec<IpAddr>> {
-    Ok(Rtnetlink::open()?.addresses()?.into_iter().map(|a| a.net.addr()).collect())
 }
 
 #[cfg(test)]
@@ -102,9 +133,8 @@ mod tests {
     #[test]
     fn only_flows_of_the_frontend_that_miss_its_endpoints_are_stale() {
         let target = Target { ip: "10.1.1.1".parse().unwrap(), port: 5353 };
-        let mut checks = Checks::default();
-        checks.frontends.insert((Some("10.96.0.10".parse().unwrap()), 53), vec![target]);
-        checks.frontends.insert((None, 30053), vec![target]);
+        let vip = (Some("10.96.0.10".parse().unwrap()), 53);
+        let allowed = Allowed([(vip, vec![target]), ((None, 30053), vec![target])].into());
         let node = |ip: IpAddr| ip == "192.168.1.1".parse::<IpAddr>().unwrap();
         let table = [
             ("10.96.0.10:53", "10.1.1.1:5353", false, "leads to an endpoint"),
@@ -116,7 +146,7 @@ mod tests {
             ("8.8.8.8:30053", "8.8.8.8:30053", false, "somebody else's port with our number"),
         ];
         for (to, led_to, stale, why) in table {
-            assert_eq!(checks.is_stale(&flow(to, led_to), node), stale, "{why}");
+            assert_eq!(allowed.is_stale(&flow(to, led_to), node), stale, "{why}");
         }
     }
 }

@@ -36,39 +36,32 @@ pub struct Nftables<K = Netlink> {
     plans: HashMap<ServiceName, ServicePlan>,
     uses: Uses,
     trust: Trust,
+    checks: Checks,
 }
 
 impl Nftables<Netlink> {
     /// For one family, in this thread's network namespace.
     pub fn open(family: portway_model::Family) -> Result<Nftables, Error> {
         let family = nft_family(family);
-        let kernel = Netlink::open(family, crate::TABLE).map_err(|e| diagnose(family, e))?;
+        let kernel = Netlink::open(family, crate::TABLE)
+            .map_err(|e| diagnose(family, e, || crate::probe::missing(family)))?;
         Ok(Nftables::with_kernel(kernel, family))
     }
 
     /// Whether we may change rules here, and the kernel has nf_tables: asks, and changes nothing.
     pub fn check(&mut self) -> Result<(), Error> {
-        let family = self.family;
-        list::tables(self.kernel.socket(), family).map(drop).map_err(|e| diagnose(family, e))
+        let listed = list::tables(self.kernel.socket(), self.family);
+        listed.map(drop).map_err(|e| self.refused(e))
     }
 
     /// The generation of the whole ruleset: every change by anybody raises it by one.
     pub fn generation(&mut self) -> Result<u32, Error> {
-        let family = self.family;
-        list::generation(self.kernel.socket()).map_err(|e| diagnose(family, e))
+        list::generation(self.kernel.socket()).map_err(|e| self.refused(e))
     }
 
     /// The port our changes come from: whoever else changes the table has another.
     pub fn port(&self) -> u32 {
         self.kernel.port()
-    }
-
-    fn forget_flows(&mut self, checks: Checks, report: &mut Report) {
-        let v6 = self.family == Family::Ipv6;
-        match checks.run(self.kernel.socket(), v6, &self.settings.node_ports) {
-            Ok(deleted) => report.flows_deleted = deleted,
-            Err(e) => report.afterthoughts.push(format!("stale UDP flows could not be forgotten: {e}")),
-        }
     }
 }
 
@@ -90,6 +83,7 @@ impl<K: Kernel> Nftables<K> {
             plans: HashMap::new(),
             uses: Uses::default(),
             trust: Trust::Fresh,
+            checks: Checks::default(),
         }
     }
 
@@ -98,6 +92,9 @@ impl<K: Kernel> Nftables<K> {
         let mut table = render::base(&self.names, self.family, &self.settings);
         for plan in self.plans.values() {
             table.merge(render::service(&self.names, self.family, plan));
+        }
+        for (chain, rules) in render::dispatch(&self.names, self.family, table.sets.keys()) {
+            table.chain(&chain, rules);
         }
         table.normalize();
         table
@@ -111,7 +108,6 @@ impl<K: Kernel> Nftables<K> {
     /// Takes over settings and plans, and tells what has to change if all was as we knew it.
     fn absorb(&mut self, settings: &Settings, changes: Vec<(ServiceName, Option<ServicePlan>)>) -> Absorbed {
         let mut draft = Draft::default();
-        let mut checks = Checks::default();
         let mut sticky = Vec::new();
         for (name, mut new) in changes {
             let old = self.plans.remove(&name);
@@ -123,7 +119,7 @@ impl<K: Kernel> Nftables<K> {
                     plan.as_ref().map(|p| render::service(&self.names, self.family, p)).unwrap_or_default()
                 };
                 draft.change(&mut self.uses, &self.names.hairpin, &part(&old), &part(&new));
-                checks.change(old.as_ref(), new.as_ref());
+                self.checks.change(&name, old.as_ref(), new.as_ref());
                 if new.as_ref().is_some_and(|p| p.ports.iter().any(|port| port.affinity.is_some())) {
                     sticky.push(name.clone());
                 }
@@ -133,6 +129,12 @@ impl<K: Kernel> Nftables<K> {
             }
         }
         let mut tx = draft.finish(&self.uses);
+        let mut sets = tx.add_sets.iter().map(|s| &s.name).chain(&tx.delete_sets);
+        if sets.any(|set| render::is_switch(set)) {
+            for (chain, rules) in render::dispatch(&self.names, self.family, self.uses.sets()) {
+                tx.replace_rules(&chain, rules);
+            }
+        }
         if *settings != self.settings {
             let base = |s: &Settings| {
                 let mut table = render::base(&self.names, self.family, s);
@@ -142,13 +144,12 @@ impl<K: Kernel> Nftables<K> {
             diff_base(&base(&self.settings), &base(settings), &mut tx);
             self.settings = settings.clone();
         }
-        Absorbed { tx, checks, sticky }
+        Absorbed { tx, sticky }
     }
 
     /// Lists the kernel, and makes it hold what is wanted.
     fn reconcile(&mut self) -> Result<(Report, Drift), Error> {
-        let family = self.family;
-        let have = self.kernel.list().map_err(|e| diagnose(family, e))?;
+        let have = self.kernel.list().map_err(|e| self.refused(e))?;
         let (tx, drift) = diff(have.as_ref(), self.wanted());
         drop(have);
         self.commit(&tx)?;
@@ -161,10 +162,28 @@ impl<K: Kernel> Nftables<K> {
             && let Err(e) = self.kernel.commit(tx)
         {
             self.trust = Trust::Failed;
-            return Err(diagnose(self.family, e));
+            return Err(self.refused(e));
         }
         self.trust = Trust::Sure;
         Ok(())
+    }
+
+    fn refused(&mut self, error: portway_netlink::Error) -> Error {
+        diagnose(self.family, error, || self.kernel.lacks())
+    }
+
+    /// A UDP flow may only lead to an endpoint that answers. What could not be looked at is looked at next time.
+    fn forget_flows(&mut self, report: &mut Report) {
+        if self.checks.is_empty() {
+            return;
+        }
+        match self.checks.run(&mut self.kernel, &self.plans, &self.settings.node_ports) {
+            Ok(deleted) => {
+                report.flows_deleted = deleted;
+                self.checks = Checks::default();
+            }
+            Err(e) => report.afterthoughts.push(format!("stale UDP flows could not be forgotten: {e}")),
+        }
     }
 
     /// A client may only be remembered at an endpoint that is eligible now.
@@ -187,7 +206,6 @@ impl<K: Kernel> Nftables<K> {
 
 struct Absorbed {
     tx: Transaction,
-    checks: Checks,
     sticky: Vec<ServiceName>,
 }
 
@@ -219,7 +237,7 @@ fn address_of(value: &Value) -> Option<IpAddr> {
     }
 }
 
-impl Dataplane for Nftables<Netlink> {
+impl<K: Kernel> Dataplane for Nftables<K> {
     fn family(&self) -> portway_model::Family {
         match self.family {
             Family::Ipv4 => portway_model::Family::V4,
@@ -235,11 +253,20 @@ impl Dataplane for Nftables<Netlink> {
         let mut repaired = None;
         if matches!(self.trust, Trust::Tampered | Trust::Failed) {
             let tampered = self.trust == Trust::Tampered;
-            let (report, drift) = self.reconcile()?;
-            repaired = Some((report, if tampered { drift } else { Drift::default() }));
+            match self.reconcile() {
+                Ok((report, drift)) => {
+                    repaired = Some((report, if tampered { drift } else { Drift::default() }));
+                }
+                Err(e) => {
+                    // Nobody tells us of these changes again: they are made with the next repair.
+                    self.absorb(settings, changes);
+                    self.trust = Trust::Failed;
+                    return Err(e);
+                }
+            }
         }
         let first = self.trust == Trust::Fresh;
-        let Absorbed { tx, checks, mut sticky } = self.absorb(settings, changes);
+        let Absorbed { tx, mut sticky } = self.absorb(settings, changes);
         let mut report = if first {
             sticky = self.all_sticky();
             self.reconcile()?.0
@@ -256,7 +283,7 @@ impl Dataplane for Nftables<Netlink> {
             sticky = self.all_sticky();
         }
         self.forget_clients(&sticky, &mut report);
-        self.forget_flows(checks, &mut report);
+        self.forget_flows(&mut report);
         Ok(report)
     }
 
@@ -267,14 +294,12 @@ impl Dataplane for Nftables<Netlink> {
     }
 
     fn verify(&mut self) -> Result<Drift, Error> {
-        let family = self.family;
-        let have = self.kernel.list().map_err(|e| diagnose(family, e))?;
+        let have = self.kernel.list().map_err(|e| self.refused(e))?;
         Ok(diff(have.as_ref(), self.wanted()).1)
     }
 
     fn cleanup(&mut self) -> Result<(), Error> {
-        let family = self.family;
         self.trust = Trust::Fresh;
-        self.kernel.delete().map(drop).map_err(|e| diagnose(family, e))
+        self.kernel.delete().map(drop).map_err(|e| self.refused(e))
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn missing(family: Family) -> Option<(&'static str, &'static str)> {
         return Some(("NAT chains in nf_tables", "CONFIG_NFT_NAT (nft_chain_nat)"));
     }
     let tries: [(&str, &str, Rule); 5] = [
-        ("random numbers in nf_tables", "CONFIG_NFT_NUMGEN (nft_numgen)", rules::choose(&names.services, 2)),
+        ("random numbers in nf_tables", "CONFIG_NFT_NUMGEN (nft_numgen)", rules::choose(&names.endpoints, 2)),
         (
             "fib lookups in nf_tables",
             "CONFIG_NFT_FIB_INET (nft_fib)",
@@ -64,7 +64,7 @@ pub(crate) fn missing(family: Family) -> Option<(&'static str, &'static str)> {
         let filter = Hook { kind: ChainKind::Filter, point: HookPoint::Input, priority: 0 };
         let hook = if option.contains("MASQ") { nat } else { filter };
         let fill = |b: &mut Batch| {
-            b.add_set(&rules::choice_map(&names.services, family));
+            b.add_set(&rules::choice_map(&names.endpoints, family));
             b.add_chain(&chain(Some(hook)));
             b.add_rule("probe", &rule);
         };

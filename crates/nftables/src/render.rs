@@ -2,8 +2,10 @@
 
 mod affinity;
 mod base;
+mod dispatch;
 mod service;
 
 pub(crate) use affinity::memories;
 pub use base::base;
+pub(crate) use dispatch::{dispatch, is_switch};
 pub use service::service;

@@ -25,28 +25,32 @@ const SECOND: Register = Register::word(4);
 /// Names of everything constant.
 #[derive(Clone, Debug)]
 pub struct Names {
-    /// VIP, protocol, port → policy chain.
-    pub services: Name,
     /// VIP, protocol, port, index → endpoint.
     pub endpoints: Name,
-    /// For policy Local: VIP, protocol, port → chain for traffic that begins on this node.
-    pub short_cuts: Name,
     /// For policy Local: VIP, protocol, port, index → endpoint anywhere.
     pub short_cut_endpoints: Name,
-    /// Protocol, port → policy chain.
-    pub nodeports: Name,
     /// Protocol, port, index → endpoint.
     pub nodeport_endpoints: Name,
-    /// For policy Local: protocol, port → chain for traffic that begins on this node.
-    pub nodeport_short_cuts: Name,
     /// For policy Local: protocol, port, index → endpoint anywhere.
     pub nodeport_short_cut_endpoints: Name,
-    /// VIP, protocol, port → reject or drop.
-    pub no_endpoints: Name,
-    /// Protocol, port → reject or drop.
-    pub no_nodeport_endpoints: Name,
-    /// VIP, protocol, port → check the source.
-    pub firewall: Name,
+    /// Where clients stick: VIP, protocol, port → the Service port's own chain.
+    pub sticky_services: Name,
+    /// The same for policy Local and traffic that begins on this node.
+    pub sticky_short_cuts: Name,
+    /// Where clients stick: protocol, port → the Service port's own chain.
+    pub sticky_nodeports: Name,
+    /// The same for policy Local and traffic that begins on this node.
+    pub sticky_nodeport_short_cuts: Name,
+    /// VIP, protocol, port that nobody serves.
+    pub refused: Name,
+    /// VIP, protocol, port that nobody serves here.
+    pub dropped: Name,
+    /// Protocol, port that nobody serves.
+    pub refused_nodeports: Name,
+    /// Protocol, port that nobody serves here.
+    pub dropped_nodeports: Name,
+    /// VIP, protocol, port whose sources are checked.
+    pub guarded: Name,
     /// Source, VIP, protocol, port that may pass.
     pub source_ranges: Name,
     /// Endpoint, the same endpoint: traffic that goes back where it came from.
@@ -57,6 +61,14 @@ pub struct Names {
     pub service_cidrs: Name,
     /// Where node ports answer.
     pub nodeport_addresses: Name,
+    /// Chain: which policy chain a VIP leads to.
+    pub services: Name,
+    /// Chain: which policy chain a node port leads to.
+    pub nodeports: Name,
+    /// Chain: where traffic that begins on this node may go instead, by VIP.
+    pub short_cuts: Name,
+    /// Chain: where traffic that begins on this node may go instead, by node port.
+    pub nodeport_short_cuts: Name,
     /// Chain: refuse.
     pub reject: Name,
     /// Chain: masquerade later.
@@ -75,22 +87,28 @@ impl Default for Names {
     fn default() -> Self {
         let n = |text: &str| -> Name { text.into() };
         Names {
-            services: n("services"),
             endpoints: n("endpoints"),
-            short_cuts: n("short-cuts"),
             short_cut_endpoints: n("short-cut-endpoints"),
-            nodeports: n("nodeports"),
             nodeport_endpoints: n("nodeport-endpoints"),
-            nodeport_short_cuts: n("nodeport-short-cuts"),
             nodeport_short_cut_endpoints: n("nodeport-short-cut-endpoints"),
-            no_endpoints: n("no-endpoints"),
-            no_nodeport_endpoints: n("no-nodeport-endpoints"),
-            firewall: n("firewall"),
+            sticky_services: n("sticky-services"),
+            sticky_short_cuts: n("sticky-short-cuts"),
+            sticky_nodeports: n("sticky-nodeports"),
+            sticky_nodeport_short_cuts: n("sticky-nodeport-short-cuts"),
+            refused: n("refused"),
+            dropped: n("dropped"),
+            refused_nodeports: n("refused-nodeports"),
+            dropped_nodeports: n("dropped-nodeports"),
+            guarded: n("guarded"),
             source_ranges: n("source-ranges"),
             hairpin: n("hairpin"),
             cluster_ips: n("cluster-ips"),
             service_cidrs: n("service-cidrs"),
             nodeport_addresses: n("nodeport-addresses"),
+            services: n("services"),
+            nodeports: n("nodeports"),
+            short_cuts: n("short-cuts"),
+            nodeport_short_cuts: n("nodeport-short-cuts"),
             reject: n("send-reject"),
             mark: n("mark-masquerade"),
             mark_unless_pod: n("mark-unless-pod"),
@@ -157,13 +175,38 @@ impl Words {
         Rule { exprs }
     }
 
-    /// `dnat to … . numgen random mod N map @map`, by VIP or by node port.
-    pub fn balance(self, with_address: bool, map: &Name, endpoints: usize) -> Rule {
-        let (mut exprs, index) = self.frontend(with_address);
-        exprs.push(Expr::Random { modulus: endpoints as u32, to: index });
-        exprs.push(Expr::Map { set: map.clone(), key: KEY, to: KEY });
-        exprs.push(self.dnat(KEY, KEY.after(self.family.address_len())));
-        Rule { exprs }
+    /// `… @set verdict`, by VIP or by node port.
+    pub fn frontend_in(self, before: &[Expr], with_address: bool, set: &Name, verdict: Verdict) -> Rule {
+        let mut exprs = before.to_vec();
+        exprs.extend(self.frontend(with_address).0);
+        exprs.push(Expr::Lookup { set: set.clone(), key: KEY });
+        rule(exprs, verdict)
+    }
+
+    /// Sends to one of up to [`capacity`] endpoints, each as likely as any other, by VIP or by node port.
+    ///
+    /// `dnat to … . numgen random mod C map @map`: an index that has no endpoint is no match, and the next rule tries
+    /// again; more than half of the indices have one. The last try is among the first half, where all have. So the rules
+    /// stay the same while the number of endpoints changes within a power of two, and one chain serves all Services
+    /// of about a size.
+    pub fn balance(self, with_address: bool, map: &Name, endpoints: usize) -> Vec<Rule> {
+        const TRIES: usize = 6;
+        let try_among = |modulus: usize| {
+            let (mut exprs, index) = self.frontend(with_address);
+            exprs.push(Expr::Random { modulus: modulus as u32, to: index });
+            exprs.push(Expr::Map { set: map.clone(), key: KEY, to: KEY });
+            exprs.push(self.dnat(KEY, KEY.after(self.family.address_len())));
+            Rule { exprs }
+        };
+        match capacity(endpoints) {
+            // Never fewer than these.
+            exact @ (1 | 2) => vec![try_among(exact)],
+            capacity => {
+                let mut rules = vec![try_among(capacity); TRIES];
+                rules.push(try_among(capacity / 2 + 1));
+                rules
+            }
+        }
     }
 
     fn dnat(self, address: Register, port: Register) -> Expr {
@@ -253,6 +296,11 @@ impl Words {
             Family::Ipv6 => 4,
         }))
     }
+}
+
+/// The number of endpoints a balancing chain is made for: the next power of two.
+pub fn capacity(endpoints: usize) -> usize {
+    endpoints.next_power_of_two()
 }
 
 /// A rule that ends with a verdict.
@@ -499,6 +547,11 @@ fn frontend_parts(with_address: bool) -> &'static [Part] {
 /// A map from frontends to verdicts.
 pub fn verdict_map(name: &Name, family: Family, with_address: bool) -> Set {
     Shape { key: frontend_parts(with_address), value: None, verdict: true, flags: 0 }.build(name, family)
+}
+
+/// A set of frontends.
+pub fn frontend_set(name: &Name, family: Family, with_address: bool) -> Set {
+    Shape { key: frontend_parts(with_address), value: None, verdict: false, flags: 0 }.build(name, family)
 }
 
 /// A map from frontends and an index to endpoints.

@@ -11,10 +11,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Does what the flags say.
 pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
     if let Some(version) = &flags.version {
-        match version.as_str() {
-            "false" => {}
-            "raw" => return Ok(println!("portway {VERSION}")),
-            _ => return Ok(println!("Portway {VERSION}")),
+        let name = if version == "raw" { "portway" } else { "Portway" };
+        if version != "false" {
+            println!("{name} {VERSION}");
+            return Ok(());
         }
     }
     let (config, ignored) = read(&flags)?;

@@ -2,6 +2,8 @@
 
 mod service;
 mod slice;
+#[cfg(test)]
+mod tests;
 
 pub use service::{Port, Service, read_service};
 pub use slice::{Endpoint, Flags, Slice, SlicePort, read_slice};

@@ -110,6 +110,12 @@ impl Batch {
         self.elements(DELSETELEM, 0, "delete elements from", set, elements);
     }
 
+    /// The operations so far, as messages.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+
     /// Does it all, or nothing; tells how many bytes it took.
     pub fn commit(mut self, socket: &mut Socket) -> Result<usize> {
         if self.operations.is_empty() {

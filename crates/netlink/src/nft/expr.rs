@@ -437,7 +437,11 @@ fn lookup(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
 
 fn immediate(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
     Ok(Some(match number(&body, 1, "immediate register")? {
-        0 => Expr::Verdict(Verdict::decode(body.need(2, "verdict")?)?),
+        0 => match Verdict::decode(body.need(2, "verdict")?) {
+            // A verdict we never give, such as `continue`.
+            Err(Malformed::Unknown { .. }) => return Ok(None),
+            verdict => Expr::Verdict(verdict?),
+        },
         to => Expr::Immediate(Register::from_number(to)?, value(&body, 2, "immediate value")?),
     }))
 }

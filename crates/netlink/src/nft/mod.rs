@@ -9,6 +9,8 @@ pub mod expr;
 pub mod list;
 pub mod monitor;
 pub mod object;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use batch::Batch;

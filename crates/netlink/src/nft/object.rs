@@ -260,6 +260,8 @@ pub struct Set {
     pub userdata: Vec<u8>,
 }
 
+/// Set flag: it has no name of its own, and goes with the rule it is written in.
+pub const SET_ANONYMOUS: u32 = 0x1;
 /// Set flag: elements are ranges.
 pub const SET_INTERVAL: u32 = 0x4;
 /// Set flag: it is a map.
@@ -401,7 +403,11 @@ impl Element {
         let key_of = |a: Attr<'_>| Key::copy(a.nested().need(DATA_VALUE, "element key")?.value);
         let body = attr.nested();
         let data = match body.clone().find(2) {
-            Some(a) if a.nested().find(DATA_VERDICT).is_some() => Some(Data::Verdict(Verdict::decode(a)?)),
+            Some(a) if a.nested().find(DATA_VERDICT).is_some() => match Verdict::decode(a) {
+                // A verdict we never give: the element is somebody else's, and is told from ours by having none.
+                Err(Malformed::Unknown { .. }) => None,
+                verdict => Some(Data::Verdict(verdict?)),
+            },
             Some(a) => Some(Data::Value(Value::copy(a.nested().need(DATA_VALUE, "element value")?.value)?)),
             None => None,
         };

@@ -1,9 +1,10 @@
 //! What is there whatever the Services are: hooks, policy, and empty maps.
 
+use super::dispatch::dispatch;
 use crate::rules::{
-    Names, Words, address_pairs, address_ranges, addresses, endpoint_map, flip_mark, goto, input_is,
-    is_local, is_new, is_unmarked, jump, masquerade, octets, protocol_is, rule, set_mark, source_range_set,
-    state, verdict_map,
+    Names, Words, address_pairs, address_ranges, addresses, endpoint_map, flip_mark, frontend_set, goto,
+    input_is, is_local, is_new, is_unmarked, jump, masquerade, octets, protocol_is, rule, set_mark,
+    source_range_set, state, verdict_map,
 };
 use crate::table::{ChainBody, Table};
 use ipnet::IpNet;
@@ -25,6 +26,9 @@ pub fn base(names: &Names, family: Family, settings: &Settings) -> Table {
     sets(&mut table, names, family);
     hooks(&mut table, names, words, settings);
     policy(&mut table, names, words, settings);
+    for (chain, rules) in dispatch(names, family, []) {
+        table.chain(&chain, rules);
+    }
     ranges(&mut table, &names.service_cidrs, &settings.service_cidrs(model_family(family)));
     ranges(
         &mut table,
@@ -42,18 +46,20 @@ fn model_family(family: Family) -> portway_model::Family {
 }
 
 fn sets(table: &mut Table, n: &Names, family: Family) {
-    let all: [Set; 16] = [
-        verdict_map(&n.services, family, true),
+    let all: [Set; 18] = [
         endpoint_map(&n.endpoints, family, true),
-        verdict_map(&n.short_cuts, family, true),
         endpoint_map(&n.short_cut_endpoints, family, true),
-        verdict_map(&n.nodeports, family, false),
         endpoint_map(&n.nodeport_endpoints, family, false),
-        verdict_map(&n.nodeport_short_cuts, family, false),
         endpoint_map(&n.nodeport_short_cut_endpoints, family, false),
-        verdict_map(&n.no_endpoints, family, true),
-        verdict_map(&n.no_nodeport_endpoints, family, false),
-        verdict_map(&n.firewall, family, true),
+        verdict_map(&n.sticky_services, family, true),
+        verdict_map(&n.sticky_short_cuts, family, true),
+        verdict_map(&n.sticky_nodeports, family, false),
+        verdict_map(&n.sticky_nodeport_short_cuts, family, false),
+        frontend_set(&n.refused, family, true),
+        frontend_set(&n.dropped, family, true),
+        frontend_set(&n.refused_nodeports, family, false),
+        frontend_set(&n.dropped_nodeports, family, false),
+        frontend_set(&n.guarded, family, true),
         source_range_set(&n.source_ranges, family),
         address_pairs(&n.hairpin, family),
         addresses(&n.cluster_ips, family),
@@ -69,22 +75,28 @@ fn hooks(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
         let hook = Some(Hook { kind, point, priority });
         table.chains.insert(name.into(), ChainBody { hook, rules });
     };
-    let firewall = || vec![words.frontend_verdict(&is_new(), true, &n.firewall)];
-    hook("filter-prerouting", ChainKind::Filter, HookPoint::Prerouting, DNAT - 10, firewall());
-    hook("filter-output", ChainKind::Filter, HookPoint::Output, DNAT - 10, firewall());
+    let check =
+        || vec![words.frontend_in(&is_new(), true, &n.guarded, Verdict::Goto(n.check_source.clone()))];
+    hook("filter-prerouting", ChainKind::Filter, HookPoint::Prerouting, DNAT - 10, check());
+    hook("filter-output", ChainKind::Filter, HookPoint::Output, DNAT - 10, check());
 
-    let dispatch = "dispatch".into();
-    hook("nat-prerouting", ChainKind::Nat, HookPoint::Prerouting, DNAT, vec![jump(&dispatch)]);
-    hook("nat-output", ChainKind::Nat, HookPoint::Output, DNAT, vec![jump(&dispatch)]);
+    let at_node = at_node_address(n, words, settings);
+    let local = [at_node.clone(), is_local(FibOf::Destination).to_vec()].concat();
+    let dispatch = || vec![jump(&n.services), rule(local.clone(), Verdict::Goto(n.nodeports.clone()))];
+    hook("nat-prerouting", ChainKind::Nat, HookPoint::Prerouting, DNAT, dispatch());
+    hook("nat-output", ChainKind::Nat, HookPoint::Output, DNAT, dispatch());
 
     // What was not translated by now has no endpoint here. The node's own packets are looked at after
     // translation, so that policy Local without a local endpoint does not stop those that take the short cut.
     let refuse = "refuse".into();
     let new_to_refuse = || rule(is_new(), Verdict::Jump("refuse".into()));
-    let nodeport = [is_new().to_vec(), at_node_address(n, words, settings, false)].concat();
+    let reject = || Verdict::Goto(n.reject.clone());
+    let nodeport = [is_new().to_vec(), at_node].concat();
     let input = vec![
-        words.frontend_verdict(&is_new(), true, &n.no_endpoints),
-        words.frontend_verdict(&nodeport, false, &n.no_nodeport_endpoints),
+        words.frontend_in(&is_new(), true, &n.refused, reject()),
+        words.frontend_in(&is_new(), true, &n.dropped, Verdict::Drop),
+        words.frontend_in(&nodeport, false, &n.refused_nodeports, reject()),
+        words.frontend_in(&nodeport, false, &n.dropped_nodeports, Verdict::Drop),
     ];
     hook("filter-input", ChainKind::Filter, HookPoint::Input, DNAT - 10, input);
     let mut forward = Vec::new();
@@ -97,19 +109,12 @@ fn hooks(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
 
     hook("nat-postrouting", ChainKind::Nat, HookPoint::Postrouting, SNAT, postrouting(n, words, settings));
 
-    let nodeports = at_node_address(n, words, settings, true);
-    table.chain(
-        &dispatch,
-        vec![
-            words.frontend_verdict(&[], true, &n.services),
-            words.frontend_verdict(&nodeports, false, &n.nodeports),
-        ],
-    );
     table.chain(
         &refuse,
         vec![
-            words.frontend_verdict(&[], true, &n.no_endpoints),
-            rule(words.destination_in(&n.cluster_ips), Verdict::Goto(n.reject.clone())),
+            words.frontend_in(&[], true, &n.refused, reject()),
+            words.frontend_in(&[], true, &n.dropped, Verdict::Drop),
+            rule(words.destination_in(&n.cluster_ips), reject()),
             rule(words.destination_in(&n.service_cidrs), Verdict::Drop),
         ],
     );
@@ -127,16 +132,12 @@ fn postrouting(n: &Names, words: Words, settings: &Settings) -> Vec<Rule> {
     ]
 }
 
-/// The destination is an address of this node at which node ports answer.
-fn at_node_address(n: &Names, words: Words, settings: &Settings, check_local: bool) -> Vec<Expr> {
-    let mut exprs = match settings.node_ports.ranges(model_family(words.family)) {
+/// The destination is an address at which node ports answer, if it is one of this node's.
+fn at_node_address(n: &Names, words: Words, settings: &Settings) -> Vec<Expr> {
+    match settings.node_ports.ranges(model_family(words.family)) {
         Some(_) => words.destination_in(&n.nodeport_addresses).to_vec(),
         None => words.destination_outside(loopback(words.family)),
-    };
-    if check_local {
-        exprs.extend(is_local(FibOf::Destination));
     }
-    exprs
 }
 
 fn loopback(family: Family) -> IpNet {
@@ -161,14 +162,13 @@ fn policy(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
     }
     table.chain(&n.mark_unless_pod, unless_pod);
 
-    for (chain, with_address, map) in
-        [(&n.short_cut, true, &n.short_cuts), (&n.nodeport_short_cut, false, &n.nodeport_short_cuts)]
+    for (chain, elsewhere) in [(&n.short_cut, &n.short_cuts), (&n.nodeport_short_cut, &n.nodeport_short_cuts)]
     {
         let mut rules: Vec<Rule> =
-            pods.iter().map(|pod| words.frontend_verdict(pod, with_address, map)).collect();
+            pods.iter().map(|pod| rule(pod.clone(), Verdict::Goto(elsewhere.clone()))).collect();
         let own = is_local(FibOf::Source);
         rules.push(rule(own.clone(), Verdict::Jump(n.mark.clone())));
-        rules.push(words.frontend_verdict(&own, with_address, map));
+        rules.push(rule(own, Verdict::Goto(elsewhere.clone())));
         table.chain(chain, rules);
     }
 

@@ -1,10 +1,10 @@
 //! A Service's share of the table.
 
 use super::affinity::{self, Sticky};
-use crate::rules::{Names, Words, frontend_key, goto, jump, octets, target_value};
+use crate::rules::{Names, Words, capacity, frontend_key, frontend_set, goto, jump, octets, target_value};
 use crate::table::{Name, Table};
 use portway_model::{Frontend, FrontendKind, Outcome, PortPlan, ServicePlan, Target, TrafficPolicy};
-use portway_netlink::nft::{Data, Element, Family, Key, Verdict};
+use portway_netlink::nft::{Data, Element, Family, Key, Rule, Verdict};
 use std::net::IpAddr;
 
 /// What a Service adds to the table. Endpoints keep the order the plan gives them.
@@ -24,14 +24,15 @@ struct Port<'a> {
     port: &'a PortPlan,
 }
 
-/// A frontend's maps: VIPs and node ports have the same kind of maps, with and without an address in the key.
+/// A frontend's maps and sets: VIPs and node ports have the same, with and without an address in the key.
 struct Maps<'a> {
     with_address: bool,
-    frontends: &'a Name,
     endpoints: &'a Name,
-    short_cuts: &'a Name,
     short_cut_endpoints: &'a Name,
-    no_endpoints: &'a Name,
+    sticky: &'a Name,
+    sticky_short_cuts: &'a Name,
+    refused: &'a Name,
+    dropped: &'a Name,
     short_cut_chain: &'a Name,
     prefix: &'static str,
 }
@@ -55,22 +56,24 @@ impl Port<'_> {
         if kind == FrontendKind::NodePort {
             Maps {
                 with_address: false,
-                frontends: &n.nodeports,
                 endpoints: &n.nodeport_endpoints,
-                short_cuts: &n.nodeport_short_cuts,
                 short_cut_endpoints: &n.nodeport_short_cut_endpoints,
-                no_endpoints: &n.no_nodeport_endpoints,
+                sticky: &n.sticky_nodeports,
+                sticky_short_cuts: &n.sticky_nodeport_short_cuts,
+                refused: &n.refused_nodeports,
+                dropped: &n.dropped_nodeports,
                 short_cut_chain: &n.nodeport_short_cut,
                 prefix: "nodeport-",
             }
         } else {
             Maps {
                 with_address: true,
-                frontends: &n.services,
                 endpoints: &n.endpoints,
-                short_cuts: &n.short_cuts,
                 short_cut_endpoints: &n.short_cut_endpoints,
-                no_endpoints: &n.no_endpoints,
+                sticky: &n.sticky_services,
+                sticky_short_cuts: &n.sticky_short_cuts,
+                refused: &n.refused,
+                dropped: &n.dropped,
                 short_cut_chain: &n.short_cut,
                 prefix: "",
             }
@@ -80,42 +83,34 @@ impl Port<'_> {
     fn frontend(&self, part: &mut Table, frontend: &Frontend) {
         let maps = self.maps(frontend.kind);
         let key = frontend_key(frontend.address, self.port.protocol, frontend.port);
-        let comment = self.comment();
-        let verdict = |verdict| Element::map(key, Data::Verdict(verdict)).comment(&comment);
+        let member = || Element::key(key).comment(&self.comment());
 
         if frontend.kind == FrontendKind::ClusterIp
             && let Some(ip) = frontend.address
         {
-            part.element(
-                &self.names.cluster_ips,
-                Element::key(Key::new().field(&octets(ip))).comment(self.plan.name.as_str()),
-            );
+            let element = Element::key(Key::new().field(&octets(ip))).comment(self.plan.name.as_str());
+            part.element(&self.names.cluster_ips, element);
         }
         if frontend.kind == FrontendKind::LoadBalancer && !self.port.source_ranges.is_empty() {
-            part.element(&self.names.firewall, verdict(Verdict::Goto(self.names.check_source.clone())));
+            part.element(&self.names.guarded, member());
             self.source_ranges(part, frontend);
         }
         let short_cut = self.port.short_cut(frontend.kind);
         match self.port.outcome(frontend.kind) {
-            Outcome::Reject => {
-                part.element(maps.no_endpoints, verdict(Verdict::Goto(self.names.reject.clone())));
-            }
+            Outcome::Reject => part.element(maps.refused, member()),
             Outcome::Drop => {
-                part.element(maps.no_endpoints, verdict(Verdict::Drop));
+                part.element(maps.dropped, member());
                 if short_cut.is_some() {
-                    let chain = self.policy_chain(part, &maps, frontend.kind, &[]);
-                    part.element(maps.frontends, verdict(Verdict::Goto(chain)));
+                    self.lead(part, &maps, frontend.kind, key, &[]);
                 }
             }
             Outcome::Balance(targets) => {
-                let chain = self.policy_chain(part, &maps, frontend.kind, targets);
-                part.element(maps.frontends, verdict(Verdict::Goto(chain)));
+                self.lead(part, &maps, frontend.kind, key, targets);
                 self.endpoints(part, maps.endpoints, key, targets);
             }
         }
         if let Some(targets) = short_cut {
-            let chain = self.short_cut_chain(part, &maps, targets);
-            part.element(maps.short_cuts, verdict(Verdict::Goto(chain)));
+            self.lead_elsewhere(part, &maps, key, targets);
             self.endpoints(part, maps.short_cut_endpoints, key, targets);
         }
     }
@@ -137,15 +132,9 @@ impl Port<'_> {
         }
     }
 
-    /// The chain that applies a frontend's policy and then balances over `targets`: one for each policy and number
-    /// of endpoints, or the port's own if clients stick.
-    fn policy_chain(
-        &self,
-        part: &mut Table,
-        maps: &Maps<'_>,
-        kind: FrontendKind,
-        targets: &[Target],
-    ) -> Name {
+    /// Leads a frontend to the chain that applies its policy and then balances over `targets`: one for each policy
+    /// and capacity, or the port's own if clients stick.
+    fn lead(&self, part: &mut Table, maps: &Maps<'_>, kind: FrontendKind, key: Key, targets: &[Target]) {
         let n = self.names;
         let local = kind != FrontendKind::ClusterIp && self.port.external == TrafficPolicy::Local;
         let (policy, first) = match kind {
@@ -153,34 +142,43 @@ impl Port<'_> {
             _ if local => ("local", jump(maps.short_cut_chain)),
             _ => ("external", jump(&n.mark)),
         };
+        let prefix = maps.prefix;
+        if self.port.affinity.is_some() && !targets.is_empty() {
+            let sticky = Sticky::name(self.plan, self.port, self.port.policy(kind));
+            let chain: Name = format!("{prefix}{policy}-{sticky}").into();
+            part.chain(&chain, vec![first, goto(&format!("sticky-{sticky}").into())]);
+            return self.stick(part, maps.sticky, key, chain);
+        }
         let mut rules = vec![first];
-        let name: Name = match (self.port.affinity, targets) {
-            (_, []) => format!("{}{policy}-0", maps.prefix).into(),
-            (None, _) => {
-                rules.push(self.words.balance(maps.with_address, maps.endpoints, targets.len()));
-                format!("{}{policy}-{}", maps.prefix, targets.len()).into()
-            }
-            (Some(_), _) => {
-                let sticky = Sticky::name(self.plan, self.port, self.port.policy(kind));
-                rules.push(goto(&format!("sticky-{sticky}").into()));
-                format!("{}{policy}-{sticky}", maps.prefix).into()
-            }
-        };
-        part.chain(&name, rules);
-        name
+        let mut number = 0;
+        if !targets.is_empty() {
+            number = capacity(targets.len());
+            rules.extend(self.words.balance(maps.with_address, maps.endpoints, targets.len()));
+        }
+        self.join(part, maps, format!("{prefix}{policy}-{number}").into(), key, rules);
     }
 
-    /// The chain for traffic that begins on this node, to a frontend with policy Local.
-    fn short_cut_chain(&self, part: &mut Table, maps: &Maps<'_>, targets: &[Target]) -> Name {
+    /// Leads traffic that begins on this node, to a frontend with policy Local, to any endpoint.
+    fn lead_elsewhere(&self, part: &mut Table, maps: &Maps<'_>, key: Key, targets: &[Target]) {
         if self.port.affinity.is_some() {
-            return format!("sticky-{}", Sticky::name(self.plan, self.port, TrafficPolicy::Cluster)).into();
+            let chain = format!("sticky-{}", Sticky::name(self.plan, self.port, TrafficPolicy::Cluster));
+            return self.stick(part, maps.sticky_short_cuts, key, chain.into());
         }
-        let name: Name = format!("{}short-cut-{}", maps.prefix, targets.len()).into();
-        part.chain(
-            &name,
-            vec![self.words.balance(maps.with_address, maps.short_cut_endpoints, targets.len())],
-        );
-        name
+        let name: Name = format!("{}short-cut-{}", maps.prefix, capacity(targets.len())).into();
+        let rules = self.words.balance(maps.with_address, maps.short_cut_endpoints, targets.len());
+        self.join(part, maps, name, key, rules);
+    }
+
+    fn stick(&self, part: &mut Table, map: &Name, key: Key, chain: Name) {
+        let element = Element::map(key, Data::Verdict(Verdict::Goto(chain)));
+        part.element(map, element.comment(&self.comment()));
+    }
+
+    /// Puts a frontend among those that lead to a chain; set and chain have one name.
+    fn join(&self, part: &mut Table, maps: &Maps<'_>, name: Name, key: Key, rules: Vec<Rule>) {
+        part.sets.insert(name.clone(), frontend_set(&name, self.words.family, maps.with_address));
+        part.element(&name, Element::key(key).comment(&self.comment()));
+        part.chain(&name, rules);
     }
 
     fn source_ranges(&self, part: &mut Table, frontend: &Frontend) {

@@ -119,7 +119,7 @@ pub(crate) fn zoo() -> World {
                    "ports": [{"name": "http", "port": 80, "nodePort": 30005}]}),
             json!({}),
         )
-        .endpoints("elsewhere", http.clone(), &[(41, "node2")]);
+        .endpoints("elsewhere", http, &[(41, "node2")]);
     world
         .service(
             "udp",

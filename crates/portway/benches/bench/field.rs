@@ -78,6 +78,7 @@ impl Field {
             format!("--kubeconfig={}", self.kubeconfig.display()),
             "--hostname-override=node1".into(),
             "--cluster-cidr=10.244.0.0/16".into(),
+            "--v=4".into(),
             "--kube-api-qps=1000".into(),
             "--kube-api-burst=1000".into(),
         ];

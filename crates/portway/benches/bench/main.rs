@@ -45,6 +45,9 @@ pub(crate) struct Options {
     /// Where the result goes as JSON
     #[arg(long, default_value = "target/bench.json")]
     json: PathBuf,
+    /// Print what the agent logged
+    #[arg(long)]
+    log: bool,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,

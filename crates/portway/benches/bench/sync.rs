@@ -51,6 +51,9 @@ pub(crate) fn first(options: &Options, bar: &ProgressBar, report: &mut Report) -
     bar.inc(1);
     crate::connections::many_services(options, &field, bar, report)?;
     bar.inc(1);
+    if options.log {
+        bar.suspend(|| println!("{}", agent.log()));
+    }
     Ok(())
 }
 

@@ -87,9 +87,9 @@ fn show_elements(stage: &Stage) {
         }
     }
     note(
-        "VIP, protocol, port → a chain for cluster IPs with three endpoints; VIP, protocol, port, random index → pod",
+        "VIP, protocol, port → a chain for cluster IPs with up to four endpoints; VIP, protocol, port, random index → pod",
     );
-    println!("{}", command(stage.lab.node(1), "nft", &["list", "chain", "ip", "portway", "cluster-ip-3"]));
+    println!("{}", command(stage.lab.node(1), "nft", &["list", "chain", "ip", "portway", "cluster-ip-4"]));
 }
 
 fn wait(probe: impl Fn() -> Outcome, wanted: impl Fn(&Outcome) -> bool) -> Result<Outcome, String> {

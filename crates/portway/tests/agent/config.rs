@@ -48,7 +48,11 @@ const MISTAKES: &[Mistakes] = &[
     ),
     (
         "bindAddress: here\nclusterCIDR: 10.0.0.0/33\nnodePortAddresses:\n- primary\n- 10.0.0.0/8\n",
-        &[(3, "bindAddress: \"here\""), (4, "clusterCIDR: \"10.0.0.0/33\""), (6, "nodePortAddresses[0]: \"primary\"")],
+        &[
+            (3, "bindAddress: \"here\""),
+            (4, "clusterCIDR: \"10.0.0.0/33\""),
+            (6, "nodePortAddresses[0]: \"primary\""),
+        ],
     ),
     ("conntrack: [\n", &[(0, "cannot be read")]),
 ];
@@ -111,7 +115,9 @@ fn ignored_flags(world: &mut World) -> Outcome {
 fn sources(world: &World, masqueraded: bool) -> Outcome {
     let own = world.pod_ips("pod1a");
     let attempt = || {
-        let outcome = Probe::tcp(world.pod("pod1a"), "10.96.0.1:80".parse().map_err(|e| format!("{e}"))?).count(8).run();
+        let outcome = Probe::tcp(world.pod("pod1a"), "10.96.0.1:80".parse().map_err(|e| format!("{e}"))?)
+            .count(8)
+            .run();
         // To itself a pod is masqueraded anyhow.
         let others = outcome.answers.get("pod1b").map(|a| a.sources.clone()).unwrap_or_default();
         let kept = |ip: &IpAddr| own.contains(ip);
@@ -179,7 +185,11 @@ fn needs_restart(world: &mut World) -> Outcome {
                   nftables: {masqueradeBit: 20}\noomScoreAdj: 7\n";
     world.write("config.yaml", &format!("{HEADER}{change}"));
     for field in ["healthzBindAddress", "bindAddress", "featureGates", "nftables.masqueradeBit"] {
-        world.logged(&["WARN", &format!("field=\"{field}\""), "takes effect when portway is started again"])?;
+        world.logged(&[
+            "WARN",
+            &format!("field=\"{field}\""),
+            "takes effect when portway is started again",
+        ])?;
     }
     world.logged(&["configuration applied", "oomScoreAdj"])?;
     // The pages tell what is in force, and so does the table.
@@ -188,7 +198,9 @@ fn needs_restart(world: &mut World) -> Outcome {
     ensure(shown == wanted, || format!("/configz says\n{shown}\nand not\n{wanted}"))?;
     world.web_works()?;
     let rules = world.nft(&["list", "table", "ip", "portway"])?;
-    ensure(rules.contains("0x00004000") && !rules.contains("0x00100000"), || format!("another mark:\n{rules}"))
+    ensure(rules.contains("0x00004000") && !rules.contains("0x00100000"), || {
+        format!("another mark:\n{rules}")
+    })
 }
 
 fn round_trip(world: &mut World) -> Outcome {
@@ -208,7 +220,11 @@ fn round_trip(world: &mut World) -> Outcome {
     ensure(output.status.success(), || stderr(&output))?;
     let [first, second] = [std::fs::read_to_string(first)?, std::fs::read_to_string(second)?];
     ensure(first == second, || format!("{first}\nbecame\n{second}"))?;
-    for line in ["clusterCIDR: 10.244.0.0/16,fd10:244::/32", "  masqueradeAll: true", "  tcpEstablishedTimeout: 1h30m"] {
+    for line in [
+        "clusterCIDR: 10.244.0.0/16,fd10:244::/32",
+        "  masqueradeAll: true",
+        "  tcpEstablishedTimeout: 1h30m",
+    ] {
         ensure(first.contains(line), || format!("no {line:?} in\n{first}"))?;
     }
     let output = proxy(world, &["--write-config-to=/nowhere/config.yaml"])?;
@@ -228,8 +244,15 @@ fn version(world: &mut World) -> Outcome {
 }
 
 fn init_only(world: &mut World) -> Outcome {
+    let setting = "nf_conntrack_tcp_timeout_close_wait";
     let output = proxy(world, &["--init-only"])?;
-    ensure(output.status.code() == Some(0), || format!("{}: {}", output.status, stderr(&output)))?;
+    let said = stderr(&output);
+    ensure(output.status.code() == Some(0), || format!("{}: {said}", output.status))?;
+    let read = || std::fs::read_to_string(format!("/proc/sys/net/netfilter/{setting}"));
+    let seconds = world.node().run(read)?;
+    ensure(seconds.trim() == "3600" || said.contains(setting), || {
+        format!("{setting} is {seconds}, and not a word of why:\n{said}")
+    })?;
     let rules = world.nft(&["list", "ruleset"])?;
     ensure(rules.is_empty(), || format!("it programmed:\n{rules}"))
 }

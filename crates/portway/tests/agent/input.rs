@@ -134,13 +134,16 @@ fn bad_slice(world: &mut World) -> Outcome {
         "endpoints[0].addresses[0]",
         &format!("{v4} is IPv4, but addressType says IPv6"),
     ])?;
-    world.metric("portway_rejected_objects_total{kind=\"EndpointSlice\",reason=\"wrong-family\"}", |n| n == 1.0)?;
+    world.metric("portway_rejected_objects_total{kind=\"EndpointSlice\",reason=\"wrong-family\"}", |n| {
+        n == 1.0
+    })?;
     world.metric("portway_rejected_objects{kind=\"EndpointSlice\"}", |n| n == 1.0)?;
     world.web_works()?;
     // A good slice that turns bad goes on as it was.
     world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &[v4]));
     world.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
-    let broken = objects::slice("web", "web-v4", &world.pod_ips("pod1a")[..1]).replace("port: 8080", "port: 80800");
+    let broken =
+        objects::slice("web", "web-v4", &world.pod_ips("pod1a")[..1]).replace("port: 8080", "port: 80800");
     world.apply("web-v4.yaml", &broken);
     world.logged(&["rejected", "EndpointSlice default/web-v4:", "ports[0].port", "80800 is not a port"])?;
     world.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
@@ -199,7 +202,10 @@ fn broken_file(world: &mut World) -> Outcome {
 
 fn broken_from_the_start(world: &mut World) -> Outcome {
     world.apply("broken.yaml", "kind: Service\n  name: [\n");
-    world.apply("other.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: none-of-our-business}\n");
+    world.apply(
+        "other.yaml",
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: none-of-our-business}\n",
+    );
     world.apply("notes.json", "{\"kind\": \n\"Service\", }");
     world.start(&[])?;
     world.web_works()?;

@@ -35,7 +35,9 @@ fn adopts(world: &mut World) -> Outcome {
     world.start(&[])?;
     let second = first_sync(world)?;
     let nothing = ["full=true", "added=0", "removed=0"];
-    ensure(nothing.iter().all(|word| second.contains(word)), || format!("a restart changed something: {second}"))?;
+    ensure(nothing.iter().all(|word| second.contains(word)), || {
+        format!("a restart changed something: {second}")
+    })?;
     let after = world.nft(&["-a", "list", "ruleset"])?;
     ensure(before == after, || format!("it was\n{before}\nand is\n{after}"))?;
     // It knows what it has taken over.
@@ -53,7 +55,9 @@ fn killed(world: &mut World) -> Outcome {
         churn(world, |world| {
             // In the midst of it, at another moment each turn.
             let syncs = 5 + 7 * turn;
-            world.metric("kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}", |n| n >= f64::from(syncs))?;
+            world.metric("kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}", |n| {
+                n >= f64::from(syncs)
+            })?;
             world.kill()
         })?;
     }
@@ -70,7 +74,9 @@ fn killed(world: &mut World) -> Outcome {
     world.stop()?;
     world.start(&[])?;
     let again = first_sync(world)?;
-    ensure(again.contains("added=0") && again.contains("removed=0"), || format!("it had not converged: {again}"))
+    ensure(again.contains("added=0") && again.contains("removed=0"), || {
+        format!("it had not converged: {again}")
+    })
 }
 
 /// While `meanwhile` happens, endpoints of `web` come and go, and so does a Service.

@@ -52,7 +52,8 @@ impl Metrics {
     fn family_of(&self, series: &str) -> Option<&str> {
         let name = series.split('{').next().unwrap_or_default();
         let endings = ["_bucket", "_sum", "_count"];
-        let histogram = endings.iter().find_map(|e| name.strip_suffix(e)).filter(|n| self.kind(n) == "histogram");
+        let histogram =
+            endings.iter().find_map(|e| name.strip_suffix(e)).filter(|n| self.kind(n) == "histogram");
         let name = histogram.unwrap_or(name);
         self.families.get_key_value(name).map(|(name, _)| name.as_str())
     }

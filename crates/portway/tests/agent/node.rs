@@ -27,9 +27,12 @@ fn ipv4_works(world: &mut World) -> Outcome {
     world.reaches(node_port, &["pod1a", "pod1b"])?;
     world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &world.pod_ips("pod1b")[..1]));
     world.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
-    let healthy = || world.health("/healthz").and_then(|p| if p.status == 200 { Ok(()) } else { Err(format!("{p:?}")) });
+    let healthy = || {
+        world.health("/healthz").and_then(|p| if p.status == 200 { Ok(()) } else { Err(format!("{p:?}")) })
+    };
     eventually(PATIENCE, healthy)?;
-    let failures = world.metrics()?.value("kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}");
+    let failures =
+        world.metrics()?.value("kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}");
     ensure(failures == 0.0, || format!("{failures} failed syncs"))
 }
 

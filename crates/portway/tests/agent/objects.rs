@@ -2,11 +2,14 @@
 
 use std::net::IpAddr;
 
+/// When Services were made, unless it matters.
+pub(crate) const MADE: &str = "2024-01-02T03:04:05Z";
+
 /// A Service with port 80 by TCP. `spec` are further fields, indented by two.
 pub(crate) fn service(name: &str, ip: &str, spec: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: default\nspec:\n  clusterIP: {ip}\n  \
-         ports:\n  - port: 80\n    protocol: TCP\n{}\n",
+        "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: default\n  creationTimestamp: '{MADE}'\n\
+         spec:\n  clusterIP: {ip}\n  ports:\n  - port: 80\n    protocol: TCP\n{}\n",
         indented(spec)
     )
 }
@@ -28,7 +31,9 @@ pub(crate) fn node(addresses: &[IpAddr], spec: &str) -> String {
     let addresses: String =
         addresses.iter().map(|ip| format!("  - {{type: InternalIP, address: '{ip}'}}\n")).collect();
     let spec = indented(spec);
-    format!("apiVersion: v1\nkind: Node\nmetadata:\n  name: node1\nspec:\n{spec}\nstatus:\n  addresses:\n{addresses}")
+    format!(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: node1\nspec:\n{spec}\nstatus:\n  addresses:\n{addresses}"
+    )
 }
 
 fn indented(text: &str) -> String {

@@ -53,7 +53,12 @@ fn busy_health_check(world: &mut World) -> Outcome {
     world.apply("shop.yaml", &objects::service("shop", "10.96.0.60", spec));
     world.apply("shop-slice.yaml", &objects::slice("shop", "shop", &world.pod_ips("pod1a")[..1]));
     world.start(&[])?;
-    world.logged(&["WARN", "health check port 30500 of Service default/shop", &node.to_string(), "in use"])?;
+    world.logged(&[
+        "WARN",
+        "health check port 30500 of Service default/shop",
+        &node.to_string(),
+        "in use",
+    ])?;
     world.reaches("10.96.0.60:80".parse()?, &["pod1a"])?;
     world.web_works()?;
     drop(taken);

@@ -30,7 +30,8 @@ fn ordinary_user(world: &mut World) -> Outcome {
 /// has only itself to be; a namespace below that one has no rights over the node's network either.
 fn unprivileged(arguments: &[String]) -> std::io::Result<Command> {
     let map = std::fs::read_to_string("/proc/self/uid_map")?;
-    let mapped = map.split_whitespace().nth(2).and_then(|n| n.parse::<u32>().ok()).is_some_and(|n| n > NOBODY);
+    let mapped =
+        map.split_whitespace().nth(2).and_then(|n| n.parse::<u32>().ok()).is_some_and(|n| n > NOBODY);
     if !mapped {
         let mut command = Command::new("unshare");
         command.args(["--user", PORTWAY]).args(arguments);

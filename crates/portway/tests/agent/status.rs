@@ -55,19 +55,22 @@ fn leaving(world: &mut World) -> Outcome {
     let here = objects::node(&world.node_ips(), "");
     let doomed = "taints:\n- {key: ToBeDeletedByClusterAutoscaler, value: '1', effect: NoSchedule}";
     let doomed = objects::node(&world.node_ips(), doomed);
-    let deleting = here.replace("  name: node1\n", "  name: node1\n  deletionTimestamp: '2024-01-02T03:04:05Z'\n");
+    let deleting =
+        here.replace("  name: node1\n", "  name: node1\n  deletionTimestamp: '2024-01-02T03:04:05Z'\n");
     eventually(PATIENCE, || expect(world, "/healthz", 200))?;
     for (why, node) in [("tainted", Some(doomed)), ("being deleted", Some(deleting)), ("missing", None)] {
         match node {
             Some(node) => world.apply("node1.yaml", &node),
             None => world.delete("node1.yaml"),
         }
-        let page = eventually(PATIENCE, || expect(world, "/healthz", 503)).map_err(|e| format!("{why}: {e}"))?;
+        let page =
+            eventually(PATIENCE, || expect(world, "/healthz", 503)).map_err(|e| format!("{why}: {e}"))?;
         let body = page.json()?;
         ensure(body["nodeEligible"] == false && body["healthy"] == true, || format!("{why}: {body}"))?;
         expect(world, "/livez", 200).map_err(|e| format!("{why}: {e}"))?;
         world.apply("node1.yaml", &here);
-        eventually(PATIENCE, || expect(world, "/healthz", 200)).map_err(|e| format!("no longer {why}: {e}"))?;
+        eventually(PATIENCE, || expect(world, "/healthz", 200))
+            .map_err(|e| format!("no longer {why}: {e}"))?;
     }
     world.metric("kubeproxy_proxy_healthz_total{code=\"503\"}", |n| n >= 3.0)?;
     world.web_works()
@@ -136,10 +139,11 @@ fn metric_names(world: &mut World) -> Outcome {
         let found = metrics.kind(&format!("kubeproxy_{name}"));
         ensure(found == *kind, || format!("kubeproxy_{name} is {found:?}, not a {kind}"))?;
     }
-    for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_start_time_seconds"] {
+    for name in ["process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds"] {
         ensure(metrics.value(name) > 0.0, || format!("{name} is {}", metrics.value(name)))?;
     }
-    Ok(())
+    let cpu = metrics.kind("process_cpu_seconds_total");
+    ensure(cpu == "counter", || format!("process_cpu_seconds_total is {cpu:?}"))
 }
 
 fn metrics_move(world: &mut World) -> Outcome {
@@ -147,7 +151,9 @@ fn metrics_move(world: &mut World) -> Outcome {
     world.web_works()?;
     let before = world.metrics()?;
     let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
-    ensure(before.value(full) == 1.0, || format!("the first sync is not the full one: {}", before.value(full)))?;
+    ensure(before.value(full) == 1.0, || {
+        format!("the first sync is not the full one: {}", before.value(full))
+    })?;
 
     // One slice changes, as its controller would write it; then one Service that wants endpoints here and has none.
     let slice = objects::slice("web", "web-v4", &world.pod_ips("pod1a")[..1]);
@@ -158,7 +164,8 @@ fn metrics_move(world: &mut World) -> Outcome {
     world.apply("lonely.yaml", &lonely);
     let elsewhere = objects::slice("lonely", "lonely", &world.pod_ips("pod1b")[..1]);
     world.apply("lonely-slice.yaml", &elsewhere.replace("nodeName: node1", "nodeName: node2"));
-    let lacking = "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv4\"}";
+    let lacking =
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv4\"}";
     world.metric(lacking, |n| n == 1.0)?;
 
     let after = world.metrics()?;
@@ -209,7 +216,8 @@ fn expect(world: &World, path: &str, status: u16) -> Result<Page, String> {
 }
 
 fn is_page(page: &Page, content_type: &str) -> Outcome {
-    let right = page.header("content-type") == content_type && page.header("x-content-type-options") == "nosniff";
+    let right =
+        page.header("content-type") == content_type && page.header("x-content-type-options") == "nosniff";
     ensure(right, || format!("other headers than {content_type}, nosniff: {page:?}"))
 }
 

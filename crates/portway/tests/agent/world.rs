@@ -47,7 +47,9 @@ impl World {
         world.apply("node1.yaml", &objects::node(&world.lab.node(1).ips(), ""));
         let ips = "clusterIPs: ['10.96.0.1', 'fd96::1']\ntype: NodePort";
         let web = objects::service("web", "10.96.0.1", ips);
-        world.apply("web.yaml", &web.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30001"));
+        let web = web.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30001");
+        // It was there first, whatever else there will be.
+        world.apply("web.yaml", &web.replace(objects::MADE, "2024-01-01T00:00:00Z"));
         for (i, family) in ["v4", "v6"].into_iter().enumerate() {
             let pods = ["pod1a", "pod1b"].map(|pod| world.lab.pod(pod).ips()[i]);
             let name = format!("web-{family}");
@@ -251,7 +253,8 @@ impl Folder {
     fn new() -> Folder {
         static FOLDERS: AtomicUsize = AtomicUsize::new(1);
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("agent-{}-{number}", std::process::id()));
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("agent-{}-{number}", std::process::id()));
         let made = std::fs::create_dir_all(path.join("manifests"));
         assert!(made.is_ok(), "make {}: {made:?}", path.display());
         Folder(path)

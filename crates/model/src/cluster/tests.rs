@@ -1,0 +1,422 @@
+//! What is there decides, not how it came to be there; and who held an address first.
+
+use super::*;
+use crate::NodeState;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const KINDS: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+
+fn empty() -> Cluster {
+    let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
+    for kind in KINDS {
+        cluster.apply(Event::Init(kind));
+        cluster.apply(Event::InitDone(kind));
+    }
+    cluster
+}
+
+fn object(kind: Kind, value: Value) -> Object {
+    match kind {
+        Kind::Service => Object::Service(serde_json::from_value(value).unwrap()),
+        Kind::EndpointSlice => Object::EndpointSlice(serde_json::from_value(value).unwrap()),
+        Kind::Node => Object::Node(serde_json::from_value(value).unwrap()),
+        Kind::ServiceCidr => Object::ServiceCidr(serde_json::from_value(value).unwrap()),
+    }
+}
+
+fn apply(cluster: &mut Cluster, object: &Object) {
+    cluster.apply(Event::Apply(Box::new(object.clone())));
+}
+
+fn delete(cluster: &mut Cluster, name: &str) {
+    let (kind, namespace, name) = (Kind::Service, "default".to_owned(), name.to_owned());
+    cluster.apply(Event::Delete { kind, namespace, name });
+}
+
+/// Service `name` at 10.96.0.`n`; `spec` adds to it.
+fn service(name: &str, n: u8, spec: Value) -> Object {
+    let mut full = json!({
+        "clusterIP": format!("10.96.0.{n}"), "clusterIPs": [format!("10.96.0.{n}"), format!("fd96::{n}")],
+        "ports": [{"name": "http", "port": 80}],
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        full[key] = value.clone();
+    }
+    object(Kind::Service, json!({"metadata": {"namespace": "default", "name": name}, "spec": full}))
+}
+
+/// Everything a cluster would tell somebody who asks now.
+fn state(cluster: &mut Cluster) -> (Vec<ServiceChange>, Vec<IpNet>, Node, Vec<Rejected>, usize) {
+    cluster.touch_all();
+    let mut plans = cluster.take_changes().services;
+    plans.retain(|c| c.plans != [None, None]);
+    let rejected = cluster.rejections().cloned().collect();
+    (plans, cluster.service_cidrs(), cluster.node().clone(), rejected, cluster.health_checks().len())
+}
+
+fn programmed(cluster: &mut Cluster) -> Vec<String> {
+    state(cluster).0.iter().map(|c| c.name.name().to_owned()).collect()
+}
+
+/// One version of one of a few objects; some are malformed.
+fn version() -> impl Strategy<Value = Object> {
+    let services = (0..4u8, 0..6u8).prop_map(|(n, v)| {
+        let spec = match v {
+            0 => json!({}),
+            1 => json!({"internalTrafficPolicy": "Local", "sessionAffinity": "ClientIP"}),
+            2 => json!({"clusterIP": "None", "clusterIPs": ["None"]}),
+            3 => json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+                        "healthCheckNodePort": 31000 + u32::from(n),
+                        "loadBalancerSourceRanges": ["192.168.0.0/16"]}),
+            4 => json!({"ports": [{"name": "http", "port": 80, "nodePort": 30000 + u32::from(n)},
+                                  {"name": "dns", "port": 53, "protocol": "UDP"}]}),
+            _ => json!({"externalIPs": [format!("198.18.0.{n}")]}),
+        };
+        service(&format!("s{n}"), n + 1, spec)
+    });
+    let endpoint = (1..6u8, 0..4u8, 0..3u8, 0..3u8).prop_map(|(ip, condition, node, hint)| {
+        let conditions = [
+            json!({}),
+            json!({"ready": true, "terminating": true}),
+            json!({"ready": false, "serving": true, "terminating": true}),
+            json!({"ready": false, "serving": false}),
+        ];
+        let hints = [
+            json!({}),
+            json!({"forZones": [{"name": "a"}]}),
+            json!({"forZones": [{"name": "b"}], "forNodes": [{"name": "node1"}]}),
+        ];
+        json!({"addresses": [format!("10.244.0.{ip}")], "conditions": conditions[condition as usize],
+               "nodeName": (["node1", "node2", ""][node as usize]), "hints": hints[hint as usize]})
+    });
+    let slices =
+        (0..6u8, 0..4u8, prop::collection::vec(endpoint, 0..5)).prop_map(|(name, service, endpoints)| {
+            object(
+                Kind::EndpointSlice,
+                json!({
+                    "metadata": {"namespace": "default", "name": format!("slice{name}"),
+                                 "labels": {"kubernetes.io/service-name": format!("s{service}")}},
+                    "addressType": "IPv4", "endpoints": endpoints,
+                    "ports": [{"name": "http", "port": 8080}, {"name": "dns", "protocol": "UDP", "port": 53}],
+                }),
+            )
+        });
+    let nodes = (0..2u8, 0..2u8).prop_map(|(zone, address)| {
+        object(
+            Kind::Node,
+            json!({
+                "metadata": {"name": "node1",
+                             "labels": {"topology.kubernetes.io/zone": (["a", "b"][zone as usize])}},
+                "status": {"addresses": [{"type": "InternalIP", "address": format!("192.168.{address}.1")}]},
+            }),
+        )
+    });
+    let cidrs = (0..2u8, 0..2u8).prop_map(|(name, range)| {
+        let spec = json!({"cidrs": [format!("10.{}.0.0/16", 96 + range)]});
+        object(Kind::ServiceCidr, json!({"metadata": {"name": format!("range{name}")}, "spec": spec}))
+    });
+    prop_oneof![4 => services, 6 => slices, 1 => nodes, 1 => cidrs]
+}
+
+fn key(object: &Object) -> (Kind, String) {
+    (object.kind(), object.metadata().unwrap().name.clone())
+}
+
+/// The last version of each object.
+fn last_versions(all: &[Object]) -> Vec<Object> {
+    let latest: BTreeMap<(Kind, String), Object> = all.iter().map(|o| (key(o), o.clone())).collect();
+    latest.into_values().collect()
+}
+
+proptest! {
+    #[test]
+    fn plans_do_not_depend_on_the_order_of_events(
+        history in prop::collection::vec((version(), any::<bool>()), 0..25),
+        shuffle in any::<u64>(),
+    ) {
+        let mut lived = empty();
+        for (object, look) in &history {
+            apply(&mut lived, object);
+            if *look {
+                lived.take_changes();
+            }
+        }
+        let objects: Vec<Object> = history.into_iter().map(|(o, _)| o).collect();
+        let mut latest = last_versions(&objects);
+        latest.sort_by_cached_key(|o| {
+            let text = format!("{:?}", key(o));
+            text.bytes().fold(shuffle, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+        });
+        let mut fresh = empty();
+        latest.iter().for_each(|o| apply(&mut fresh, o));
+        prop_assert_eq!(state(&mut lived), state(&mut fresh));
+    }
+
+    #[test]
+    fn what_changed_is_told(history in prop::collection::vec(version(), 0..25)) {
+        let mut cluster = empty();
+        let mut told: BTreeMap<ServiceName, ServiceChange> = BTreeMap::new();
+        for object in &history {
+            apply(&mut cluster, object);
+            for change in cluster.take_changes().services {
+                told.insert(change.name.clone(), change);
+            }
+        }
+        told.retain(|_, c| c.plans != [None, None]);
+        prop_assert_eq!(told.into_values().collect::<Vec<_>>(), state(&mut cluster).0);
+    }
+
+    #[test]
+    fn a_relist_equals_a_fresh_start(
+        before in prop::collection::vec(version(), 0..15),
+        after in prop::collection::vec(version(), 0..15),
+    ) {
+        let mut lived = empty();
+        before.iter().for_each(|o| apply(&mut lived, o));
+        lived.take_changes();
+        let latest = last_versions(&after);
+        for kind in KINDS {
+            lived.apply(Event::Init(kind));
+            latest.iter().filter(|o| o.kind() == kind).for_each(|o| apply(&mut lived, o));
+            lived.apply(Event::InitDone(kind));
+        }
+        let mut fresh = empty();
+        latest.iter().for_each(|o| apply(&mut fresh, o));
+        let (mut lived, mut fresh) = (state(&mut lived), state(&mut fresh));
+        if fresh.2.state == NodeState::Missing {
+            // What is known of a node that is gone stays known; only that it is gone counts.
+            prop_assert_eq!(lived.2.state, NodeState::Missing);
+            (lived.2, fresh.2) = Default::default();
+            for change in lived.0.iter_mut().chain(&mut fresh.0) {
+                change.plans = [None, None];
+            }
+        }
+        prop_assert_eq!(lived, fresh);
+    }
+}
+
+#[test]
+fn nothing_is_told_before_everything_was_listed() {
+    let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
+    let web = service("web", 1, json!({}));
+    for (i, kind) in [Kind::Service, Kind::EndpointSlice, Kind::Node].into_iter().enumerate() {
+        assert!(!cluster.ready(), "after {i} lists");
+        assert_eq!(cluster.take_changes(), Changes::default());
+        cluster.apply(Event::Init(kind));
+        if kind == Kind::Service {
+            apply(&mut cluster, &web);
+        }
+        cluster.apply(Event::InitDone(kind));
+    }
+    assert!(cluster.ready());
+    assert_eq!(cluster.take_changes().services.len(), 1);
+    assert!(!cluster.has_changes());
+}
+
+#[test]
+fn of_two_that_claim_an_address_the_first_has_it_and_the_second_takes_over() {
+    let rows: [(&str, Value, Value, &str, &str); 5] = [
+        (
+            "cluster IP",
+            json!({}),
+            json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]}),
+            "spec.clusterIPs[0]",
+            "10.96.0.1 is already held by Service default/first",
+        ),
+        (
+            "node port",
+            json!({"ports": [{"port": 80, "nodePort": 30001}]}),
+            json!({"ports": [{"port": 81, "nodePort": 30001}]}),
+            "spec.ports[0].nodePort",
+            "node port 30001/TCP is already held by Service default/first",
+        ),
+        (
+            "external IP",
+            json!({"externalIPs": ["198.18.0.1"]}),
+            json!({"externalIPs": ["198.18.0.9", "198.18.0.1"]}),
+            "spec.externalIPs[1]",
+            "198.18.0.1 port 80/TCP is already held by Service default/first",
+        ),
+        (
+            "somebody's cluster IP as external IP",
+            json!({}),
+            json!({"externalIPs": ["10.96.0.1"]}),
+            "spec.externalIPs[0]",
+            "10.96.0.1 port 80/TCP is already held by Service default/first",
+        ),
+        (
+            "health check",
+            json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000}),
+            json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000}),
+            "spec.healthCheckNodePort",
+            "node port 31000/TCP is already held by Service default/first",
+        ),
+    ];
+    for (what, first, second, field, reason) in rows {
+        let mut cluster = empty();
+        apply(&mut cluster, &service("first", 1, first));
+        cluster.take_changes();
+        let second = service("second", 2, second);
+        apply(&mut cluster, &second);
+        cluster.take_changes();
+        let told: Vec<(String, String)> =
+            cluster.take_rejections().into_iter().map(|r| (r.field, r.reason)).collect();
+        assert_eq!(told, [(field.to_owned(), reason.to_owned())], "{what}");
+        assert_eq!(programmed(&mut cluster), ["first"], "{what}");
+        delete(&mut cluster, "first");
+        let changed: Vec<_> =
+            cluster.take_changes().services.into_iter().map(|c| (c.name, c.plans[0].is_some())).collect();
+        let name = |n| ServiceName::new("default", n);
+        assert_eq!(changed, [(name("first"), false), (name("second"), true)], "{what}");
+        assert_eq!(
+            (programmed(&mut cluster), cluster.rejections().count()),
+            (vec!["second".to_owned()], 0),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn an_address_that_is_given_up_is_taken_over() {
+    let mut cluster = empty();
+    let external = |ip: &str| json!({"externalIPs": [ip]});
+    apply(&mut cluster, &service("first", 1, external("198.18.0.1")));
+    apply(&mut cluster, &service("second", 2, external("198.18.0.1")));
+    apply(&mut cluster, &service("third", 3, external("198.18.0.1")));
+    assert_eq!(programmed(&mut cluster), ["first"]);
+    apply(&mut cluster, &service("first", 1, external("198.18.0.2")));
+    assert_eq!(programmed(&mut cluster), ["first", "second"]);
+    delete(&mut cluster, "second");
+    assert_eq!(programmed(&mut cluster), ["first", "third"]);
+}
+
+#[test]
+fn different_protocols_and_ports_are_no_conflict() {
+    let mut cluster = empty();
+    let at = |protocol: &str, port: u16| {
+        json!({"externalIPs": ["198.18.0.1"],
+        "ports": [{"port": port, "protocol": protocol, "nodePort": 30001}]})
+    };
+    apply(&mut cluster, &service("udp", 1, at("UDP", 53)));
+    apply(&mut cluster, &service("tcp", 2, at("TCP", 53)));
+    assert_eq!(programmed(&mut cluster), ["tcp", "udp"]);
+}
+
+#[test]
+fn at_the_start_the_older_has_it() {
+    let mut cluster = empty();
+    for (name, n, created) in [("young", 1, "2025-01-02T00:00:00Z"), ("old", 2, "2025-01-01T00:00:00Z")] {
+        let Object::Service(mut object) = service(name, n, json!({"externalIPs": ["198.18.0.1"]})) else {
+            return;
+        };
+        let meta = object.metadata.as_mut().unwrap();
+        meta.creation_timestamp = Some(serde_json::from_value(json!(created)).unwrap());
+        apply(&mut cluster, &Object::Service(object));
+    }
+    assert_eq!(programmed(&mut cluster), ["old"]);
+}
+
+#[test]
+fn a_conflict_stands_until_it_is_over() {
+    let mut cluster = empty();
+    let second = service("second", 2, json!({"externalIPs": ["10.96.0.1"]}));
+    apply(&mut cluster, &service("first", 1, json!({})));
+    apply(&mut cluster, &second);
+    cluster.take_changes();
+    let standing = |c: &Cluster| c.rejections().map(|r| r.class).collect::<Vec<_>>();
+    assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 1));
+    // The same again, as after a change of its labels: nothing new to tell, and nothing forgiven.
+    apply(&mut cluster, &second);
+    cluster.take_changes();
+    assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 0));
+    // And the same in a list.
+    cluster.apply(Event::Init(Kind::Service));
+    apply(&mut cluster, &service("first", 1, json!({})));
+    apply(&mut cluster, &second);
+    cluster.apply(Event::InitDone(Kind::Service));
+    cluster.take_changes();
+    assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 0));
+    // A fault on top of it, mended.
+    apply(&mut cluster, &service("second", 2, json!({"externalIPs": ["nonsense"]})));
+    assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["bad-address"], 1));
+    apply(&mut cluster, &second);
+    cluster.take_changes();
+    assert_eq!(standing(&cluster), ["conflict"]);
+    // It withdraws.
+    apply(&mut cluster, &service("second", 2, json!({"clusterIP": "None", "clusterIPs": ["None"]})));
+    cluster.take_changes();
+    assert_eq!(standing(&cluster), [""; 0]);
+}
+
+#[test]
+fn a_list_without_this_node_says_it_is_gone() {
+    let mut cluster = empty();
+    assert_eq!(cluster.node().state, NodeState::Missing);
+    let node = |name: &str| object(Kind::Node, json!({"metadata": {"name": name}}));
+    apply(&mut cluster, &node("node1"));
+    assert_eq!(cluster.node().state, NodeState::Present);
+    cluster.take_changes();
+    cluster.apply(Event::Init(Kind::Node));
+    apply(&mut cluster, &node("node2"));
+    cluster.apply(Event::InitDone(Kind::Node));
+    assert_eq!(cluster.take_changes().node.map(|n| n.state), Some(NodeState::Missing));
+}
+
+#[test]
+fn services_of_other_proxies_are_theirs() {
+    let labelled = |proxy: &str| {
+        let Object::Service(mut object) = service("web", 1, json!({})) else { panic!() };
+        let labels = &mut object.metadata.as_mut().unwrap().labels;
+        labels.insert(PROXY_NAME.to_owned(), proxy.to_owned());
+        Object::Service(object)
+    };
+    let mut cluster = empty();
+    apply(&mut cluster, &labelled("other"));
+    assert_eq!(programmed(&mut cluster), [""; 0]);
+    apply(&mut cluster, &service("web", 1, json!({})));
+    assert_eq!(programmed(&mut cluster), ["web"]);
+    apply(&mut cluster, &labelled("other"));
+    assert_eq!(programmed(&mut cluster), [""; 0]);
+    cluster.identity.proxy_name = Some("other".into());
+    apply(&mut cluster, &labelled("other"));
+    assert_eq!(programmed(&mut cluster), ["web"]);
+}
+
+#[test]
+fn of_one_endpoint_in_two_slices_the_one_that_stays_counts() {
+    let slice = |name: &str, conditions: Value| {
+        object(
+            Kind::EndpointSlice,
+            json!({
+                "metadata": {"namespace": "default", "name": name,
+                             "labels": {"kubernetes.io/service-name": "web"}},
+                "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}],
+                "endpoints": [{"addresses": ["10.244.0.1"], "conditions": conditions}],
+            }),
+        )
+    };
+    let leaving = json!({"ready": false, "serving": false, "terminating": true});
+    for (first, second) in [(json!({}), leaving.clone()), (leaving, json!({}))] {
+        let mut cluster = empty();
+        apply(&mut cluster, &service("web", 1, json!({})));
+        apply(&mut cluster, &slice("a", first));
+        apply(&mut cluster, &slice("b", second));
+        let plan = cluster.take_changes().services[0].plans[0].clone().unwrap();
+        assert_eq!(plan.ports[0].cluster.len(), 1);
+    }
+}
+
+#[test]
+fn a_range_of_everything_is_no_limit_in_its_family() {
+    let ranges = |list: &[&str]| {
+        let mut cluster = empty();
+        apply(&mut cluster, &service("web", 1, json!({"loadBalancerSourceRanges": list})));
+        let plans = cluster.take_changes().services.remove(0).plans;
+        plans.map(|p| p.unwrap().ports[0].source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(ranges(&["192.0.2.0/24", "0.0.0.0/0", "2001:db8::/32"]), [vec![], vec!["2001:db8::/32"]]);
+    // A range within another says nothing new; host bits do not matter.
+    let nested = ["192.0.2.7/24", " 192.0.2.0/25", "192.0.2.0/24", "198.51.100.0/24"];
+    assert_eq!(ranges(&nested), [vec!["192.0.2.0/24", "198.51.100.0/24"], vec![]]);
+}

@@ -1,0 +1,322 @@
+//! The register machine that runs rules (`nft_do_chain` in net/netfilter/nf_tables_core.c).
+
+use super::packet::Walker;
+use super::trace::{Step, comment};
+use super::{Host, sets};
+use crate::table::{Name, Table};
+use portway_model::Target;
+use portway_netlink::nft::expr::{CT_STATE_NEW, CtKey, FIB_LOCAL, FibOf, MetaKey};
+use portway_netlink::nft::{Data, Element, Expr, Key, Register, Rule, Value, Verdict};
+use std::net::IpAddr;
+
+/// `fib … type`: an address of another machine.
+const FIB_UNICAST: u32 = 1;
+/// `fib … type`: a group's address.
+const FIB_MULTICAST: u32 = 5;
+/// Conntrack's status bits `IPS_SRC_NAT` and `IPS_DST_NAT`.
+const STATUS_SRC_NAT: u32 = 1 << 4;
+const STATUS_DST_NAT: u32 = 1 << 5;
+/// How deep jumps may nest (`NFT_JUMP_STACK_SIZE`).
+const STACK: usize = 16;
+/// The kernel refuses chains that go round in circles; this only keeps us from following them.
+const HOPS: usize = 1024;
+
+/// How a base chain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Accept,
+    Drop,
+    Reject,
+}
+
+/// A random number that was drawn.
+#[derive(Clone, Copy, Debug, Default)]
+struct Draw {
+    number: u32,
+    modulus: u32,
+    /// It, or a smaller one in its place, led its rule nowhere.
+    missed: bool,
+}
+
+/// The random numbers of one path.
+///
+/// A number that leads its rule nowhere leaves the packet as it was, so what comes after is the same for all such
+/// numbers: it is followed for the first of them, and the others are abandoned. That keeps the number of paths
+/// proportional to the numbers, where rules try again and again.
+#[derive(Debug, Default)]
+pub(super) struct Draws {
+    planned: Vec<Draw>,
+    made: Vec<Draw>,
+    /// This path is like one that was followed before.
+    pub(super) abandoned: bool,
+}
+
+impl Draws {
+    fn draw(&mut self, modulus: u32) -> u32 {
+        let plan = self.planned.get(self.made.len()).copied().unwrap_or_default();
+        self.made.push(Draw { modulus, ..plan });
+        plan.number
+    }
+
+    /// The rule in which the numbers from `first` on were drawn does not concern the packet.
+    fn missed(&mut self, first: usize) {
+        if let Some(last) = self.made[first..].last_mut() {
+            self.abandoned |= last.missed;
+            last.missed = true;
+        }
+    }
+
+    /// The next combination after the one that was drawn, if there is one.
+    pub(super) fn next(mut self) -> Option<Draws> {
+        while let Some(last) = self.made.pop() {
+            if last.number + 1 < last.modulus {
+                self.made.push(Draw { number: last.number + 1, ..last });
+                return Some(Draws { planned: self.made, ..Draws::default() });
+            }
+        }
+        None
+    }
+}
+
+/// What an expression does to the rule it is in.
+enum Flow {
+    /// The next expression.
+    Continue,
+    /// The rule does not concern this packet.
+    Break,
+    /// A verdict.
+    Verdict(Verdict),
+    /// Accepted, dropped or refused for this base chain.
+    End(End),
+}
+
+/// The machine, with a packet in it.
+pub(super) struct Machine<'t> {
+    pub(super) table: &'t Table,
+    host: &'t Host,
+    pub(super) walker: Walker,
+    pub(super) draws: Draws,
+    pub(super) steps: Vec<Step>,
+    registers: [u8; 64],
+}
+
+impl<'t> Machine<'t> {
+    pub(super) fn new(table: &'t Table, host: &'t Host, walker: Walker, draws: Draws) -> Machine<'t> {
+        Machine { table, host, walker, draws, steps: Vec::new(), registers: [0; 64] }
+    }
+
+    /// Runs a base chain to its end. Its policy is to accept.
+    pub(super) fn run(&mut self, base: &Name) -> End {
+        let mut stack: Vec<(Name, usize)> = Vec::new();
+        let (mut chain, mut at) = (base.clone(), 0);
+        self.registers = [0; 64];
+        for _ in 0..HOPS {
+            let flow = self.rules(&chain, &mut at);
+            let back = match flow {
+                Flow::End(end) => return end,
+                Flow::Verdict(Verdict::Accept) => return End::Accept,
+                Flow::Verdict(Verdict::Drop) => return End::Drop,
+                Flow::Verdict(Verdict::Jump(_)) if stack.len() == STACK => return End::Drop,
+                Flow::Verdict(Verdict::Jump(to)) => {
+                    stack.push((std::mem::replace(&mut chain, to), at));
+                    None
+                }
+                Flow::Verdict(Verdict::Goto(to)) => {
+                    chain = to;
+                    None
+                }
+                Flow::Verdict(Verdict::Return) | Flow::Continue | Flow::Break => Some(stack.pop()),
+            };
+            match back {
+                None => at = 0,
+                Some(Some(frame)) => (chain, at) = frame,
+                Some(None) => return End::Accept,
+            }
+        }
+        End::Drop
+    }
+
+    /// Runs the rules of a chain from `at` until one gives a verdict; `at` is then behind it.
+    fn rules(&mut self, chain: &Name, at: &mut usize) -> Flow {
+        let table = self.table;
+        let rules: &[Rule] = table.chains.get(chain).map_or(&[], |c| &c.rules);
+        while let Some(rule) = rules.get(*at) {
+            let step = Step::Rule { chain: chain.clone(), index: *at };
+            *at += 1;
+            match self.rule(rule, step) {
+                Flow::Continue | Flow::Break => {}
+                verdict => return verdict,
+            }
+        }
+        Flow::Continue
+    }
+
+    /// Runs one rule. Of one that does not concern the packet no step stays.
+    fn rule(&mut self, rule: &Rule, step: Step) -> Flow {
+        let before = self.steps.len();
+        let drawn = self.draws.made.len();
+        self.steps.push(step);
+        for expr in &rule.exprs {
+            match self.expr(expr) {
+                Some(Flow::Continue) => {}
+                None | Some(Flow::Break) => {
+                    self.steps.truncate(before);
+                    self.draws.missed(drawn);
+                    return if self.draws.abandoned { Flow::End(End::Drop) } else { Flow::Break };
+                }
+                Some(verdict) => return verdict,
+            }
+        }
+        Flow::Continue
+    }
+
+    /// Runs one expression; none if what it wants to read is not there, which ends the rule too.
+    fn expr(&mut self, expr: &Expr) -> Option<Flow> {
+        match expr {
+            Expr::Meta(key, to) => {
+                let value = self.meta(*key)?;
+                self.store(*to, &value);
+            }
+            Expr::MetaSet(MetaKey::Mark, from) => self.walker.mark = self.number(*from),
+            Expr::MetaSet(..) | Expr::Foreign(_) => return None,
+            Expr::Payload { base, offset, len, to } => {
+                let value = self.walker.payload(*base, *offset, *len)?;
+                self.store(*to, &value);
+            }
+            Expr::Compare { equal, register, value } => {
+                return Some(when((self.load(*register, value.len()) == value) == *equal));
+            }
+            Expr::Bitwise { register, mask, xor } => {
+                let old = self.load(*register, mask.len()).to_vec();
+                let new: Vec<u8> = old.iter().zip(mask).zip(xor).map(|((o, m), x)| (o & m) ^ x).collect();
+                self.store(*register, &new);
+            }
+            Expr::Lookup { set, key } => drop(self.find(set, *key)?),
+            Expr::Map { set, key, to } => match self.find(set, *key)?.data.as_ref()? {
+                Data::Value(value) => self.store(*to, value.as_slice()),
+                Data::Verdict(_) => return None,
+            },
+            Expr::VerdictMap { set, key } => match self.find(set, *key)?.data.as_ref()? {
+                Data::Verdict(verdict) => return Some(Flow::Verdict(verdict.clone())),
+                Data::Value(_) => return None,
+            },
+            Expr::Immediate(to, value) => self.store(*to, value),
+            Expr::Verdict(verdict) => return Some(Flow::Verdict(verdict.clone())),
+            Expr::Dnat { address, port, .. } => return self.translate(*address, *port),
+            Expr::Masquerade { .. } => {
+                self.walker.masqueraded = true;
+                self.steps.push(Step::Masqueraded);
+                return Some(Flow::End(End::Accept));
+            }
+            Expr::Reject(_) => return Some(Flow::End(End::Reject)),
+            Expr::Ct(key, to) => {
+                let value = self.conntrack(*key);
+                self.store(*to, &value.to_ne_bytes());
+            }
+            Expr::FibType(of, to) => {
+                let kind = self.fib(*of);
+                self.store(*to, &kind.to_ne_bytes());
+            }
+            Expr::Random { modulus, to } => {
+                let number = self.draws.draw(*modulus);
+                self.steps.push(Step::Chosen { number, of: *modulus });
+                self.store(*to, &number.to_ne_bytes());
+            }
+            Expr::Update { set, key, value } => self.remember(set, *key, *value)?,
+        }
+        Some(Flow::Continue)
+    }
+
+    fn meta(&self, key: MetaKey) -> Option<Vec<u8>> {
+        Some(match key {
+            MetaKey::Mark => self.walker.mark.to_ne_bytes().to_vec(),
+            MetaKey::Protocol => vec![self.walker.protocol.number()],
+            MetaKey::InputName => {
+                let mut name = self.walker.input.as_ref()?.as_bytes().to_vec();
+                name.resize(16, 0);
+                name
+            }
+        })
+    }
+
+    fn conntrack(&self, key: CtKey) -> u32 {
+        let bit = |condition, bit| if condition { bit } else { 0 };
+        match key {
+            CtKey::State => CT_STATE_NEW,
+            CtKey::Status => {
+                bit(self.walker.masqueraded, STATUS_SRC_NAT) | bit(self.walker.translated, STATUS_DST_NAT)
+            }
+        }
+    }
+
+    fn fib(&self, of: FibOf) -> u32 {
+        let address = match of {
+            FibOf::Source => self.walker.source,
+            FibOf::Destination => self.walker.destination,
+        };
+        match address {
+            a if self.host.owns(a) => FIB_LOCAL,
+            a if a.is_multicast() => FIB_MULTICAST,
+            _ => FIB_UNICAST,
+        }
+    }
+
+    fn find(&mut self, set: &Name, key: Register) -> Option<&'t Element> {
+        let table = self.table;
+        let shape = table.sets.get(set)?;
+        let found = sets::find(table, shape, self.load(key, shape.key_len as usize))?;
+        self.steps.push(Step::Found {
+            set: set.clone(),
+            comment: comment(found),
+            verdict: match &found.data {
+                Some(Data::Verdict(verdict)) => Some(verdict.clone()),
+                _ => None,
+            },
+        });
+        Some(found)
+    }
+
+    fn remember(&mut self, set: &Name, key: Register, value: Register) -> Option<()> {
+        let shape = self.table.sets.get(set)?;
+        let client = Key::copy(self.load(key, shape.key_len as usize)).ok()?;
+        let value = Value::copy(self.load(value, shape.value?.1 as usize)).ok()?;
+        self.steps.push(Step::Remembered { map: set.clone(), client, value });
+        Some(())
+    }
+
+    fn translate(&mut self, address: Register, port: Register) -> Option<Flow> {
+        let ip: IpAddr = match self.walker.destination {
+            IpAddr::V4(_) => <[u8; 4]>::try_from(self.load(address, 4)).ok()?.into(),
+            IpAddr::V6(_) => <[u8; 16]>::try_from(self.load(address, 16)).ok()?.into(),
+        };
+        let port = u16::from_be_bytes(<[u8; 2]>::try_from(self.load(port, 2)).ok()?);
+        let target = Target { ip, port };
+        self.walker.translate(target);
+        self.steps.push(Step::Translated(target));
+        Some(Flow::End(End::Accept))
+    }
+
+    /// `len` bytes from a register on.
+    fn load(&self, from: Register, len: usize) -> &[u8] {
+        let start = from.index() * 4;
+        self.registers.get(start..start + len).unwrap_or_default()
+    }
+
+    /// Fills whole words: what is behind the value in its last word becomes zero.
+    fn store(&mut self, to: Register, value: &[u8]) {
+        let start = to.index() * 4;
+        let words = value.len().next_multiple_of(4);
+        if let Some(room) = self.registers.get_mut(start..start + words) {
+            room.fill(0);
+            room[..value.len()].copy_from_slice(value);
+        }
+    }
+
+    fn number(&self, from: Register) -> u32 {
+        <[u8; 4]>::try_from(self.load(from, 4)).map_or(0, u32::from_ne_bytes)
+    }
+}
+
+fn when(condition: bool) -> Flow {
+    if condition { Flow::Continue } else { Flow::Break }
+}
