@@ -6,7 +6,8 @@
 //! Kubernetes objects.
 //!
 //! What always holds:
-//! - One bad object is a [`Rejected`], never a stop; what it said before it turned bad stays in force.
+//! - One bad object is a [`Rejected`], never a stop; what it said before it turned bad stays in force. Only a Service
+//!   that claims what another holds is not programmed until that is free.
 //! - The cost of an event is that of the Services it touches.
 //! - Plans do not depend on the order in which events arrived, only on what is there (and, where two Services
 //!   claim the same address, on who had it first).

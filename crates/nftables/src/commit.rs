@@ -29,6 +29,9 @@ pub trait Kernel {
     fn lacks(&mut self) -> Option<(&'static str, &'static str)>;
 }
 
+/// About what an element with its headers takes in a message.
+const ELEMENT_BYTES: usize = 56;
+
 /// A table in this network namespace, through netlink.
 #[derive(Debug)]
 pub struct Netlink {
@@ -56,12 +59,10 @@ impl Netlink {
     }
 }
 
-impl Kernel for Netlink {
-    fn list(&mut self) -> Result<Option<Table>> {
+impl Netlink {
+    /// What our table holds, and how many chains and sets that are.
+    fn contents(&mut self) -> Result<(Table, u32)> {
         let (socket, family, name) = (&mut self.socket, self.family, self.table.as_str());
-        if !list::tables(socket, family)?.iter().any(|t| t == name) {
-            return Ok(None);
-        }
         let mut table = Table::default();
         for chain in list::chains(socket, family, name)? {
             table.chains.insert(chain.name, ChainBody { hook: chain.hook, rules: Vec::new() });
@@ -69,24 +70,39 @@ impl Kernel for Netlink {
         for (chain, rules) in list::rules(socket, family, name)? {
             table.chains.entry(chain).or_default().rules = rules;
         }
+        let sets = list::sets(socket, family, name)?;
+        let objects = (table.chains.len() + sets.len()) as u32;
         // Anonymous sets are parts of somebody's rules, and go with them.
-        for set in list::sets(socket, family, name)?.into_iter().filter(|s| s.flags & SET_ANONYMOUS == 0) {
+        for set in sets.into_iter().filter(|s| s.flags & SET_ANONYMOUS == 0) {
             table.sets.insert(set.name.clone(), set);
         }
         for set in table.sets.values().filter(|s| s.flags & SET_DYNAMIC == 0) {
-            let elements: Vec<Element> = match list::elements(socket, family, name, &set.name) {
-                // Longer than any key of ours: a set that somebody else made, and that goes as a whole.
-                Err(Error::Malformed { .. }) => Vec::new(),
-                elements => elements?,
-            };
+            let elements: Vec<Element> = list::elements(socket, family, name, &set.name)?;
             table.elements.insert(set.name.clone(), elements);
         }
         table.normalize();
-        Ok(Some(table))
+        Ok((table, objects))
+    }
+}
+
+impl Kernel for Netlink {
+    fn list(&mut self) -> Result<Option<Table>> {
+        let tables = list::tables(&mut self.socket, self.family)?;
+        let Some(info) = tables.into_iter().find(|t| t.name == self.table) else { return Ok(None) };
+        match self.contents() {
+            // Dormant, or with counters, flowtables and the like that somebody put there.
+            Ok((table, objects)) => {
+                Ok(Some(Table { odd: info.flags != 0 || info.objects != objects, ..table }))
+            }
+            // Something we have no words for, which is therefore not ours.
+            Err(Error::Malformed { .. }) => Ok(Some(Table { odd: true, ..Table::default() })),
+            Err(e) => Err(e),
+        }
     }
 
     fn commit(&mut self, tx: &Transaction) -> Result<()> {
-        let mut batch = Batch::new(self.family, &self.table);
+        let elements: usize = tx.add.values().chain(tx.delete.values()).map(Vec::len).sum();
+        let mut batch = Batch::with_capacity(self.family, &self.table, elements * ELEMENT_BYTES);
         if tx.rebuild {
             batch.delete_table();
         }

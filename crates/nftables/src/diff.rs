@@ -98,6 +98,11 @@ pub fn diff(have: Option<&Table>, mut want: Table) -> (Transaction, Drift) {
         return (everything(want, false), drift);
     };
     let mut drift = Drift::default();
+    if have.odd {
+        drift.foreign += 1;
+        drift.note("a table with something in it that is none of ours");
+        return (everything(want, true), drift);
+    }
     let reshaped_set = want.sets.iter().find(|(n, s)| have.sets.get(*n).is_some_and(|h| h != *s));
     let rehooked = want.chains.iter().find(|(n, c)| have.chains.get(*n).is_some_and(|h| h.hook != c.hook));
     if let Some(name) = reshaped_set.map(|(n, _)| n).or(rehooked.map(|(n, _)| n)) {

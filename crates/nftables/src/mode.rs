@@ -90,6 +90,10 @@ impl<K: Kernel> Nftables<K> {
     /// The whole table as it should be.
     pub fn wanted(&self) -> Table {
         let mut table = render::base(&self.names, self.family, &self.settings);
+        // Most of it is one map: growing that by doubling would cost as much again.
+        let ports = || self.plans.values().flat_map(|p| &p.ports);
+        let endpoints = ports().map(|p| p.cluster.len() * p.frontends.len()).sum();
+        table.elements.insert(self.names.endpoints.clone(), Vec::with_capacity(endpoints));
         for plan in self.plans.values() {
             table.merge(render::service(&self.names, self.family, plan));
         }

@@ -32,7 +32,7 @@ pub(crate) fn missing(family: Family) -> Option<(&'static str, &'static str)> {
     if !works(&|_| {}) {
         return Some(base);
     }
-    let nat = Hook { kind: ChainKind::Nat, point: HookPoint::Postrouting, priority: 100 };
+    let nat = Hook { kind: ChainKind::Nat, point: HookPoint::Postrouting, priority: 100, accept: true };
     let chain = |hook| Chain { name: "probe".into(), hook };
     if !works(&|b| b.add_chain(&chain(Some(nat)))) {
         return Some(("NAT chains in nf_tables", "CONFIG_NFT_NAT (nft_chain_nat)"));
@@ -61,7 +61,7 @@ pub(crate) fn missing(family: Family) -> Option<(&'static str, &'static str)> {
         ),
     ];
     for (feature, option, rule) in tries {
-        let filter = Hook { kind: ChainKind::Filter, point: HookPoint::Input, priority: 0 };
+        let filter = Hook { kind: ChainKind::Filter, point: HookPoint::Input, priority: 0, accept: true };
         let hook = if option.contains("MASQ") { nat } else { filter };
         let fill = |b: &mut Batch| {
             b.add_set(&rules::choice_map(&names.endpoints, family));

@@ -30,6 +30,8 @@ pub struct Table {
     pub chains: BTreeMap<Name, ChainBody>,
     /// Sets and maps by name.
     pub sets: BTreeMap<Name, Set>,
+    /// It holds something that is not one of these, or is not in force as a whole: only making it anew helps.
+    pub odd: bool,
     /// Elements by set. Those that rules add themselves are not among them.
     pub elements: BTreeMap<Name, Vec<Element>>,
 }

@@ -31,7 +31,12 @@ pub struct Batch {
 impl Batch {
     /// An empty batch for one table.
     pub fn new(family: Family, table: &str) -> Batch {
-        let mut buffer = Buffer::default();
+        Batch::with_capacity(family, table, 0)
+    }
+
+    /// An empty batch for one table, with room for so many bytes: a large one grows at no cost.
+    pub fn with_capacity(family: Family, table: &str, bytes: usize) -> Batch {
+        let mut buffer = Buffer::with_capacity(bytes);
         buffer.message(BATCH_BEGIN, REQUEST, 0, |b| b.raw(&header(0, wire::SUBSYSTEM >> 8)));
         Batch { family, table: table.to_owned(), buffer, operations: Vec::new(), last: 0, sets: 0 }
     }

@@ -15,14 +15,30 @@ pub(super) fn body<'a>(m: &Message<'a>) -> Result<Attrs<'a>, Malformed> {
     Ok(attrs(m.body.get(4..).ok_or(Malformed::Short("nf_tables message"))?))
 }
 
-/// The names of all tables of a family.
-pub fn tables(socket: &mut Socket, family: Family) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    list(socket, GETTABLE, family, None, "list tables", &mut names, Vec::clear, |names, body| {
-        names.push(body.need(TABLE, "table name")?.str("table name")?.to_owned());
+/// A table, without what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// `NFT_TABLE_F_*`: dormant, owned.
+    pub flags: u32,
+    /// How many chains, sets and other objects it holds.
+    pub objects: u32,
+}
+
+/// All tables of a family.
+pub fn tables(socket: &mut Socket, family: Family) -> Result<Vec<TableInfo>> {
+    let mut tables = Vec::new();
+    list(socket, GETTABLE, family, None, "list tables", &mut tables, Vec::clear, |tables, body| {
+        let number = |kind| body.clone().find(kind).map_or(Ok(0), |a| a.be32("table attribute"));
+        tables.push(TableInfo {
+            name: body.clone().need(TABLE, "table name")?.str("table name")?.to_owned(),
+            flags: number(2)?,
+            objects: number(3)?,
+        });
         Ok(())
     })?;
-    Ok(names)
+    Ok(tables)
 }
 
 /// The chains of a table.

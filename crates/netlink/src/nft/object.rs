@@ -157,6 +157,8 @@ pub struct Hook {
     pub point: HookPoint,
     /// Lower comes first.
     pub priority: i32,
+    /// What becomes of a packet that no rule decides about: it is let through, or dropped.
+    pub accept: bool,
 }
 
 /// A chain, without its rules.
@@ -177,7 +179,7 @@ impl Chain {
                 b.attr_be32(1, hook.point as u32);
                 b.attr_be32(2, hook.priority as u32);
             });
-            b.attr_be32(5, 1);
+            b.attr_be32(5, hook.accept.into());
             b.attr_str(7, if hook.kind == ChainKind::Nat { "nat" } else { "filter" });
         }
     }
@@ -198,7 +200,8 @@ impl Chain {
             _ => ChainKind::Filter,
         };
         let priority = hook.nested().need(2, "hook priority")?.be32("hook priority")? as i32;
-        Ok(Chain { name, hook: Some(Hook { kind, point, priority }) })
+        let accept = body.find(5).map_or(Ok(1), |a| a.be32("chain policy"))? == 1;
+        Ok(Chain { name, hook: Some(Hook { kind, point, priority, accept }) })
     }
 }
 

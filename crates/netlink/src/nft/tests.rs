@@ -92,7 +92,7 @@ fn chain() -> impl Strategy<Value = Chain> {
     ];
     let kind = prop::sample::select(vec![ChainKind::Filter, ChainKind::Nat]);
     let hook = (kind, prop::sample::select(points.to_vec()), any::<i32>())
-        .prop_map(|(kind, point, priority)| Hook { kind, point, priority });
+        .prop_map(|(kind, point, priority)| Hook { kind, point, priority, accept: priority % 2 == 0 });
     (name(), prop::option::of(hook)).prop_map(|(name, hook)| Chain { name, hook })
 }
 

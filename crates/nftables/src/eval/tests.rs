@@ -23,7 +23,7 @@ fn table(chains: &[(&str, Vec<Rule>)]) -> Table {
 
 fn hook(mut table: Table, chain: &str, kind: ChainKind, point: HookPoint, priority: i32) -> Table {
     let body: &mut ChainBody = table.chains.get_mut(&name(chain)).unwrap();
-    body.hook = Some(Hook { kind, point, priority });
+    body.hook = Some(Hook { kind, point, priority, accept: true });
     table
 }
 

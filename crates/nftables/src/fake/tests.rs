@@ -17,7 +17,7 @@ fn element(n: u8, verdict: Verdict) -> Element {
 /// A base chain that looks up `map`, whose one element leads to `side`.
 fn start() -> Fake {
     let map = rules::verdict_map(&name("map"), Family::Ipv4, false);
-    let hook = Some(Hook { kind: ChainKind::Nat, point: HookPoint::Prerouting, priority: 0 });
+    let hook = Some(Hook { kind: ChainKind::Nat, point: HookPoint::Prerouting, priority: 0, accept: true });
     let words = rules::Words { family: Family::Ipv4 };
     let mut table = Table::default();
     let rules = vec![words.frontend_verdict(&[], false, &map.name)];

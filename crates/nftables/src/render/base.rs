@@ -72,7 +72,7 @@ fn sets(table: &mut Table, n: &Names, family: Family) {
 /// The base chains, each of which hooks into a packet's path and sends it on.
 fn hooks(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
     let mut hook = |name: &str, kind, point, priority, rules| {
-        let hook = Some(Hook { kind, point, priority });
+        let hook = Some(Hook { kind, point, priority, accept: true });
         table.chains.insert(name.into(), ChainBody { hook, rules });
     };
     let check =

@@ -1,6 +1,6 @@
 //! Clients that stick to their endpoint.
 
-use crate::cluster::{World, address, both, endpoint, settings};
+use crate::cluster::{World, both, endpoint, settings};
 use crate::{check, follow, outcome};
 use portway_dataplane::Dataplane;
 use portway_model::Family;
@@ -18,6 +18,10 @@ fn sticky(more: Value) -> World {
         spec[key] = value.clone();
     }
     World::new().service("web", 1, spec, json!({})).slice("web", &["a", "b", "c"].map(endpoint))
+}
+
+fn endpoints(places: &[&str]) -> Vec<Value> {
+    places.iter().map(|place| endpoint(place)).collect()
 }
 
 /// Has the kernel remember what a packet on its `n`th path would have it remember.
@@ -104,7 +108,7 @@ fn an_endpoint_that_goes_is_forgotten_at_once() {
         let table = mode.kernel().table().unwrap().clone();
         let met = outcome(family, &follow(&table, family, "client", "svc1:80"));
         let left: Vec<&str> = ["a", "b", "c"].into_iter().filter(|p| !met.starts_with(p)).collect();
-        world.apply_slice("web", json!({"name": "http", "port": 8080}), &left.clone().map_endpoints());
+        world.apply_slice("web", json!({"name": "http", "port": 8080}), &endpoints(&left));
         let report = mode.sync(&settings(), world.changes(family)).unwrap();
         assert!(report.afterthoughts.is_empty(), "{report:?}");
         let again = follow(mode.kernel().table().unwrap(), family, "client", "svc1:80");
@@ -121,21 +125,10 @@ fn an_endpoint_that_stays_is_not_forgotten() {
         let first = follow(mode.kernel().table().unwrap(), family, "client", "svc1:80");
         remember(&mut mode, &first, 0);
         let met = outcome(family, &follow(mode.kernel().table().unwrap(), family, "client", "svc1:80"));
-        let more = vec!["a", "b", "c", "d"].map_endpoints();
+        let more = endpoints(&["a", "b", "c", "d"]);
         world.apply_slice("web", json!({"name": "http", "port": 8080}), &more);
         mode.sync(&settings(), world.changes(family)).unwrap();
         let again = follow(mode.kernel().table().unwrap(), family, "client", "svc1:80");
         assert_eq!(outcome(family, &again), met);
-        assert_ne!(address(family, "a"), address(family, "b"));
-    }
-}
-
-trait Endpoints {
-    fn map_endpoints(self) -> Vec<Value>;
-}
-
-impl Endpoints for Vec<&str> {
-    fn map_endpoints(self) -> Vec<Value> {
-        self.into_iter().map(endpoint).collect()
     }
 }
