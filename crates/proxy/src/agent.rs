@@ -169,7 +169,10 @@ async fn open_source(
     tracing::info!(server = client.server(), "watching the API server");
     let (recorder, writer) = Recorder::new(&client, node);
     tasks.spawn(writer);
-    let labels = |kind, selector: &str| Selection { label_selector: Some(selector.to_owned()), ..Selection::all(kind) };
+    let labels = |kind, selector: &str| Selection {
+        label_selector: Some(selector.to_owned()),
+        ..Selection::all(kind)
+    };
     let selections = [
         labels(Kind::Service, "!service.kubernetes.io/service-proxy-name"),
         labels(Kind::EndpointSlice, "!service.kubernetes.io/headless"),
@@ -289,7 +292,8 @@ impl Agent {
         self.metrics.service_changes_pending(0);
         self.metrics.endpoint_changes_pending(0);
         let primary = addresses::primary(&self.config, self.cluster.node());
-        let settings = settings::settings(&self.config, self.cluster.node(), &primary, self.cluster.service_cidrs());
+        let settings =
+            settings::settings(&self.config, self.cluster.node(), &primary, self.cluster.service_cidrs());
         self.counts.update(&changes.services);
         let outcomes = planes.sync(&settings, changes.services);
         let mut failed = false;
@@ -344,7 +348,12 @@ impl Agent {
         let (missing, altered, foreign) = (drift.missing as u64, drift.altered as u64, drift.foreign as u64);
         self.metrics.drift_repaired(family, crate::metrics::Drift { missing, altered, foreign });
         tracing::warn!(%family, "repaired our rules, which somebody else had changed: {drift}");
-        let regarding = Regarding { kind: Kind::Node, namespace: String::new(), name: self.node.clone(), uid: self.node.clone() };
+        let regarding = Regarding {
+            kind: Kind::Node,
+            namespace: String::new(),
+            name: self.node.clone(),
+            uid: self.node.clone(),
+        };
         self.recorder.warn(regarding, "ServiceRulesRepaired", &format!("{family}: {drift}"));
     }
 
@@ -403,7 +412,10 @@ impl Agent {
             return;
         }
         for field in &change.needs_restart {
-            tracing::warn!(field, "changed in the configuration file: takes effect when portway is started again");
+            tracing::warn!(
+                field,
+                "changed in the configuration file: takes effect when portway is started again"
+            );
         }
         tracing::info!(fields = ?change.applied, "configuration applied");
         // What needs a restart keeps its old value, so that /configz tells what is in force.
@@ -418,4 +430,3 @@ impl Agent {
         }
     }
 }
-

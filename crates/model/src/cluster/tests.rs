@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::NodeState;
+use crate::api::Object;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

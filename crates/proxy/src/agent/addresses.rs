@@ -8,7 +8,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 /// The node's name: as configured, else the host's, in lower case as Kubernetes has it.
 pub(crate) fn node_name(configured: Option<&str>) -> String {
     let host = rustix::system::uname();
-    configured.map_or_else(|| host.nodename().to_string_lossy().into_owned(), str::to_owned).trim().to_lowercase()
+    configured
+        .map_or_else(|| host.nodename().to_string_lossy().into_owned(), str::to_owned)
+        .trim()
+        .to_lowercase()
 }
 
 /// The node's primary addresses: as configured, else the Node object's, else the one that leaves by the default

@@ -73,7 +73,8 @@ impl Planes {
         for mode in &mut self.modes {
             let started = Instant::now();
             let family = mode.family();
-            let result = mode.sync(settings, std::mem::take(&mut by_family[usize::from(family == Family::V6)]));
+            let result =
+                mode.sync(settings, std::mem::take(&mut by_family[usize::from(family == Family::V6)]));
             outcomes.push(Outcome { family, took: started.elapsed(), result });
         }
         if deaf {
@@ -88,7 +89,10 @@ impl Planes {
         let ports: Vec<u32> = self.modes.iter().map(Nftables::port).collect();
         let (sender, receiver) = mpsc::channel(1);
         let listening = Monitor::open(&ports).map_err(std::io::Error::other).and_then(|monitor| {
-            std::thread::Builder::new().name("monitor".into()).stack_size(64 * 1024).spawn(|| watch(monitor, sender))
+            std::thread::Builder::new()
+                .name("monitor".into())
+                .stack_size(64 * 1024)
+                .spawn(|| watch(monitor, sender))
         });
         match listening {
             Ok(_) => self.tampering = Some(receiver),
@@ -124,7 +128,9 @@ impl Planes {
 fn watch(mut monitor: Monitor, tell: mpsc::Sender<String>) {
     loop {
         let by = match monitor.wait(&[nft::Family::Ipv4, nft::Family::Ipv6], TABLE) {
-            Ok(foreign) => foreign.process.map_or("unknown".into(), |(pid, name)| format!("{name} (process {pid})")),
+            Ok(foreign) => {
+                foreign.process.map_or("unknown".into(), |(pid, name)| format!("{name} (process {pid})"))
+            }
             // Notifications were lost, or made no sense: ours may have been among them.
             Err(error) => format!("unknown: {error}"),
         };

@@ -7,7 +7,12 @@ use portway_model::{Family, Node};
 use std::net::IpAddr;
 
 /// The settings for a mode. `primary` are the node's primary addresses.
-pub(crate) fn settings(config: &Config, node: &Node, primary: &[IpAddr], service_cidrs: Vec<IpNet>) -> Settings {
+pub(crate) fn settings(
+    config: &Config,
+    node: &Node,
+    primary: &[IpAddr],
+    service_cidrs: Vec<IpNet>,
+) -> Settings {
     Settings {
         masquerade_all: config.masquerade.all,
         masquerade_mark: config.masquerade.mark(),

@@ -1,0 +1,118 @@
+//! From what is known to plans.
+
+use super::{CONFLICT, Cluster, HealthCheck, Rejection, ServiceChange};
+use crate::api::{self, Kind};
+use crate::ingest::{Fault, Port, Service, Slice};
+use crate::plan::{Frontend, FrontendKind, PortPlan, ServicePlan};
+use crate::select;
+use crate::types::{Family, Protocol, ServiceName, TrafficPolicy};
+use ipnet::IpNet;
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+impl Cluster {
+    pub(super) fn plan(&mut self, name: ServiceName) -> ServiceChange {
+        let nothing = |name| ServiceChange { name, plans: [None, None] };
+        self.health.remove(&name);
+        let entry = self.services.get(&name);
+        let lost = entry.and_then(|e| self.claims.lost(&name, e.service.as_ref()?));
+        if lost.is_none() {
+            let key = (Kind::Service, name.to_string());
+            if self.rejections.get(&key).is_some_and(Rejection::is_conflict) {
+                self.rejections.remove(&key);
+            }
+        }
+        let Some(entry) = self.services.get(&name) else { return nothing(name) };
+        let Some(service) = &entry.service else { return nothing(name) };
+        if let Some((field, reason)) = lost {
+            let meta = api::ObjectMeta {
+                namespace: name.namespace().to_owned(),
+                name: name.name().to_owned(),
+                uid: service.uid.to_string(),
+                ..Default::default()
+            };
+            self.reject(Kind::Service, &meta, name.as_str(), Fault::new(CONFLICT, field, reason));
+            return nothing(name);
+        }
+        let slices: Vec<&Slice> = entry.slices.iter().map(|key| &self.slices[key].slice).collect();
+        if let Some(port) = service.health_check {
+            let local_endpoints =
+                Family::ALL.map(|f| local_ready(service, &slices, f)).into_iter().max().unwrap_or(0);
+            self.health.insert(name.clone(), HealthCheck { port, local_endpoints });
+        }
+        let plans = Family::ALL.map(|family| self.service_plan(&name, service, &slices, family));
+        ServiceChange { name, plans }
+    }
+
+    fn service_plan(
+        &self,
+        name: &ServiceName,
+        service: &Service,
+        slices: &[&Slice],
+        family: Family,
+    ) -> Option<ServicePlan> {
+        if !service.cluster_ips.iter().any(|ip| Family::of(*ip) == family) {
+            return None;
+        }
+        let ports = service.ports.iter().map(|port| self.port_plan(service, port, slices, family)).collect();
+        Some(ServicePlan { name: name.clone(), family, ports })
+    }
+
+    fn port_plan(&self, service: &Service, port: &Port, slices: &[&Slice], family: Family) -> PortPlan {
+        let all = select::candidates(slices.iter().copied(), family, &port.name, port.protocol);
+        let cluster = select::cluster(&all, |zones| self.in_zone(zones));
+        let wants_local = [service.internal, service.external].contains(&TrafficPolicy::Local);
+        let local = if wants_local { select::local(&all) } else { Box::default() };
+        let used = |t: &_| cluster.binary_search(t).is_ok() || local.binary_search(t).is_ok();
+        let udp = port.protocol == Protocol::Udp;
+        let source_ranges: Box<[IpNet]> =
+            service.source_ranges.iter().filter(|r| Family::of(r.addr()) == family).copied().collect();
+        PortPlan {
+            name: port.name.clone(),
+            protocol: port.protocol,
+            frontends: frontends(service, port, family),
+            also_serving: if udp { select::also_serving(&all, used) } else { Box::default() },
+            here: select::here(&all, used),
+            internal: service.internal,
+            external: service.external,
+            affinity: service.affinity,
+            admits_node: source_ranges.iter().any(|r| self.node.addresses.iter().any(|a| r.contains(a))),
+            source_ranges,
+            cluster,
+            local,
+        }
+    }
+
+    fn in_zone(&self, zones: u16) -> bool {
+        let Some(zone) = &self.node.zone else { return false };
+        let list = (zones as usize).checked_sub(1).and_then(|i| self.zone_lists.get(i));
+        list.is_some_and(|zones| zones.iter().any(|z| **z == **zone))
+    }
+}
+
+fn local_ready(service: &Service, slices: &[&Slice], family: Family) -> usize {
+    let mut ips = HashSet::new();
+    for port in &service.ports {
+        let all = select::candidates(slices.iter().copied(), family, &port.name, port.protocol);
+        ips.extend(select::local_ready(&all));
+    }
+    ips.len()
+}
+
+fn frontends(service: &Service, port: &Port, family: Family) -> Box<[Frontend]> {
+    let mut all: Vec<Frontend> = Vec::new();
+    let lists: [(FrontendKind, &[IpAddr]); 3] = [
+        (FrontendKind::ClusterIp, &service.cluster_ips),
+        (FrontendKind::LoadBalancer, &service.load_balancer_ips),
+        (FrontendKind::ExternalIp, &service.external_ips),
+    ];
+    for (kind, ips) in lists {
+        for ip in ips.iter().filter(|ip| Family::of(**ip) == family) {
+            if !all.iter().any(|f| f.address == Some(*ip)) {
+                all.push(Frontend { kind, address: Some(*ip), port: port.port });
+            }
+        }
+    }
+    all.extend(port.node_port.map(|port| Frontend { kind: FrontendKind::NodePort, address: None, port }));
+    all.into()
+}
