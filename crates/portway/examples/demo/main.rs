@@ -41,7 +41,7 @@ fn demo() -> Result<(), String> {
     heading("Somebody flushes all rules");
     break_the_rules(&mut stage)?;
 
-    heading("What did it: elements of two maps");
+    heading("What did it: elements of a set and a map");
     show_elements(&stage);
 
     heading("And away with it");
@@ -79,17 +79,18 @@ fn break_the_rules(stage: &mut Stage) -> Result<(), String> {
 /// Only what concerns nginx, out of everything the kernel holds.
 fn show_elements(stage: &Stage) {
     let ip = stage::NGINX.ip;
-    for map in ["services", "endpoints"] {
-        println!("   $ nft list map ip portway {map} | grep {ip}");
-        let listing = command(stage.lab.node(1), "nft", &["list", "map", "ip", "portway", map]);
+    for (kind, name) in [("set", "cluster-ip-4"), ("map", "endpoints")] {
+        println!("   $ nft list {kind} ip portway {name} | grep {ip}");
+        let listing = command(stage.lab.node(1), "nft", &["list", kind, "ip", "portway", name]);
         for line in listing.lines().filter(|l| l.contains(ip)) {
             println!("   {}", line.trim().trim_start_matches("elements = { ").trim_end_matches([' ', '}']));
         }
     }
     note(
-        "VIP, protocol, port → a chain for cluster IPs with up to four endpoints; VIP, protocol, port, random index → pod",
+        "a frontend is in the set of its policy and size; VIP, protocol, port and a random index lead to a pod",
     );
     println!("{}", command(stage.lab.node(1), "nft", &["list", "chain", "ip", "portway", "cluster-ip-4"]));
+    note("an index without a pod is no match, and the next rule tries again; the last one never misses");
 }
 
 fn wait(probe: impl Fn() -> Outcome, wanted: impl Fn(&Outcome) -> bool) -> Result<Outcome, String> {
