@@ -150,7 +150,7 @@ fn time_changes(
         let mut times = Vec::new();
         for i in 0..options.changes {
             let n = 1 + (i * 7919) % (size - 1);
-            let endpoints = if kind == "scaled" { options.endpoints - (i % 2) } else { options.endpoints };
+            let endpoints = if kind == "scaled" { options.endpoints - 1 } else { options.endpoints };
             let slice = field.slice(n, i + 1, endpoints);
             while commits.try_recv().is_ok() {}
             let started = Instant::now();

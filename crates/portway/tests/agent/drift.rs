@@ -60,6 +60,8 @@ const STRANGE: &[&str] = &[
     "add map ip portway picks { type inet_service : verdict; elements = { 80 : drop } }; \
      add chain ip portway sub { tcp dport vmap @picks; }; insert rule ip portway filter-prerouting jump sub",
     "add chain ip portway counting { meta mark set 5 counter ct mark set mark; fib saddr . iif oif missing drop; }",
+    "add counter ip portway hits; add chain ip portway counting { counter name hits; }",
+    "add quota ip portway much { over 1 mbytes }; add limit ip portway some { rate 5/second; }",
     "add table ip portway { flags dormant; }",
 ];
 
