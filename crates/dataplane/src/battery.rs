@@ -129,6 +129,17 @@ pub enum Step {
         /// What must come of it.
         expect: Expect,
     },
+    /// The same with one attempt after each pause, for what only silence brings about.
+    ProbeAfterPauses {
+        /// How long nothing is sent.
+        pause: Duration,
+        /// Who.
+        from: Place,
+        /// Where.
+        to: SocketAddr,
+        /// What must come of it, sooner or later.
+        expect: Expect,
+    },
     /// Opens a conversation that later steps go on with.
     Open {
         /// What it is called.

@@ -3,6 +3,7 @@
 use crate::Settings;
 use portway_model::{Family, ServiceName, ServicePlan};
 use std::fmt;
+use std::time::Duration;
 
 /// A mode at work in one address family.
 ///
@@ -44,6 +45,8 @@ pub struct Report {
     pub drift: Drift,
     /// Connections that led nowhere and were forgotten.
     pub flows_deleted: usize,
+    /// How long looking for them took, if that was necessary.
+    pub flows_took: Option<Duration>,
     /// What could not be tidied up afterwards; the rules themselves are in place.
     pub afterthoughts: Vec<String>,
 }

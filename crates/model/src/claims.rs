@@ -1,7 +1,7 @@
 //! Who holds which address.
 //!
-//! Two Services may not answer at the same address and port, and a cluster IP belongs to one Service alone. Who
-//! had it first keeps it, so that rules that work go on working; who comes later waits, and takes over when the
+//! Two Services may not answer at the same address and port, and a cluster IP belongs to one Service alone. Each
+//! address and node port is held by itself: losing one takes nothing else from a Service. Who had it first keeps it, so that rules that work go on working; who comes later waits, and takes over when the
 //! holder goes. Before the first plan everybody is new: then the older Service comes first, by name if they are
 //! of one age, so that a restart decides as the last one did.
 
@@ -95,6 +95,11 @@ impl Claims {
             }
         }
         risen
+    }
+
+    /// Whether `name` is the one who holds this.
+    pub(crate) fn holds(&self, name: &ServiceName, claim: Claim) -> bool {
+        self.holders.get(&claim) == Some(name)
     }
 
     /// The first thing `name` claims that somebody else holds: field and reason.

@@ -6,8 +6,8 @@
 //! Kubernetes objects.
 //!
 //! What always holds:
-//! - One bad object is a [`Rejected`], never a stop; what it said before it turned bad stays in force. Only a Service
-//!   that claims what another holds is not programmed until that is free.
+//! - One bad object is a [`Rejected`], never a stop; what it said before it turned bad stays in force. An address
+//!   or node port that another Service holds is left out until it is free, and the rest is programmed.
 //! - The cost of an event is that of the Services it touches.
 //! - Plans do not depend on the order in which events arrived, only on what is there (and, where two Services
 //!   claim the same address, on who had it first).

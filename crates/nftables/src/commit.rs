@@ -1,10 +1,10 @@
 //! The door to the kernel: listing our table, committing a transaction, forgetting clients and flows.
 
 use crate::diff::Transaction;
-use crate::table::{ChainBody, Name, Table};
+use crate::table::{ChainBody, Table};
 use portway_netlink::conntrack::{self, Filter, Flow};
 use portway_netlink::nft::object::{SET_ANONYMOUS, SET_DYNAMIC};
-use portway_netlink::nft::{Batch, Data, Element, Family, Key, Value, list};
+use portway_netlink::nft::{Batch, Element, Family, list};
 use portway_netlink::route::Rtnetlink;
 use portway_netlink::{Error, Protocol, Result, Socket};
 use std::net::IpAddr;
@@ -17,8 +17,6 @@ pub trait Kernel {
     fn commit(&mut self, tx: &Transaction) -> Result<()>;
     /// Removes the table; false if there is none.
     fn delete(&mut self) -> Result<bool>;
-    /// What a dynamic map remembers; nothing if there is no such map.
-    fn remembered(&mut self, map: &Name) -> Result<Vec<(Key, Value)>>;
     /// The tracked flows that match, and maybe others of the same protocol.
     fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>>;
     /// Forgets a flow; false if it had ended.
@@ -132,18 +130,6 @@ impl Kernel for Netlink {
         }
     }
 
-    fn remembered(&mut self, map: &Name) -> Result<Vec<(Key, Value)>> {
-        let found = match list::elements(&mut self.socket, self.family, &self.table, map) {
-            Err(e) if e.is_not_found() => return Ok(Vec::new()),
-            other => other?,
-        };
-        let pair = |e: Element| match e.data {
-            Some(Data::Value(value)) => Some((e.key, value)),
-            _ => None,
-        };
-        Ok(found.into_iter().filter_map(pair).collect())
-    }
-
     fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>> {
         conntrack::list(&mut self.socket, self.family == Family::Ipv6, filter)
     }
@@ -159,19 +145,6 @@ impl Kernel for Netlink {
     fn lacks(&mut self) -> Option<(&'static str, &'static str)> {
         crate::probe::missing(self.family)
     }
-}
-
-/// Deletes clients from dynamic maps. One that has expired meanwhile is no error.
-pub(crate) fn forget(kernel: &mut impl Kernel, map: &Name, clients: &[Key]) -> Result<()> {
-    for client in clients {
-        let mut tx = Transaction::default();
-        tx.delete.insert(map.clone(), vec![Element::key(*client)]);
-        match kernel.commit(&tx) {
-            Err(e) if e.is_not_found() => {}
-            other => other?,
-        }
-    }
-    Ok(())
 }
 
 /// Turns the kernel's refusal into words about what it lacks, if that is what it is.

@@ -16,7 +16,7 @@ use crate::diff::Transaction;
 use crate::table::{Name, Table};
 use portway_netlink::conntrack::{Filter, Flow};
 use portway_netlink::nft::object::SET_DYNAMIC;
-use portway_netlink::nft::{Data, Element, Key, Value};
+use portway_netlink::nft::{Element, Key};
 use portway_netlink::{Error, Result};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -86,12 +86,12 @@ impl Fake {
         &self.last
     }
 
-    /// Has a dynamic map remember a client, as a rule would.
-    pub fn remember(&mut self, map: &Name, client: Key, value: Value) {
+    /// Has a dynamic set remember a client, as a rule would.
+    pub fn remember(&mut self, set: &Name, client: Key) {
         if let Some(table) = &mut self.table {
-            let list = table.elements.entry(map.clone()).or_default();
+            let list = table.elements.entry(set.clone()).or_default();
             list.retain(|e| e.key != client);
-            list.push(Element::map(client, Data::Value(value)));
+            list.push(Element::key(client));
             table.normalize();
         }
     }
@@ -126,15 +126,6 @@ impl Kernel for Fake {
 
     fn delete(&mut self) -> Result<bool> {
         Ok(self.table.take().is_some())
-    }
-
-    fn remembered(&mut self, map: &Name) -> Result<Vec<(Key, Value)>> {
-        let elements = self.table.iter().filter_map(|t| t.elements.get(map)).flatten();
-        let pair = |e: &Element| match e.data {
-            Some(Data::Value(value)) => Some((e.key, value)),
-            _ => None,
-        };
-        Ok(elements.filter_map(pair).collect())
     }
 
     fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>> {

@@ -1,6 +1,6 @@
 //! The mode itself: plans in, kernel in step.
 
-use crate::commit::{self, Kernel, Netlink, diagnose};
+use crate::commit::{Kernel, Netlink, diagnose};
 use crate::diff::{Draft, Transaction, Uses, diff, diff_base};
 use crate::flows::Checks;
 use crate::render;
@@ -8,10 +8,10 @@ use crate::rules::Names;
 use crate::slots;
 use crate::table::Table;
 use portway_dataplane::{Dataplane, Drift, Error, Report, Settings};
-use portway_model::{PortPlan, ServiceName, ServicePlan, Target};
-use portway_netlink::nft::{Family, Key, Value, list};
+use portway_model::{ServiceName, ServicePlan};
+use portway_netlink::nft::{Family, list};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::time::Instant;
 
 /// What was applied, as far as we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Nftables<K = Netlink> {
     plans: HashMap<ServiceName, ServicePlan>,
     uses: Uses,
     trust: Trust,
+    /// Somebody changed our table, and it has not been repaired since.
+    tampered: bool,
     checks: Checks,
 }
 
@@ -83,6 +85,7 @@ impl<K: Kernel> Nftables<K> {
             plans: HashMap::new(),
             uses: Uses::default(),
             trust: Trust::Fresh,
+            tampered: false,
             checks: Checks::default(),
         }
     }
@@ -110,9 +113,12 @@ impl<K: Kernel> Nftables<K> {
     }
 
     /// Takes over settings and plans, and tells what has to change if all was as we knew it.
-    fn absorb(&mut self, settings: &Settings, changes: Vec<(ServiceName, Option<ServicePlan>)>) -> Absorbed {
+    fn absorb(
+        &mut self,
+        settings: &Settings,
+        changes: Vec<(ServiceName, Option<ServicePlan>)>,
+    ) -> Transaction {
         let mut draft = Draft::default();
-        let mut sticky = Vec::new();
         for (name, mut new) in changes {
             let old = self.plans.remove(&name);
             if let (Some(old), Some(new)) = (&old, &mut new) {
@@ -124,9 +130,6 @@ impl<K: Kernel> Nftables<K> {
                 };
                 draft.change(&mut self.uses, &self.names.hairpin, &part(&old), &part(&new));
                 self.checks.change(&name, old.as_ref(), new.as_ref());
-                if new.as_ref().is_some_and(|p| p.ports.iter().any(|port| port.affinity.is_some())) {
-                    sticky.push(name.clone());
-                }
             }
             if let Some(new) = new {
                 self.plans.insert(name, new);
@@ -148,7 +151,7 @@ impl<K: Kernel> Nftables<K> {
             diff_base(&base(&self.settings), &base(settings), &mut tx);
             self.settings = settings.clone();
         }
-        Absorbed { tx, sticky }
+        tx
     }
 
     /// Lists the kernel, and makes it hold what is wanted.
@@ -181,63 +184,15 @@ impl<K: Kernel> Nftables<K> {
         if self.checks.is_empty() {
             return;
         }
+        let started = Instant::now();
         match self.checks.run(&mut self.kernel, &self.plans, &self.settings.node_ports) {
             Ok(deleted) => {
                 report.flows_deleted = deleted;
+                report.flows_took = Some(started.elapsed());
                 self.checks = Checks::default();
             }
             Err(e) => report.afterthoughts.push(format!("stale UDP flows could not be forgotten: {e}")),
         }
-    }
-
-    /// A client may only be remembered at an endpoint that is eligible now.
-    fn forget_clients(&mut self, services: &[ServiceName], report: &mut Report) {
-        for name in services {
-            let Some(plan) = self.plans.get(name) else { continue };
-            for port in plan.ports.iter().filter(|p| p.affinity.is_some()) {
-                if let Err(e) = sweep(&mut self.kernel, plan, port) {
-                    report.afterthoughts.push(format!("clients of {name} could not be forgotten: {e}"));
-                }
-            }
-        }
-    }
-
-    fn all_sticky(&self) -> Vec<ServiceName> {
-        let sticky = |p: &&ServicePlan| p.ports.iter().any(|port| port.affinity.is_some());
-        self.plans.values().filter(sticky).map(|p| p.name.clone()).collect()
-    }
-}
-
-struct Absorbed {
-    tx: Transaction,
-    sticky: Vec<ServiceName>,
-}
-
-fn sweep(kernel: &mut impl Kernel, plan: &ServicePlan, port: &PortPlan) -> portway_netlink::Result<()> {
-    for (addresses, ports, targets) in render::memories(plan, port) {
-        let known: HashMap<Key, Value> = kernel.remembered(&ports)?.into_iter().collect();
-        let valid = |client: &Key, address: &Value| {
-            let port = known
-                .get(client)
-                .and_then(|p| p.as_slice().get(..2))
-                .map(|p| u16::from_be_bytes([p[0], p[1]]));
-            let target = address_of(address).zip(port).map(|(ip, port)| Target { ip, port });
-            target.is_some_and(|t| targets.contains(&t))
-        };
-        let all = kernel.remembered(&addresses)?;
-        let gone: Vec<Key> = all.iter().filter(|(c, a)| !valid(c, a)).map(|(c, _)| *c).collect();
-        commit::forget(kernel, &addresses, &gone)?;
-        commit::forget(kernel, &ports, &gone)?;
-    }
-    Ok(())
-}
-
-fn address_of(value: &Value) -> Option<IpAddr> {
-    let bytes = value.as_slice();
-    match bytes.len() {
-        4 => Some(<[u8; 4]>::try_from(bytes).ok()?.into()),
-        16 => Some(<[u8; 16]>::try_from(bytes).ok()?.into()),
-        _ => None,
     }
 }
 
@@ -256,9 +211,9 @@ impl<K: Kernel> Dataplane for Nftables<K> {
     ) -> Result<Report, Error> {
         let mut repaired = None;
         if matches!(self.trust, Trust::Tampered | Trust::Failed) {
-            let tampered = self.trust == Trust::Tampered;
             match self.reconcile() {
                 Ok((report, drift)) => {
+                    let tampered = std::mem::take(&mut self.tampered);
                     repaired = Some((report, if tampered { drift } else { Drift::default() }));
                 }
                 Err(e) => {
@@ -270,9 +225,10 @@ impl<K: Kernel> Dataplane for Nftables<K> {
             }
         }
         let first = self.trust == Trust::Fresh;
-        let Absorbed { tx, mut sticky } = self.absorb(settings, changes);
+        let tx = self.absorb(settings, changes);
         let mut report = if first {
-            sticky = self.all_sticky();
+            // It is all in the plans, and at the first start it is large.
+            drop(tx);
             self.reconcile()?.0
         } else {
             self.commit(&tx)?;
@@ -284,14 +240,15 @@ impl<K: Kernel> Dataplane for Nftables<K> {
             report.added += repair.added;
             report.removed += repair.removed;
             report.drift = drift;
-            sticky = self.all_sticky();
         }
-        self.forget_clients(&sticky, &mut report);
         self.forget_flows(&mut report);
         Ok(report)
     }
 
     fn distrust(&mut self) {
+        if self.trust != Trust::Fresh {
+            self.tampered = true;
+        }
         if self.trust == Trust::Sure {
             self.trust = Trust::Tampered;
         }

@@ -5,7 +5,6 @@ mod base;
 mod dispatch;
 mod service;
 
-pub(crate) use affinity::memories;
 pub use base::base;
 pub(crate) use dispatch::{dispatch, is_switch};
 pub use service::service;

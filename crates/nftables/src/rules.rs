@@ -6,7 +6,7 @@
 use ipnet::IpNet;
 use portway_model::{Protocol, Target};
 use portway_netlink::nft::expr::{
-    Base, CT_STATE_NEW, CtKey, FIB_LOCAL, FibOf, MetaKey, NAT_RANDOM_FULLY, Reject,
+    Base, CT_STATE_NEW, CT_STATUS_DNAT, CtKey, FIB_LOCAL, FibOf, MetaKey, NAT_RANDOM_FULLY, Reject,
 };
 use portway_netlink::nft::object::{
     SET_CONCAT, SET_DYNAMIC, SET_INTERVAL, SET_MAP, SET_TIMEOUT, VALUE_VERDICT,
@@ -213,44 +213,35 @@ impl Words {
         Expr::Dnat { family: self.family.number(), address, port }
     }
 
-    /// `meta l4proto X dnat to saddr map @addresses : saddr map @ports`: back to where this client went before.
-    pub fn remembered(self, protocol: Protocol, addresses: &Name, ports: &Name) -> Rule {
+    /// `saddr @clients goto chain`: this client has been here before.
+    pub fn known(self, clients: &Name, chain: &Name) -> Rule {
+        let known = Expr::Lookup { set: clients.clone(), key: KEY };
+        rule([self.source(KEY), known], Verdict::Goto(chain.clone()))
+    }
+
+    /// `update @clients { saddr }`: remember the client, or for longer.
+    pub fn remember(self, clients: &Name) -> Rule {
+        Rule { exprs: vec![self.source(KEY), Expr::Update { set: clients.clone(), key: KEY }] }
+    }
+
+    /// `meta l4proto X dnat to <target>`
+    pub fn lead_to(self, protocol: Protocol, target: Target) -> Rule {
         let mut exprs = protocol_is(protocol).to_vec();
         exprs.extend([
-            self.source(KEY),
-            Expr::Map { set: addresses.clone(), key: KEY, to: KEY },
-            self.source(SECOND),
-            Expr::Map { set: ports.clone(), key: SECOND, to: SECOND },
-            self.dnat(KEY, SECOND),
-        ]);
-        Rule { exprs }
-    }
-
-    /// `update @addresses {…} update @ports {…} dnat to <target>`: remember, and go there.
-    pub fn remember(self, protocol: Protocol, target: Target, addresses: &Name, ports: &Name) -> Rule {
-        let port = target.port.to_be_bytes().to_vec();
-        let mut exprs = vec![
-            self.source(KEY),
-            Expr::Immediate(SECOND, octets(target.ip)),
-            Expr::Update { set: addresses.clone(), key: KEY, value: SECOND },
-            self.source(KEY),
-            Expr::Immediate(SECOND, port.clone()),
-            Expr::Update { set: ports.clone(), key: KEY, value: SECOND },
-        ];
-        exprs.extend(protocol_is(protocol));
-        exprs.extend([
             Expr::Immediate(KEY, octets(target.ip)),
-            Expr::Immediate(SECOND, port),
+            Expr::Immediate(SECOND, target.port.to_be_bytes().to_vec()),
             self.dnat(KEY, SECOND),
         ]);
         Rule { exprs }
     }
 
-    /// `saddr . daddr @hairpin`
+    /// `ct status dnat saddr . daddr @hairpin`: a host that talks to its own address without a Service is none.
     pub fn is_hairpin(self, hairpin: &Name) -> Vec<Expr> {
         let second = KEY.after(self.family.address_len());
         let key = Expr::Lookup { set: hairpin.clone(), key: KEY };
-        vec![self.source(KEY), self.destination(second), key]
+        let mut exprs = connection(CtKey::Status, CT_STATUS_DNAT).to_vec();
+        exprs.extend([self.source(KEY), self.destination(second), key]);
+        exprs
     }
 
     /// `saddr . daddr . l4proto . dport @source-ranges`
@@ -334,9 +325,14 @@ pub fn protocol_is(protocol: Protocol) -> [Expr; 2] {
 
 /// `ct state <bit>`
 pub fn state(bit: u32) -> [Expr; 3] {
+    connection(CtKey::State, bit)
+}
+
+/// `ct state|status <bit>`
+fn connection(key: CtKey, bit: u32) -> [Expr; 3] {
     let (mask, zero) = (bit.to_ne_bytes().to_vec(), vec![0; 4]);
     [
-        Expr::Ct(CtKey::State, KEY),
+        Expr::Ct(key, KEY),
         Expr::Bitwise { register: KEY, mask, xor: zero.clone() },
         Expr::Compare { equal: false, register: KEY, value: zero },
     ]
@@ -565,22 +561,13 @@ pub fn choice_map(name: &Name, family: Family) -> Set {
     Shape { key: &[Part::Index], value: None, verdict: true, flags: 0 }.build(name, family)
 }
 
-/// How many clients one Service port remembers.
-const CLIENTS: u32 = 1 << 20;
+/// How many clients one endpoint is remembered by. More are served too, but do not stick.
+const CLIENTS: u32 = 1 << 18;
 
-/// A map that remembers which address a client went to.
-pub fn client_addresses(name: &Name, family: Family, seconds: u32) -> Set {
-    remembering(name, family, &[Part::Address], seconds)
-}
-
-/// A map that remembers which port a client went to.
-pub fn client_ports(name: &Name, family: Family, seconds: u32) -> Set {
-    remembering(name, family, &[Part::Port], seconds)
-}
-
-fn remembering(name: &Name, family: Family, value: &[Part], seconds: u32) -> Set {
+/// A set that remembers clients for so many seconds.
+pub fn client_set(name: &Name, family: Family, seconds: u32) -> Set {
     let flags = SET_DYNAMIC | SET_TIMEOUT;
-    let shape = Shape { key: &[Part::Address], value: Some(value), verdict: false, flags };
+    let shape = Shape { key: &[Part::Address], value: None, verdict: false, flags };
     Set { timeout: u64::from(seconds) * 1000, size: CLIENTS, ..shape.build(name, family) }
 }
 

@@ -28,6 +28,7 @@ use portway_client::{Access, Client, Encoding, Notice, Recorder, Regarding, Sele
 use portway_model::api::Kind;
 use portway_model::{Cluster, Family, FrontendKind, Identity, Rejected};
 use reload::ConfigFile;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -74,6 +75,8 @@ pub enum AgentError {
     },
 }
 
+/// The least time between repairs.
+const BETWEEN_REPAIRS: Duration = Duration::from_secs(1);
 /// How many notices are taken in before the loop looks at anything else.
 const BURST: usize = 4096;
 
@@ -105,6 +108,8 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         health,
         ports,
         counts: LocalCounts::default(),
+        in_trouble: HashSet::new(),
+        repaired: None,
         config_sender,
         set_verbosity: options.set_verbosity,
     };
@@ -121,7 +126,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
             by = planes.tampered() => {
                 tracing::warn!(by, "somebody else changed our rules");
                 planes.distrust();
-                agent.pace.request(Instant::now());
+                agent.repair_soon();
             }
             () = until(due) => agent.sync(&mut planes).await?,
             notice = source.next() => match notice {
@@ -241,6 +246,10 @@ struct Agent {
     health: Health,
     ports: ServicePorts,
     counts: LocalCounts,
+    /// Kinds that cannot be read at the moment.
+    in_trouble: HashSet<Option<Kind>>,
+    /// When our rules were last found changed.
+    repaired: Option<Instant>,
     config_sender: watch::Sender<Arc<Config>>,
     set_verbosity: fn(u32),
 }
@@ -255,13 +264,15 @@ impl Agent {
                     self.metrics.rejected(kind, "undecodable");
                 }
             }
-            Notice::Trouble(Trouble { message, cause, .. }) => {
+            Notice::Trouble(Trouble { kind, message, cause }) => {
                 tracing::warn!(?cause, "{message}");
+                self.in_trouble.insert(kind);
                 self.metrics.api_connected(false);
             }
             Notice::Recovered(kind) => {
                 tracing::info!(kind = kind.map(|k| k.to_string()), "the source answers again");
-                self.metrics.api_connected(true);
+                self.in_trouble.remove(&kind);
+                self.metrics.api_connected(self.in_trouble.is_empty());
             }
         }
     }
@@ -273,10 +284,7 @@ impl Agent {
         self.metrics.endpoint_changes_pending(endpoints as usize);
         self.health.lock().node(self.cluster.node().state);
         if self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
-            for family in self.families.iter().copied() {
-                self.metrics.sync_queued(family, SystemTime::now());
-                self.health.lock().queued(Moment::now(), family);
-            }
+            self.queued(&self.families);
         }
         for rejected in self.cluster.take_rejections() {
             self.report(&rejected);
@@ -295,7 +303,7 @@ impl Agent {
         let settings =
             settings::settings(&self.config, self.cluster.node(), &primary, self.cluster.service_cidrs());
         self.counts.update(&changes.services);
-        let outcomes = planes.sync(&settings, changes.services);
+        let (outcomes, suspicious) = planes.sync(&settings, changes.services);
         let mut failed = false;
         for outcome in outcomes {
             failed |= !self.record(&outcome, &changes.triggers)?;
@@ -309,7 +317,26 @@ impl Agent {
         let unavailable = self.ports.sync(Instant::now(), &listen, self.cluster.health_checks()).await;
         self.report_ports(unavailable);
         self.pace.done(started, Instant::now(), failed);
+        if suspicious {
+            self.repair_soon();
+        }
         Ok(())
+    }
+
+    /// Asks for a repair at once, or a second after the last one: somebody who keeps changing our rules shall not
+    /// keep us busy.
+    fn repair_soon(&mut self) {
+        self.queued(&self.families);
+        let now = Instant::now();
+        self.pace.hurry(self.repaired.map_or(now, |last| now.max(last + BETWEEN_REPAIRS)));
+    }
+
+    /// Notes that an update of these families waits, which health depends on.
+    fn queued(&self, families: &[Family]) {
+        for family in families.iter().copied() {
+            self.metrics.sync_queued(family, SystemTime::now());
+            self.health.lock().queued(Moment::now(), family);
+        }
     }
 
     /// Writes down what became of one family; false if it has to be tried again.
@@ -319,12 +346,15 @@ impl Agent {
             Ok(report) => report,
             Err(error) => {
                 self.metrics.sync_failed(family);
+                self.queued(&[family]);
                 tracing::error!(%family, "{error}; what was programmed stays, and this is tried again");
                 return Ok(false);
             }
         };
         self.metrics.sync_done(family, outcome.kind(), outcome.took, now);
-        self.metrics.conntrack_reconciled(family, outcome.took, report.flows_deleted as u64);
+        if let Some(took) = report.flows_took {
+            self.metrics.conntrack_reconciled(family, took, report.flows_deleted as u64);
+        }
         self.health.lock().synced(Moment::now(), family);
         let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         for (seconds, nanos) in triggers {
@@ -335,6 +365,7 @@ impl Agent {
             tracing::warn!(%family, "{afterthought}");
         }
         if !report.drift.is_empty() {
+            self.repaired = Some(Instant::now());
             self.report_repair(family, &report.drift);
         }
         tracing::debug!(

@@ -9,6 +9,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "affinity_sticks", script: sticks },
     Case { name: "affinity_is_shared_by_all_frontends", script: shared },
     Case { name: "affinity_expires", script: expires },
+    Case { name: "affinity_lasts_while_the_client_is_active", script: active },
     Case { name: "affinity_forgets_a_dead_endpoint", script: dead },
     Case { name: "affinity_with_policy_local", script: local },
 ];
@@ -57,9 +58,28 @@ fn expires(net: &Net) -> Script {
         apply(net.slice("web", &Ep::all(PODS))),
         tcp(CLIENT, net.service(1), one_of(&["pod1b"])),
     ];
-    steps.push(Step::Wait(Duration::from_millis(2500)));
-    // Gone from memory: another pod takes over sooner or later, which the next step waits for.
-    steps.push(tcp(CLIENT, net.service(1), one_of(&["pod1a", "pod2a", "pod2b"])));
+    // Gone from memory after a while without it: another pod takes over sooner or later.
+    steps.push(Step::ProbeAfterPauses {
+        pause: Duration::from_millis(1500),
+        from: CLIENT,
+        to: net.service(1),
+        expect: one_of(&["pod1a", "pod2a", "pod2b"]),
+    });
+    Script::steps(steps)
+}
+
+/// Every new connection makes a client remembered anew: with a time-out of two seconds it is still known after five.
+fn active(net: &Net) -> Script {
+    let mut steps = vec![
+        apply(Svc::new(net, "web", 1).affinity(2)),
+        apply(net.slice("web", &Ep::all(&["pod1b"]))),
+        tcp(CLIENT, net.service(1), all(&["pod1b"], Source::Node(1))),
+        apply(net.slice("web", &Ep::all(PODS))),
+    ];
+    for _ in 0..10 {
+        steps.push(tcp(CLIENT, net.service(1), one_of(&["pod1b"])));
+        steps.push(Step::Wait(Duration::from_millis(500)));
+    }
     Script::steps(steps)
 }
 

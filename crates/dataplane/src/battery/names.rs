@@ -2,11 +2,12 @@
 
 use super::objects::NAMED;
 use super::{
-    CLIENT, Case, Ep, Expect, Net, OTHER_PORT, POD1, PORT, Script, Source, Svc, all, apply, tcp, udp,
+    CLIENT, Case, Ep, Expect, Net, OTHER_PORT, POD1, PORT, Script, Source, Step, Svc, all, apply, tcp, udp,
 };
 use portway_model::Protocol::{Tcp, Udp};
 use portway_model::api::Object;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "named_ports_and_several_ports", script: several_ports },
@@ -30,12 +31,18 @@ fn several_ports(net: &Net) -> Script {
 }
 
 fn differing_targets(net: &Net) -> Script {
+    let sooner_or_later = |pod| Step::ProbeAfterPauses {
+        pause: Duration::from_millis(1500),
+        from: POD1,
+        to: net.service(1),
+        expect: Expect::Sticks(vec![pod]),
+    };
     Script::steps(vec![
         apply(Svc::new(net, "web", 1).ports(&[("web", Tcp, 80)]).affinity(1)),
         apply(net.slice_of("web", "web-1", &[("web", Tcp, PORT)], &Ep::all(&["pod1b"]))),
         apply(net.slice_of("web", "web-2", &[("web", Tcp, OTHER_PORT)], &Ep::all(&["pod2b"]))),
-        tcp(POD1, net.service(1), Expect::Sticks(vec!["pod1b"])),
-        tcp(POD1, net.service(1), Expect::Sticks(vec!["pod2b"])),
+        sooner_or_later("pod1b"),
+        sooner_or_later("pod2b"),
         apply(Svc::new(net, "web", 1).ports(&[("web", Tcp, 80)])),
         tcp(POD1, net.service(1), all(&["pod1b", "pod2b"], Source::Own)),
     ])

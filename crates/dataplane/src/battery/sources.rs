@@ -1,6 +1,7 @@
 //! Masquerading: whose address an endpoint sees, by how pods are told.
 
 use super::{CLIENT, Case, Ep, NODE1, Net, POD1, POD2, Script, Source, Step, Svc, all, apply, tcp};
+use portway_model::Family;
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "masquerade_all", script: masquerade_all },
@@ -9,6 +10,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "local_by_bridge_interface", script: by_bridge },
     Case { name: "local_by_interface_prefix", script: by_prefix },
     Case { name: "local_unknown", script: unknown },
+    Case { name: "local_known_in_the_other_family_only", script: other_family },
 ];
 
 const TO: &[&str] = &["pod1b", "pod2b"];
@@ -54,6 +56,14 @@ fn by_prefix(net: &Net) -> Script {
 /// Without a cluster CIDR nobody can tell, so nothing is masqueraded for coming from outside.
 fn unknown(net: &Net) -> Script {
     let mut script = script(net, Source::Own, Source::Own, Source::Own, &["--cluster-cidr="]);
+    script.steps.pop();
+    script
+}
+
+/// A CIDR of the other family tells nothing about this one.
+fn other_family(net: &Net) -> Script {
+    let cidr = if net.family == Family::V4 { "fd10:244::/32" } else { "10.244.0.0/16" };
+    let mut script = script(net, Source::Own, Source::Own, Source::Own, &[&format!("--cluster-cidr={cidr}")]);
     script.steps.pop();
     script
 }

@@ -15,7 +15,7 @@ fn main() {
         return children::play(&role);
     }
     match portway_lab::enter() {
-        Ok(privilege) => println!("entered the lab as {privilege:?}"),
+        Ok(privilege) => eprintln!("entered the lab as {privilege:?}"),
         Err(error) => {
             eprintln!("{error}");
             std::process::exit(1);

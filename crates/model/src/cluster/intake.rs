@@ -129,7 +129,13 @@ impl Cluster {
         let mut ranges = Vec::new();
         for (i, text) in object.spec.iter().flat_map(|s| &s.cidrs).enumerate() {
             match text.parse::<IpNet>() {
-                Ok(range) => ranges.push(range.trunc()),
+                Ok(range) if range.prefix_len() > 0 => ranges.push(range.trunc()),
+                Ok(range) => {
+                    let reason =
+                        format!("{range} is everything; unallocated addresses of it would be dropped");
+                    let fault = Fault::new("bad-value", format!("spec.cidrs[{i}]"), reason);
+                    return self.reject(Kind::ServiceCidr, meta, &meta.name, fault);
+                }
                 Err(_) => {
                     let reason = format!("{text:?} is not a CIDR such as 10.96.0.0/12");
                     let fault = Fault::new("bad-address", format!("spec.cidrs[{i}]"), reason);

@@ -2,6 +2,7 @@
 
 use super::{CONFLICT, Cluster, HealthCheck, Rejection, ServiceChange};
 use crate::api::{self, Kind};
+use crate::claims::Claim;
 use crate::ingest::{Fault, Port, Service, Slice};
 use crate::plan::{Frontend, FrontendKind, PortPlan, ServicePlan};
 use crate::select;
@@ -22,20 +23,22 @@ impl Cluster {
                 self.rejections.remove(&key);
             }
         }
-        let Some(entry) = self.services.get(&name) else { return nothing(name) };
-        let Some(service) = &entry.service else { return nothing(name) };
-        if let Some((field, reason)) = lost {
+        if let (Some((field, reason)), Some(uid)) =
+            (lost, entry.and_then(|e| Some(e.service.as_ref()?.uid.to_string())))
+        {
             let meta = api::ObjectMeta {
                 namespace: name.namespace().to_owned(),
                 name: name.name().to_owned(),
-                uid: service.uid.to_string(),
+                uid,
                 ..Default::default()
             };
             self.reject(Kind::Service, &meta, name.as_str(), Fault::new(CONFLICT, field, reason));
-            return nothing(name);
         }
+        let Some(entry) = self.services.get(&name) else { return nothing(name) };
+        let Some(service) = &entry.service else { return nothing(name) };
         let slices: Vec<&Slice> = entry.slices.iter().map(|key| &self.slices[key].slice).collect();
-        if let Some(port) = service.health_check {
+        if let Some(port) = service.health_check.filter(|p| self.claims.holds(&name, Claim::HealthCheck(*p)))
+        {
             let local_endpoints =
                 Family::ALL.map(|f| local_ready(service, &slices, f)).into_iter().max().unwrap_or(0);
             self.health.insert(name.clone(), HealthCheck { port, local_endpoints });
@@ -54,11 +57,20 @@ impl Cluster {
         if !service.cluster_ips.iter().any(|ip| Family::of(*ip) == family) {
             return None;
         }
-        let ports = service.ports.iter().map(|port| self.port_plan(service, port, slices, family)).collect();
-        Some(ServicePlan { name: name.clone(), family, ports })
+        let port_plan = |port| self.port_plan(name, service, port, slices, family);
+        let ports: Box<[PortPlan]> = service.ports.iter().map(port_plan).collect();
+        let reachable = ports.iter().any(|p| !p.frontends.is_empty());
+        reachable.then(|| ServicePlan { name: name.clone(), family, ports })
     }
 
-    fn port_plan(&self, service: &Service, port: &Port, slices: &[&Slice], family: Family) -> PortPlan {
+    fn port_plan(
+        &self,
+        name: &ServiceName,
+        service: &Service,
+        port: &Port,
+        slices: &[&Slice],
+        family: Family,
+    ) -> PortPlan {
         let all = select::candidates(slices.iter().copied(), family, &port.name, port.protocol);
         let cluster = select::cluster(&all, |zones| self.in_zone(zones));
         let wants_local = [service.internal, service.external].contains(&TrafficPolicy::Local);
@@ -70,7 +82,7 @@ impl Cluster {
         PortPlan {
             name: port.name.clone(),
             protocol: port.protocol,
-            frontends: frontends(service, port, family),
+            frontends: frontends(service, port, family, |claim| self.claims.holds(name, claim)),
             also_serving: if udp { select::also_serving(&all, used) } else { Box::default() },
             here: select::here(&all, used),
             internal: service.internal,
@@ -99,7 +111,13 @@ fn local_ready(service: &Service, slices: &[&Slice], family: Family) -> usize {
     ips.len()
 }
 
-fn frontends(service: &Service, port: &Port, family: Family) -> Box<[Frontend]> {
+/// Where a port answers: everything its Service names and holds.
+fn frontends(
+    service: &Service,
+    port: &Port,
+    family: Family,
+    holds: impl Fn(Claim) -> bool,
+) -> Box<[Frontend]> {
     let mut all: Vec<Frontend> = Vec::new();
     let lists: [(FrontendKind, &[IpAddr]); 3] = [
         (FrontendKind::ClusterIp, &service.cluster_ips),
@@ -108,11 +126,14 @@ fn frontends(service: &Service, port: &Port, family: Family) -> Box<[Frontend]> 
     ];
     for (kind, ips) in lists {
         for ip in ips.iter().filter(|ip| Family::of(**ip) == family) {
-            if !all.iter().any(|f| f.address == Some(*ip)) {
+            let held = holds(Claim::Address(*ip, port.protocol, port.port))
+                && (kind != FrontendKind::ClusterIp || holds(Claim::ClusterIp(*ip)));
+            if held && !all.iter().any(|f| f.address == Some(*ip)) {
                 all.push(Frontend { kind, address: Some(*ip), port: port.port });
             }
         }
     }
-    all.extend(port.node_port.map(|port| Frontend { kind: FrontendKind::NodePort, address: None, port }));
+    let node_port = port.node_port.filter(|n| holds(Claim::NodePort(port.protocol, *n)));
+    all.extend(node_port.map(|port| Frontend { kind: FrontendKind::NodePort, address: None, port }));
     all.into()
 }

@@ -60,6 +60,20 @@ fn programmed(cluster: &mut Cluster) -> Vec<String> {
     state(cluster).0.iter().map(|c| c.name.name().to_owned()).collect()
 }
 
+/// Where a Service answers in IPv4.
+fn frontends(cluster: &mut Cluster, name: &str) -> Vec<crate::Frontend> {
+    let all = state(cluster).0;
+    let plan = all.iter().find(|c| c.name.name() == name).and_then(|c| c.plans[0].clone());
+    plan.iter().flat_map(|p| p.ports.iter()).flat_map(|p| p.frontends.iter().copied()).collect()
+}
+
+/// Who answers at an address.
+fn answering(cluster: &mut Cluster, ip: &str) -> Vec<String> {
+    let names = programmed(cluster);
+    let ip = Some(ip.parse().unwrap());
+    names.into_iter().filter(|n| frontends(cluster, n).iter().any(|f| f.address == ip)).collect()
+}
+
 /// One version of one of a few objects; some are malformed.
 fn version() -> impl Strategy<Value = Object> {
     let services = (0..4u8, 0..6u8).prop_map(|(n, v)| {
@@ -264,12 +278,18 @@ fn of_two_that_claim_an_address_the_first_has_it_and_the_second_takes_over() {
         let told: Vec<(String, String)> =
             cluster.take_rejections().into_iter().map(|r| (r.field, r.reason)).collect();
         assert_eq!(told, [(field.to_owned(), reason.to_owned())], "{what}");
-        assert_eq!(programmed(&mut cluster), ["first"], "{what}");
+        let before = frontends(&mut cluster, "second");
         delete(&mut cluster, "first");
         let changed: Vec<_> =
             cluster.take_changes().services.into_iter().map(|c| (c.name, c.plans[0].is_some())).collect();
         let name = |n| ServiceName::new("default", n);
         assert_eq!(changed, [(name("first"), false), (name("second"), true)], "{what}");
+        // What was contested comes on top; what was not was there all the time.
+        let after = frontends(&mut cluster, "second");
+        let checked = cluster.health_checks().contains_key(&name("second"));
+        assert!(before.iter().all(|f| after.contains(f)), "{what}: {before:?}, {after:?}");
+        assert!(after.len() > before.len() || checked, "{what}: {before:?}, {after:?}");
+        assert_eq!(before.is_empty(), what == "cluster IP", "{what}: {before:?}");
         assert_eq!(
             (programmed(&mut cluster), cluster.rejections().count()),
             (vec!["second".to_owned()], 0),
@@ -285,11 +305,25 @@ fn an_address_that_is_given_up_is_taken_over() {
     apply(&mut cluster, &service("first", 1, external("198.18.0.1")));
     apply(&mut cluster, &service("second", 2, external("198.18.0.1")));
     apply(&mut cluster, &service("third", 3, external("198.18.0.1")));
-    assert_eq!(programmed(&mut cluster), ["first"]);
+    assert_eq!(answering(&mut cluster, "198.18.0.1"), ["first"]);
     apply(&mut cluster, &service("first", 1, external("198.18.0.2")));
-    assert_eq!(programmed(&mut cluster), ["first", "second"]);
+    assert_eq!(answering(&mut cluster, "198.18.0.1"), ["second"]);
     delete(&mut cluster, "second");
-    assert_eq!(programmed(&mut cluster), ["first", "third"]);
+    assert_eq!(answering(&mut cluster, "198.18.0.1"), ["third"]);
+}
+
+#[test]
+fn who_loses_one_address_keeps_all_others() {
+    let mut cluster = empty();
+    let external = |ips: &[&str]| json!({"externalIPs": ips});
+    apply(&mut cluster, &service("xx", 1, external(&["198.18.0.1"])));
+    apply(&mut cluster, &service("yy", 2, external(&["198.18.0.2"])));
+    cluster.take_changes();
+    apply(&mut cluster, &service("xx", 1, external(&["198.18.0.1", "198.18.0.2"])));
+    apply(&mut cluster, &service("yy", 2, external(&["198.18.0.2", "198.18.0.1"])));
+    for (ip, name) in [("198.18.0.1", "xx"), ("198.18.0.2", "yy"), ("10.96.0.1", "xx"), ("10.96.0.2", "yy")] {
+        assert_eq!(answering(&mut cluster, ip), [name], "{ip}");
+    }
 }
 
 #[test]
@@ -315,7 +349,7 @@ fn at_the_start_the_older_has_it() {
         meta.creation_timestamp = Some(serde_json::from_value(json!(created)).unwrap());
         apply(&mut cluster, &Object::Service(object));
     }
-    assert_eq!(programmed(&mut cluster), ["old"]);
+    assert_eq!(answering(&mut cluster, "198.18.0.1"), ["old"]);
 }
 
 #[test]

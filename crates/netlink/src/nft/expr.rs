@@ -113,6 +113,8 @@ pub enum Reject {
 pub const CT_STATE_INVALID: u32 = 1;
 /// `bit` of conntrack's state for a new connection.
 pub const CT_STATE_NEW: u32 = 8;
+/// `bit` of conntrack's status for a connection whose destination was translated.
+pub const CT_STATUS_DNAT: u32 = 0x20;
 /// `fib … type`: an address of this machine.
 pub const FIB_LOCAL: u32 = 2;
 /// Masquerade with a fully random source port.
@@ -208,14 +210,12 @@ pub enum Expr {
         /// Where to.
         to: Register,
     },
-    /// Adds to a dynamic map, or renews what is there.
+    /// Adds to a dynamic set, or renews what is there.
     Update {
-        /// The map.
+        /// The set.
         set: Arc<str>,
         /// Where the key begins.
         key: Register,
-        /// Where the value begins.
-        value: Register,
     },
     /// Something we never write: a rule with it is not ours.
     Foreign(String),
@@ -326,11 +326,10 @@ impl Expr {
                 b.attr_be32(3, 1);
                 b.attr_be32(4, 0);
             }
-            Expr::Update { set, key, value } => {
+            Expr::Update { set, key } => {
                 b.attr_str(1, set);
                 b.attr_be32(3, 1);
                 b.attr_be32(4, key.number());
-                b.attr_be32(5, value.number());
             }
             Expr::Foreign(_) => {}
         }
@@ -500,14 +499,13 @@ fn numgen(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
 fn dynset(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
     let plain = number(&body, 3, "dynset operation")? == 1
         && body.clone().find(6).map_or(Ok(0), |a| a.be64("dynset time-out"))? == 0
-        && body.clone().find(5).is_some();
+        && body.clone().find(5).is_none();
     if !plain {
         return Ok(None);
     }
     Ok(Some(Expr::Update {
         set: body.clone().need(1, "set name")?.str("set name")?.into(),
         key: register(&body, 4, "dynset key")?,
-        value: register(&body, 5, "dynset data")?,
     }))
 }
 
@@ -553,7 +551,7 @@ impl fmt::Display for Expr {
             Expr::FibType(FibOf::Source, to) => write!(f, "[ fib saddr type => {to} ]"),
             Expr::FibType(FibOf::Destination, to) => write!(f, "[ fib daddr type => {to} ]"),
             Expr::Random { modulus, to } => write!(f, "[ numgen {to} = random mod {modulus} ]"),
-            Expr::Update { set, key, value } => write!(f, "[ dynset update {key} set {set} data {value} ]"),
+            Expr::Update { set, key } => write!(f, "[ dynset update {key} set {set} ]"),
             Expr::Foreign(name) => write!(f, "[ {name} … ]"),
         }
     }

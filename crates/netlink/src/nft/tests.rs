@@ -61,7 +61,7 @@ fn expr() -> impl Strategy<Value = Expr> {
         (name(), register()).prop_map(|(set, key)| Expr::Lookup { set, key }),
         (name(), register(), register()).prop_map(|(set, key, to)| Expr::Map { set, key, to }),
         (name(), register()).prop_map(|(set, key)| Expr::VerdictMap { set, key }),
-        (name(), register(), register()).prop_map(|(set, key, value)| Expr::Update { set, key, value }),
+        (name(), register()).prop_map(|(set, key)| Expr::Update { set, key }),
         verdict().prop_map(Expr::Verdict),
     ];
     let acts = prop_oneof![

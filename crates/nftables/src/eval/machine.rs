@@ -6,7 +6,7 @@ use super::{Host, sets};
 use crate::table::{Name, Table};
 use portway_model::Target;
 use portway_netlink::nft::expr::{CT_STATE_NEW, CtKey, FIB_LOCAL, FibOf, MetaKey};
-use portway_netlink::nft::{Data, Element, Expr, Key, Register, Rule, Value, Verdict};
+use portway_netlink::nft::{Data, Element, Expr, Key, Register, Rule, Verdict};
 use std::net::IpAddr;
 
 /// `fib … type`: an address of another machine.
@@ -222,7 +222,7 @@ impl<'t> Machine<'t> {
                 self.steps.push(Step::Chosen { number, of: *modulus });
                 self.store(*to, &number.to_ne_bytes());
             }
-            Expr::Update { set, key, value } => self.remember(set, *key, *value)?,
+            Expr::Update { set, key } => self.remember(set, *key)?,
         }
         Some(Flow::Continue)
     }
@@ -276,11 +276,10 @@ impl<'t> Machine<'t> {
         Some(found)
     }
 
-    fn remember(&mut self, set: &Name, key: Register, value: Register) -> Option<()> {
+    fn remember(&mut self, set: &Name, key: Register) -> Option<()> {
         let shape = self.table.sets.get(set)?;
         let client = Key::copy(self.load(key, shape.key_len as usize)).ok()?;
-        let value = Value::copy(self.load(value, shape.value?.1 as usize)).ok()?;
-        self.steps.push(Step::Remembered { map: set.clone(), client, value });
+        self.steps.push(Step::Remembered { set: set.clone(), client });
         Some(())
     }
 

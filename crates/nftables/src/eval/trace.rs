@@ -3,7 +3,7 @@
 use crate::table::Name;
 use portway_dataplane::packet::Verdict;
 use portway_model::Target;
-use portway_netlink::nft::{self, Element, HookPoint, Key, Value};
+use portway_netlink::nft::{self, Element, HookPoint, Key};
 use std::fmt;
 
 /// Where a packet went and why.
@@ -62,14 +62,12 @@ pub enum Step {
     Translated(Target),
     /// Its source became the node's address.
     Masqueraded,
-    /// A dynamic map learnt of its client.
+    /// A dynamic set learnt of its client.
     Remembered {
-        /// The map.
-        map: Name,
+        /// The set.
+        set: Name,
         /// The client.
         client: Key,
-        /// What is remembered.
-        value: Value,
     },
 }
 
@@ -141,7 +139,7 @@ impl fmt::Display for Step {
             Step::Chosen { number, of } => write!(f, "    chance says {number} of {of}"),
             Step::Translated(target) => write!(f, "    destination becomes {target}"),
             Step::Masqueraded => f.write_str("    source becomes the node's"),
-            Step::Remembered { map, .. } => write!(f, "    the client is remembered in {map}"),
+            Step::Remembered { set, .. } => write!(f, "    the client is remembered in {set}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::rules::{self, Names};
 use crate::table::ChainBody;
-use portway_netlink::nft::{Chain, ChainKind, Family, Hook, HookPoint, Rule, Verdict};
+use portway_netlink::nft::{Chain, ChainKind, Data, Family, Hook, HookPoint, Rule, Verdict};
 
 fn name(text: &str) -> Name {
     text.into()

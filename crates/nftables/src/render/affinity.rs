@@ -1,15 +1,17 @@
 //! Session affinity: the one thing that needs chains of its own.
 //!
-//! Each Service port remembers its clients in two maps, client → address and client → port, with the Service's
-//! time-out. A client that is known goes where it went; one that is not meets a random endpoint's chain, which
-//! remembers it. Two maps, because nft 1.0.6 cannot load a rule that stores address and port at once for IPv6.
-//! All frontends of a port share the maps, so a client sticks however it comes. Endpoints on this node and
-//! endpoints in the cluster are remembered apart, because a client may be entitled to different ones.
+//! Each endpoint of a Service port with affinity has a set of the clients that stick to it, with the Service's
+//! time-out, and a chain that remembers a client, or for longer, and leads it there. A client that some endpoint
+//! knows goes to its chain; one that none knows goes to a random one. An endpoint that is no longer eligible takes its
+//! chain and its clients with it, in the same transaction. All frontends of a port share the sets, so a client sticks
+//! however it comes. Endpoints on this node and endpoints in the cluster are remembered apart, because a client
+//! may be entitled to different ones.
 
-use crate::rules::{Words, choice_map, choose, client_addresses, client_ports, own_name};
-use crate::table::{Name, Table};
+use crate::rules::{Words, choice_map, choose, client_set, own_name};
+use crate::table::Table;
 use portway_model::{FrontendKind, Outcome, PortPlan, Protocol, ServicePlan, Target, TrafficPolicy};
-use portway_netlink::nft::{Data, Element, Key, Verdict};
+use portway_netlink::nft::{Data, Element, Key, Rule, Verdict};
+use std::collections::BTreeMap;
 
 /// A Service port's memory of its clients, for one set of endpoints.
 pub(super) struct Sticky<'a> {
@@ -35,11 +37,8 @@ pub(super) fn groups<'a>(plan: &ServicePlan, port: &'a PortPlan) -> Vec<Sticky<'
         groups.push(Sticky { id, seconds, targets: &port.cluster });
     }
     if balanced(TrafficPolicy::Local) {
-        groups.push(Sticky {
-            id: Sticky::name(plan, port, TrafficPolicy::Local),
-            seconds,
-            targets: &port.local,
-        });
+        let id = Sticky::name(plan, port, TrafficPolicy::Local);
+        groups.push(Sticky { id, seconds, targets: &port.local });
     }
     groups
 }
@@ -54,43 +53,30 @@ impl Sticky<'_> {
         if policy == TrafficPolicy::Local {
             id.push_str("/local");
         }
-        // The time-out is the maps', and a map cannot change it: another time-out is another name.
+        // The time-out is the sets', and a set cannot change it: another time-out is another name.
         id = format!("{id}/{}s", port.affinity.unwrap_or_default());
         shorten(id)
     }
 
-    /// The names of the two maps that remember clients, for the group with this id.
-    fn maps(id: &str) -> (Name, Name) {
-        (own_name("client-address", id), own_name("client-port", id))
-    }
-
     pub(super) fn render(&self, words: Words, protocol: Protocol, part: &mut Table) {
-        let (addresses, ports) = Sticky::maps(&self.id);
         let choice = own_name("choice", &self.id);
-        let sets = [
-            client_addresses(&addresses, words.family, self.seconds),
-            client_ports(&ports, words.family, self.seconds),
-            choice_map(&choice, words.family),
-        ];
-        part.sets.extend(sets.into_iter().map(|set| (set.name.clone(), set)));
-        let known = words.remembered(protocol, &addresses, &ports);
-        part.chain(&own_name("sticky", &self.id), vec![known, choose(&choice, self.targets.len())]);
+        part.sets.insert(choice.clone(), choice_map(&choice, words.family));
+        let mut known = BTreeMap::new();
         for (i, target) in self.targets.iter().enumerate() {
-            let chain = own_name("endpoint", &format!("{}/{}", self.id, path(*target)));
-            part.chain(&chain, vec![words.remember(protocol, *target, &addresses, &ports)]);
+            let id = format!("{}/{}", self.id, path(*target));
+            let (clients, chain) = (own_name("clients", &id), own_name("endpoint", &id));
+            part.sets.insert(clients.clone(), client_set(&clients, words.family, self.seconds));
+            // Two rules: a set that is full must not keep the packet from its endpoint.
+            part.chain(&chain, vec![words.remember(&clients), words.lead_to(protocol, *target)]);
+            known.insert(*target, words.known(&clients, &chain));
             let key = Key::new().field(&(i as u32).to_ne_bytes());
             part.element(&choice, Element::map(key, Data::Verdict(Verdict::Goto(chain))));
         }
+        // In an order that does not depend on which index an endpoint has.
+        let mut rules: Vec<Rule> = known.into_values().collect();
+        rules.push(choose(&choice, self.targets.len()));
+        part.chain(&own_name("sticky", &self.id), rules);
     }
-}
-
-/// The memories of a port and which targets may be remembered in each: the maps of addresses and of ports.
-pub(crate) fn memories<'a>(plan: &ServicePlan, port: &'a PortPlan) -> Vec<(Name, Name, &'a [Target])> {
-    let of = |s: Sticky<'a>| {
-        let (addresses, ports) = Sticky::maps(&s.id);
-        (addresses, ports, s.targets)
-    };
-    groups(plan, port).into_iter().map(of).collect()
 }
 
 /// A target as a part of a chain's name, which may hold no colon.

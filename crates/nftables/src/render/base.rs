@@ -134,10 +134,11 @@ fn postrouting(n: &Names, words: Words, settings: &Settings) -> Vec<Rule> {
 
 /// The destination is an address at which node ports answer, if it is one of this node's.
 fn at_node_address(n: &Names, words: Words, settings: &Settings) -> Vec<Expr> {
-    match settings.node_ports.ranges(model_family(words.family)) {
-        Some(_) => words.destination_in(&n.nodeport_addresses).to_vec(),
-        None => words.destination_outside(loopback(words.family)),
+    let mut exprs = words.destination_outside(loopback(words.family));
+    if settings.node_ports.ranges(model_family(words.family)).is_some() {
+        exprs.extend(words.destination_in(&n.nodeport_addresses));
     }
+    exprs
 }
 
 fn loopback(family: Family) -> IpNet {
@@ -156,7 +157,7 @@ fn policy(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
     let mut unless_pod = Vec::new();
     if settings.masquerade_all {
         unless_pod.push(goto(&n.mark));
-    } else if settings.local != LocalTraffic::Unknown {
+    } else if !pods.is_empty() {
         unless_pod.extend(pods.iter().map(|pod| rule(pod.clone(), Verdict::Return)));
         unless_pod.push(goto(&n.mark));
     }

@@ -28,8 +28,8 @@ fn endpoints(places: &[&str]) -> Vec<Value> {
 fn remember(mode: &mut Nftables<Fake>, trace: &Trace, n: usize) {
     let before = mode.kernel().table().unwrap().clone();
     for step in &trace.paths[n].steps {
-        if let Step::Remembered { map, client, value } = step {
-            mode.kernel().remember(map, *client, *value);
+        if let Step::Remembered { set, client } = step {
+            mode.kernel().remember(set, *client);
         }
     }
     assert_ne!(mode.kernel().table(), Some(&before), "nothing was remembered");
@@ -63,11 +63,10 @@ fn an_unknown_client_may_go_anywhere() {
 #[test]
 fn a_known_client_goes_where_it_went_at_every_frontend() {
     for family in Family::ALL {
-        let mut world = sticky(json!({}));
-        let mut mode = world.programmed(family, &settings());
-        let first = follow(mode.kernel().table().unwrap(), family, "client", "svc1:80");
-        assert_eq!(first.paths.len(), 3);
         for n in 0..3 {
+            let mut mode = sticky(json!({})).programmed(family, &settings());
+            let first = follow(mode.kernel().table().unwrap(), family, "client", "svc1:80");
+            assert_eq!(first.paths.len(), 3);
             let met =
                 outcome(family, &Trace { verdicts: vec![first.paths[n].verdict.clone()], paths: vec![] });
             remember(&mut mode, &first, n);

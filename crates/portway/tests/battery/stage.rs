@@ -78,6 +78,14 @@ impl Stage {
             Step::Apply(object) => self.manifests.apply(object),
             Step::Delete(kind, name) => self.manifests.delete(*kind, name),
             Step::Probe { from, to, protocol, expect } => return self.probe(*from, *to, *protocol, expect),
+            Step::ProbeAfterPauses { pause, from, to, expect } => {
+                let probe = Probe::tcp(self.namespace(*from), *to).count(8).timeout(ANSWER);
+                let attempt = || {
+                    std::thread::sleep(*pause);
+                    self.judge(*from, expect, &probe.run(), false)
+                };
+                return eventually(4 * PATIENCE, attempt).map_err(|e| e.to_string());
+            }
             Step::Open { id, from, to, protocol } => {
                 let timeout = if *protocol == model::Protocol::Udp { SILENCE } else { ANSWER };
                 let begin =

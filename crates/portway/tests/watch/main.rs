@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+type Test = fn(&mut Field) -> Result<(), String>;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -21,7 +23,7 @@ fn main() -> ExitCode {
         eprintln!("{e}");
         return ExitCode::FAILURE;
     }
-    let table: [(&'static str, fn(&mut Field) -> Result<(), String>); 6] = [
+    let table: [(&'static str, Test); 6] = [
         ("what_is_listed_is_programmed_and_changes_follow", changes_follow),
         ("an_outage_changes_nothing_and_is_made_up_for", outage),
         ("a_compacted_history_means_a_new_list", compaction),
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
         ("a_refusal_names_the_rule_that_is_missing", refusal),
         ("a_rejected_object_gets_an_event", event),
     ];
-    let trial = |(name, test): (&'static str, fn(&mut Field) -> Result<(), String>)| {
+    let trial = |(name, test): (&'static str, Test)| {
         Trial::test(name, move || {
             let mut field = Field::new(name)?;
             test(&mut field).map_err(|e| Failed::from(format!("{e}\n{}", field.log())))

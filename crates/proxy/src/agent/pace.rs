@@ -37,6 +37,11 @@ impl Pace {
         fresh
     }
 
+    /// Something has to be mended at `when`, whatever else was planned for later.
+    pub(crate) fn hurry(&mut self, when: Instant) {
+        self.due = Some(self.due.map_or(when, |due| due.min(when)));
+    }
+
     /// When to sync next. The first one has to be requested.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.or_else(|| self.last.map(|last| last + self.periods.period))
@@ -92,6 +97,19 @@ mod tests {
         pace.done(start, start + 5 * MS, false);
         pace.request(start + 6 * MS);
         assert_eq!(pace.due(), Some(start + 1000 * MS));
+    }
+
+    #[test]
+    fn a_repair_does_not_wait_for_a_retry() {
+        let start = Instant::now();
+        let mut pace = Pace::new(SyncPeriods { period: Duration::from_secs(30), min: None });
+        for _ in 0..40 {
+            pace.done(start, start, true);
+        }
+        pace.hurry(start + 5 * MS);
+        assert_eq!(pace.due(), Some(start + 5 * MS));
+        pace.hurry(start + 9 * MS);
+        assert_eq!(pace.due(), Some(start + 5 * MS));
     }
 
     #[test]

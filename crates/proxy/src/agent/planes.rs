@@ -59,8 +59,8 @@ impl Planes {
         self.modes.iter().map(Dataplane::family).collect()
     }
 
-    /// Brings every family up to date.
-    pub(crate) fn sync(&mut self, settings: &Settings, services: Vec<ServiceChange>) -> Vec<Outcome> {
+    /// Brings every family up to date. Also tells whether somebody may have changed something unheard.
+    pub(crate) fn sync(&mut self, settings: &Settings, services: Vec<ServiceChange>) -> (Vec<Outcome>, bool) {
         let deaf = self.tampering.is_none();
         let before = if deaf { self.modes.first_mut().and_then(|m| m.generation().ok()) } else { None };
         let mut by_family: [Vec<_>; 2] = Default::default();
@@ -77,15 +77,16 @@ impl Planes {
                 mode.sync(settings, std::mem::take(&mut by_family[usize::from(family == Family::V6)]));
             outcomes.push(Outcome { family, took: started.elapsed(), result });
         }
-        if deaf {
-            self.listen(before, &outcomes);
+        let suspicious = deaf && self.listen(before, &outcomes);
+        if suspicious {
+            self.distrust();
         }
-        outcomes
+        (outcomes, suspicious)
     }
 
     /// Starts listening once the first sync is done: before, a hundred thousand of our own changes would be
     /// announced to us. The generation tells whether somebody slipped in between.
-    fn listen(&mut self, before: Option<u32>, outcomes: &[Outcome]) {
+    fn listen(&mut self, before: Option<u32>, outcomes: &[Outcome]) -> bool {
         let ports: Vec<u32> = self.modes.iter().map(Nftables::port).collect();
         let (sender, receiver) = mpsc::channel(1);
         let listening = Monitor::open(&ports).map_err(std::io::Error::other).and_then(|monitor| {
@@ -101,20 +102,19 @@ impl Planes {
         let changed = |o: &Outcome| o.result.as_ref().is_ok_and(|r| r.added + r.removed > 0);
         let ours = outcomes.iter().filter(|o| changed(o)).count() as u32;
         let now = self.modes.first_mut().and_then(|m| m.generation().ok());
-        if before.zip(now).is_none_or(|(before, now)| now != before.wrapping_add(ours)) {
-            self.distrust();
-        }
+        before.zip(now).is_none_or(|(before, now)| now != before.wrapping_add(ours))
     }
 
     /// Waits until somebody else has changed our tables; who it was, as far as is known.
     pub(crate) async fn tampered(&mut self) -> String {
-        let heard = match &mut self.tampering {
-            Some(tampering) => tampering.recv().await,
-            None => None,
-        };
-        match heard {
+        let Some(tampering) = &mut self.tampering else { return std::future::pending().await };
+        match tampering.recv().await {
             Some(by) => by,
-            None => std::future::pending().await,
+            None => {
+                // The next sync listens again.
+                self.tampering = None;
+                "unknown: nobody listened".to_owned()
+            }
         }
     }
 
