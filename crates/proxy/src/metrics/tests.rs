@@ -1,3 +1,5 @@
+//! Tests of `metrics`.
+
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,3 +1,5 @@
+//! Tests of `sysctl`.
+
 use super::*;
 
 fn defaults() -> ConntrackSettings {

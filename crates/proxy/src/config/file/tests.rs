@@ -1,3 +1,5 @@
+//! Tests of `file`.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Tests of `flags`.
+
 use super::*;
 use clap::CommandFactory;
 

@@ -1,3 +1,5 @@
+//! Tests of `merge`.
+
 use super::*;
 use crate::config::{API_VERSION, KIND, LocalDetection, LogFormat, NodePortAddresses, parse};
 use clap::{CommandFactory, Parser};

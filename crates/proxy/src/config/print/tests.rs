@@ -1,3 +1,5 @@
+//! Tests of `print`.
+
 use super::*;
 use crate::config::{Config, ProxyFlags, merge, parse};
 use proptest::prelude::*;

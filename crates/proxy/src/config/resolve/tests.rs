@@ -1,3 +1,5 @@
+//! Tests of `resolve`.
+
 use super::*;
 use crate::config::{API_VERSION, KIND, parse};
 

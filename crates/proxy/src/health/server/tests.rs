@@ -1,3 +1,5 @@
+//! Tests of `server`.
+
 use super::super::probe::{free_port, get};
 use super::super::serving::Serving;
 use super::*;

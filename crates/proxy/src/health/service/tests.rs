@@ -1,3 +1,5 @@
+//! Tests of `service`.
+
 use super::super::probe::{Reply, free_port, get};
 use super::*;
 use crate::health::HealthState;
