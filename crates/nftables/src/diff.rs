@@ -215,6 +215,19 @@ pub struct Uses {
 }
 
 impl Uses {
+    /// Counts what one Service uses; `shared` as for [`Draft::change`].
+    pub(crate) fn count(&mut self, shared: &Name, part: &Table) {
+        for name in part.chains.keys() {
+            *self.chains.entry(name.clone()).or_default() += 1;
+        }
+        for name in part.sets.keys() {
+            *self.sets.entry(name.clone()).or_default() += 1;
+        }
+        for element in part.elements.get(shared).into_iter().flatten() {
+            *self.shared.entry((shared.clone(), element.key)).or_default() += 1;
+        }
+    }
+
     /// The sets that Services use.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &Name> {
         self.sets.keys()

@@ -90,21 +90,31 @@ impl<K: Kernel> Nftables<K> {
         }
     }
 
-    /// The whole table as it should be.
+    /// The whole table as it should be, normalized.
     pub fn wanted(&self) -> Table {
+        let (mut table, _) = self.assemble();
+        table.normalize();
+        table
+    }
+
+    /// The whole table as it should be, and how often each thing in it is used.
+    fn assemble(&self) -> (Table, Uses) {
         let mut table = render::base(&self.names, self.family, &self.settings);
+        let mut uses = Uses::default();
         // Most of it is one map: growing that by doubling would cost as much again.
         let ports = || self.plans.values().flat_map(|p| &p.ports);
         let endpoints = ports().map(|p| p.cluster.len() * p.frontends.len()).sum();
         table.elements.insert(self.names.endpoints.clone(), Vec::with_capacity(endpoints));
         for plan in self.plans.values() {
-            table.merge(render::service(&self.names, self.family, plan));
+            let part = render::service(&self.names, self.family, plan);
+            uses.count(&self.names.hairpin, &part);
+            table.merge(part);
         }
         for (chain, rules) in render::dispatch(&self.names, self.family, table.sets.keys()) {
             table.chain(&chain, rules);
         }
-        table.normalize();
-        table
+        table.normalize_set(&self.names.hairpin);
+        (table, uses)
     }
 
     /// The kernel behind it.
@@ -119,12 +129,16 @@ impl<K: Kernel> Nftables<K> {
         changes: Vec<(ServiceName, Option<ServicePlan>)>,
     ) -> Transaction {
         let mut draft = Draft::default();
+        // At the first start everything is compared with the kernel, not with what we applied.
+        let fresh = self.trust == Trust::Fresh;
         for (name, mut new) in changes {
             let old = self.plans.remove(&name);
             if let (Some(old), Some(new)) = (&old, &mut new) {
                 slots::keep(old, new);
             }
-            if old != new {
+            if fresh {
+                self.checks.change(&name, old.as_ref(), new.as_ref());
+            } else if old != new {
                 let part = |plan: &Option<ServicePlan>| {
                     plan.as_ref().map(|p| render::service(&self.names, self.family, p)).unwrap_or_default()
                 };
@@ -157,8 +171,13 @@ impl<K: Kernel> Nftables<K> {
     /// Lists the kernel, and makes it hold what is wanted.
     fn reconcile(&mut self) -> Result<(Report, Drift), Error> {
         let have = self.kernel.list().map_err(|e| self.refused(e))?;
-        let (tx, drift) = diff(have.as_ref(), self.wanted());
+        let (mut want, uses) = self.assemble();
+        if have.is_some() {
+            want.normalize();
+        }
+        let (tx, drift) = diff(have.as_ref(), want);
         drop(have);
+        self.uses = uses;
         self.commit(&tx)?;
         let (added, removed) = tx.size();
         Ok((Report { full: true, added, removed, ..Report::default() }, drift))
@@ -227,8 +246,6 @@ impl<K: Kernel> Dataplane for Nftables<K> {
         let first = self.trust == Trust::Fresh;
         let tx = self.absorb(settings, changes);
         let mut report = if first {
-            // It is all in the plans, and at the first start it is large.
-            drop(tx);
             self.reconcile()?.0
         } else {
             self.commit(&tx)?;

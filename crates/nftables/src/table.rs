@@ -64,12 +64,21 @@ impl Table {
 
     /// Sorts the elements and drops repetitions, so that two tables can be compared.
     pub fn normalize(&mut self) {
-        for list in self.elements.values_mut() {
-            list.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
-            list.dedup_by(|a, b| order(a) == order(b));
-        }
+        self.elements.values_mut().for_each(sort);
         self.elements.retain(|_, list| !list.is_empty());
     }
+
+    /// The same for one set.
+    pub(crate) fn normalize_set(&mut self, set: &Name) {
+        if let Some(list) = self.elements.get_mut(set) {
+            sort(list);
+        }
+    }
+}
+
+fn sort(list: &mut Vec<Element>) {
+    list.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
+    list.dedup_by(|a, b| order(a) == order(b));
 }
 
 /// What makes an element itself: two with the same are one.
