@@ -1,7 +1,7 @@
 //! A cluster out of network namespaces: nodes, pods and outside clients on one machine, with real packets between
 //! them.
 //!
-//! A program calls [`enter`] first thing in `main`, which gives it the privilege to make namespaces (as an
+//! A program calls [`enter()`] first thing in `main`, which gives it the privilege to make namespaces (as an
 //! ordinary user through a user namespace) and removes what an earlier, killed lab left behind. [`Layout::build`]
 //! then makes a [`Lab`] of [`Place`]s. In a place run [`Server`]s, [`Probe`]s, [`Load`]s and [`Agent`]s.
 //!

@@ -3,7 +3,7 @@
 //! It takes a [`Transaction`] as the real one does: operation by operation on a copy, which takes the place of the
 //! table once all have succeeded. It is as strict: what is not there cannot be deleted (`ENOENT`), what is there
 //! cannot be made again as something else (`EEXIST`), what is in use cannot go (`EBUSY`), and rules must make sense
-//! where they are reached ([`validate`]).
+//! where they are reached (`validate`).
 
 mod apply;
 mod validate;

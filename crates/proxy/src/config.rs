@@ -2,7 +2,7 @@
 //!
 //! Two steps, each a pure function. *As typed*: [`parse`] turns the text of a `KubeProxyConfiguration`
 //! (`kubeproxy.config.k8s.io/v1alpha1`, YAML or JSON) and [`ProxyFlags`] the command line into a [`FileConfig`],
-//! where every field is optional and remembers its line or flag. *As meant*: [`merge`] joins the two by upstream's
+//! where every field is optional and remembers its line or flag. *As meant*: [`merge()`] joins the two by upstream's
 //! rules, fills in the defaults and gives a [`Config`] of domain types that cannot hold a wrong value.
 //!
 //! What always holds: nothing here panics on any input, mistakes are reported all at once with file, line and

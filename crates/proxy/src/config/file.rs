@@ -1,7 +1,7 @@
 //! A configuration as typed: every field of `KubeProxyConfiguration`, each optional, each with where it was given.
 //!
 //! [`parse`] makes one from a file, [`super::ProxyFlags`] from a command line. Nothing is judged here beyond the
-//! kind of a value (text, number, duration); what the values mean is [`super::merge`]'s business.
+//! kind of a value (text, number, duration); what the values mean is [`super::merge()`]'s business.
 
 use super::error::{ConfigError, Origin, Problem};
 use super::section::Section;

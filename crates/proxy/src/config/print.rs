@@ -1,6 +1,6 @@
 //! A configuration written out again: as JSON for `/configz`, as YAML for `--write-config-to`.
 //!
-//! Every setting is written, defaults too, under upstream's names; [`super::parse`] and [`super::merge`] bring the
+//! Every setting is written, defaults too, under upstream's names; [`super::parse`] and [`super::merge()`] bring the
 //! same `Config` back. Two things that only flags can say are not written: `--master`, and that a server is off (an
 //! empty address in a file is its default).
 
