@@ -108,6 +108,11 @@ impl Buffer {
         self.attr(kind, &value.to_be_bytes());
     }
 
+    /// Appends an attribute with a 16-bit number in host order.
+    pub fn attr_u16(&mut self, kind: u16, value: u16) {
+        self.attr(kind, &value.to_ne_bytes());
+    }
+
     /// Appends an attribute with a 32-bit number in network order.
     pub fn attr_be32(&mut self, kind: u16, value: u32) {
         self.attr(kind, &value.to_be_bytes());
@@ -237,6 +242,11 @@ impl<'a> Attr<'a> {
     /// Its value as a 16-bit number in network order.
     pub fn be16(&self, what: &'static str) -> Result<u16, Malformed> {
         self.array(what).map(u16::from_be_bytes)
+    }
+
+    /// Its value as a 16-bit number in host order.
+    pub fn u16(&self, what: &'static str) -> Result<u16, Malformed> {
+        self.array(what).map(u16::from_ne_bytes)
     }
 
     /// Its value as a 32-bit number in network order.

@@ -174,7 +174,35 @@ impl Socket {
                 answer = Some(Ack::parse(&m));
             }
         })?;
-        answer.ok_or_else(|| Error::NoAnswer(operation.to_owned()))?.into_result(operation)
+        answer.ok_or_else(|| no_answer(operation))?.into_result(operation)
+    }
+
+    /// Sends one request and reads the one message that answers it.
+    pub(crate) fn ask<T>(
+        &mut self,
+        kind: u16,
+        operation: &str,
+        fill: impl FnOnce(&mut Buffer),
+        decode: impl Fn(&Message<'_>) -> Result<T, Malformed>,
+    ) -> Result<T> {
+        let seq = self.next_seq();
+        let mut buffer = Buffer::default();
+        buffer.message(kind, message::REQUEST, seq, fill);
+        self.send(buffer.bytes())?;
+        let mut answer = None;
+        self.receive_ready(|m| {
+            if m.seq == seq && answer.is_none() {
+                answer = Some(match m.kind {
+                    message::TYPE_ERROR => Err(Ack::parse(&m)),
+                    _ => Ok(decode(&m)),
+                });
+            }
+        })?;
+        match answer {
+            Some(Ok(answer)) => answer.map_err(|source| malformed(operation, source)),
+            Some(Err(ack)) => ack.into_result(operation).and_then(|()| Err(no_answer(operation))),
+            None => Err(no_answer(operation)),
+        }
     }
 
     /// Asks for a list and hands each entry to `each`. A list that changed while it was read is read again from
@@ -214,7 +242,7 @@ impl Socket {
         self.send(buffer.bytes())?;
         let mut consistent = true;
         loop {
-            let len = self.receive(0)?.ok_or_else(|| Error::NoAnswer(operation.to_owned()))?;
+            let len = self.receive(0)?.ok_or_else(|| no_answer(operation))?;
             for m in message::messages(&self.receive[..len]) {
                 let m = m.map_err(|source| malformed(operation, source))?;
                 if m.seq != seq {
@@ -222,8 +250,8 @@ impl Socket {
                 }
                 consistent &= m.flags & message::DUMP_INTERRUPTED == 0;
                 match m.kind {
-                    message::TYPE_DONE => return Ok(consistent),
-                    message::TYPE_ERROR => {
+                    // A list that broke off ends like a whole one, except for the errno.
+                    message::TYPE_DONE | message::TYPE_ERROR => {
                         let ack = Ack::parse(&m);
                         if ack.errno == libc::EINTR {
                             return Ok(false);
@@ -357,6 +385,10 @@ impl Ack {
 
 fn malformed(operation: &str, source: Malformed) -> Error {
     Error::Malformed { operation: operation.to_owned(), source }
+}
+
+fn no_answer(operation: &str) -> Error {
+    Error::NoAnswer(operation.to_owned())
 }
 
 fn check(what: &'static str, result: i32) -> Result<i32> {

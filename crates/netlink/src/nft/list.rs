@@ -5,7 +5,7 @@ use super::wire::{
     GETCHAIN, GETGEN, GETRULE, GETSET, GETSETELEM, GETTABLE, LIST_ELEM, NEWGEN, TABLE, header,
 };
 use super::{Family, wire};
-use crate::message::{Attrs, Buffer, Message, REQUEST, attrs};
+use crate::message::{Attr, Attrs, Buffer, Message, REQUEST, attrs};
 use crate::{Error, Malformed, Result, Socket};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,6 +63,49 @@ pub fn rules(socket: &mut Socket, family: Family, table: &str) -> Result<BTreeMa
         Ok(())
     })?;
     Ok(rules)
+}
+
+/// Where each rule of a chain leads to, in order, whoever's it is and whatever else it says: the chain it jumps or goes
+/// to, if any.
+pub fn leads(socket: &mut Socket, family: Family, table: &str, chain: &str) -> Result<Vec<Option<String>>> {
+    let mut leads = Vec::new();
+    socket.dump(
+        GETRULE,
+        &format!("list rules of {chain}"),
+        &mut leads,
+        |b: &mut Buffer| {
+            b.raw(&header(family.number(), 0));
+            b.attr_str(TABLE, table);
+            b.attr_str(2, chain);
+        },
+        Vec::clear,
+        |leads, m| {
+            let rule = body(&m)?;
+            let of = |kind, what| rule.clone().need(kind, what)?.str(what);
+            // Not every kernel filters rules by table and chain.
+            if of(TABLE, "rule's table")? == table && of(2, "rule's chain")? == chain {
+                leads.push(lead(rule)?);
+            }
+            Ok(())
+        },
+    )?;
+    Ok(leads)
+}
+
+/// The chain that a rule leads to: the verdict of an `immediate` expression may name one.
+fn lead(rule: Attrs<'_>) -> Result<Option<String>, Malformed> {
+    let Some(expressions) = rule.find(4) else { return Ok(None) };
+    for expression in expressions.nested().filter(|a| a.kind == LIST_ELEM) {
+        if expression.nested().need(1, "expression's name")?.str("expression's name")? != "immediate" {
+            continue;
+        }
+        // Its data holds a value, which holds a verdict, which holds a chain.
+        let chain = (0..3).try_fold(expression, |outer: Attr<'_>, _| outer.nested().find(2));
+        if let Some(chain) = chain.and_then(|verdict| verdict.nested().find(2)) {
+            return Ok(Some(chain.str("verdict's chain")?.to_owned()));
+        }
+    }
+    Ok(None)
 }
 
 /// The sets and maps of a table.

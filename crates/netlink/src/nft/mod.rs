@@ -15,7 +15,7 @@ mod wire;
 
 pub use batch::Batch;
 pub use expr::{Expr, Register};
-pub use monitor::{Change, Monitor};
+pub use monitor::{Change, Commit, Monitor, Touched};
 pub use object::{Chain, ChainKind, Data, Element, Hook, HookPoint, Key, Rule, Set, Value, Verdict};
 
 /// The address family of a table.

@@ -1,0 +1,9 @@
+//! The wire formats against a real kernel, each test in a network namespace of its own.
+
+mod genl;
+mod ipset;
+mod ipvs;
+mod monitor;
+mod namespace;
+mod nfacct;
+mod xtables;
