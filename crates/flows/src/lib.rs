@@ -4,14 +4,51 @@
 //! keeps sending, and one that began while a Service had no endpoints goes on missing it. After a change, flows of
 //! the frontends concerned that do not lead to an endpoint that answers are forgotten; their next packet starts
 //! anew. Those that do are left alone, so a restart disturbs none.
+//!
+//! Every mode does this in the same way: [`Checks`] adds up what its changes concern, and [`Checks::run`] looks, once
+//! the rules are in place.
 
-use crate::commit::Kernel;
-use portway_dataplane::NodePortAddresses;
+use portway_dataplane::{NodePortAddresses, Report};
 use portway_model::{PortPlan, Protocol, ServiceName, ServicePlan, Target};
-use portway_netlink::Result;
-use portway_netlink::conntrack::{Filter, Flow, UDP};
+use portway_netlink::conntrack::{self, Filter, Flow, UDP};
+use portway_netlink::route::Rtnetlink;
+use portway_netlink::{Result, Socket};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::time::Instant;
+
+/// What is asked of a kernel here.
+pub trait Tracker {
+    /// The tracked flows that match, and maybe others of the same protocol.
+    fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>>;
+    /// Forgets a flow; false if it had ended.
+    fn delete_flow(&mut self, flow: &Flow) -> Result<bool>;
+    /// The addresses of this machine.
+    fn addresses(&mut self) -> Result<Vec<IpAddr>>;
+}
+
+/// The real kernel, in one family, through a netfilter socket.
+#[derive(Debug)]
+pub struct Kernel<'s> {
+    /// The socket.
+    pub socket: &'s mut Socket,
+    /// IPv6, not IPv4.
+    pub v6: bool,
+}
+
+impl Tracker for Kernel<'_> {
+    fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>> {
+        conntrack::list(self.socket, self.v6, filter)
+    }
+
+    fn delete_flow(&mut self, flow: &Flow) -> Result<bool> {
+        conntrack::delete(self.socket, flow)
+    }
+
+    fn addresses(&mut self) -> Result<Vec<IpAddr>> {
+        Ok(Rtnetlink::open()?.addresses()?.into_iter().map(|a| a.net.addr()).collect())
+    }
+}
 
 /// A frontend's address, none for a node port, and port.
 type At = (Option<IpAddr>, u16);
@@ -19,19 +56,14 @@ type At = (Option<IpAddr>, u16);
 /// What to look at once the rules are in place. It adds up over changes, for a change that the kernel refused is
 /// made good by a later one, and its flows are to be looked at then.
 #[derive(Debug, Default)]
-pub(crate) struct Checks {
+pub struct Checks {
     frontends: HashSet<At>,
     services: HashSet<ServiceName>,
 }
 
 impl Checks {
     /// Notes a Service whose plan went from `old` to `new`. Only what differs is looked at.
-    pub(crate) fn change(
-        &mut self,
-        name: &ServiceName,
-        old: Option<&ServicePlan>,
-        new: Option<&ServicePlan>,
-    ) {
+    pub fn change(&mut self, name: &ServiceName, old: Option<&ServicePlan>, new: Option<&ServicePlan>) {
         let (before, now) = (udp_ports(old), udp_ports(new));
         let differs = |these: &[&PortPlan], those: &[&PortPlan]| -> Vec<At> {
             let changed = these.iter().filter(|p| !those.contains(p));
@@ -45,14 +77,37 @@ impl Checks {
     }
 
     /// Whether there is nothing to look at.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.frontends.is_empty()
     }
 
-    /// Forgets the flows that `plans` leave nowhere to go. How many there were comes back.
-    pub(crate) fn run(
+    /// Forgets the flows that `plans` leave nowhere to go, and says so in the report. What could not be looked at is
+    /// looked at next time.
+    pub fn settle(
+        &mut self,
+        kernel: &mut impl Tracker,
+        plans: &HashMap<ServiceName, ServicePlan>,
+        nodes: &NodePortAddresses,
+        report: &mut Report,
+    ) {
+        if self.is_empty() {
+            return;
+        }
+        let started = Instant::now();
+        match self.run(kernel, plans, nodes) {
+            Ok(deleted) => {
+                report.flows_deleted = deleted;
+                report.flows_took = Some(started.elapsed());
+                *self = Checks::default();
+            }
+            Err(e) => report.afterthoughts.push(format!("stale UDP flows could not be forgotten: {e}")),
+        }
+    }
+
+    /// How many there were comes back.
+    fn run(
         &self,
-        kernel: &mut impl Kernel,
+        kernel: &mut impl Tracker,
         plans: &HashMap<ServiceName, ServicePlan>,
         nodes: &NodePortAddresses,
     ) -> Result<usize> {

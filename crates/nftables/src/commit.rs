@@ -2,27 +2,21 @@
 
 use crate::diff::Transaction;
 use crate::table::{ChainBody, Table};
-use portway_netlink::conntrack::{self, Filter, Flow};
+use portway_flows::Tracker;
+use portway_netlink::conntrack::{Filter, Flow};
 use portway_netlink::nft::object::{SET_ANONYMOUS, SET_DYNAMIC};
 use portway_netlink::nft::{Batch, Element, Family, list};
-use portway_netlink::route::Rtnetlink;
 use portway_netlink::{Error, Protocol, Result, Socket};
 use std::net::IpAddr;
 
 /// What the mode needs from a kernel. The real one is [`Netlink`]; [`crate::fake::Fake`] stands in for it.
-pub trait Kernel {
+pub trait Kernel: Tracker {
     /// Our table as the kernel holds it, normalized; none if there is none.
     fn list(&mut self) -> Result<Option<Table>>;
     /// Does it all or nothing.
     fn commit(&mut self, tx: &Transaction) -> Result<()>;
     /// Removes the table; false if there is none.
     fn delete(&mut self) -> Result<bool>;
-    /// The tracked flows that match, and maybe others of the same protocol.
-    fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>>;
-    /// Forgets a flow; false if it had ended.
-    fn delete_flow(&mut self, flow: &Flow) -> Result<bool>;
-    /// The addresses of this machine.
-    fn addresses(&mut self) -> Result<Vec<IpAddr>>;
     /// The first feature it lacks, and the option that brings it: asked once something was refused.
     fn lacks(&mut self) -> Option<(&'static str, &'static str)>;
 }
@@ -49,6 +43,10 @@ impl Netlink {
     /// The port our changes come from.
     pub fn port(&self) -> u32 {
         self.socket.port()
+    }
+
+    fn tracker(&mut self) -> portway_flows::Kernel<'_> {
+        portway_flows::Kernel { v6: self.family == Family::Ipv6, socket: &mut self.socket }
     }
 
     /// The socket, for what else is asked of netfilter.
@@ -130,20 +128,22 @@ impl Kernel for Netlink {
         }
     }
 
+    fn lacks(&mut self) -> Option<(&'static str, &'static str)> {
+        crate::probe::missing(self.family)
+    }
+}
+
+impl Tracker for Netlink {
     fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>> {
-        conntrack::list(&mut self.socket, self.family == Family::Ipv6, filter)
+        self.tracker().flows(filter)
     }
 
     fn delete_flow(&mut self, flow: &Flow) -> Result<bool> {
-        conntrack::delete(&mut self.socket, flow)
+        self.tracker().delete_flow(flow)
     }
 
     fn addresses(&mut self) -> Result<Vec<IpAddr>> {
-        Ok(Rtnetlink::open()?.addresses()?.into_iter().map(|a| a.net.addr()).collect())
-    }
-
-    fn lacks(&mut self) -> Option<(&'static str, &'static str)> {
-        crate::probe::missing(self.family)
+        self.tracker().addresses()
     }
 }
 

@@ -14,6 +14,7 @@ mod tests;
 use crate::commit::Kernel;
 use crate::diff::Transaction;
 use crate::table::{Name, Table};
+use portway_flows::Tracker;
 use portway_netlink::conntrack::{Filter, Flow};
 use portway_netlink::nft::object::SET_DYNAMIC;
 use portway_netlink::nft::{Element, Key};
@@ -128,6 +129,18 @@ impl Kernel for Fake {
         Ok(self.table.take().is_some())
     }
 
+    fn lacks(&mut self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+}
+
+/// A refusal as the kernel gives it.
+fn refused(errno: i32, operation: impl Into<String>) -> Error {
+    let source = std::io::Error::from_raw_os_error(errno);
+    Error::Refused { operation: operation.into(), source, detail: None }
+}
+
+impl Tracker for Fake {
     fn flows(&mut self, filter: Filter) -> Result<Vec<Flow>> {
         let at = |f: &Flow| (f.original.destination, f.original.destination_port);
         let matches = |f: &&Flow| {
@@ -145,14 +158,4 @@ impl Kernel for Fake {
     fn addresses(&mut self) -> Result<Vec<IpAddr>> {
         Ok(self.addresses.clone())
     }
-
-    fn lacks(&mut self) -> Option<(&'static str, &'static str)> {
-        None
-    }
-}
-
-/// A refusal as the kernel gives it.
-fn refused(errno: i32, operation: impl Into<String>) -> Error {
-    let source = std::io::Error::from_raw_os_error(errno);
-    Error::Refused { operation: operation.into(), source, detail: None }
 }

@@ -19,7 +19,7 @@ pub mod commit;
 pub mod diff;
 pub mod eval;
 pub mod fake;
-mod flows;
+pub mod leftovers;
 pub mod mode;
 mod probe;
 pub mod render;
@@ -31,3 +31,5 @@ pub use mode::Nftables;
 
 /// The name of our table in each family.
 pub const TABLE: &str = "portway";
+/// The name of kube-proxy's.
+pub const KUBE_PROXY_TABLE: &str = "kube-proxy";

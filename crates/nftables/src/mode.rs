@@ -2,16 +2,15 @@
 
 use crate::commit::{Kernel, Netlink, diagnose};
 use crate::diff::{Draft, Transaction, Uses, diff, diff_base};
-use crate::flows::Checks;
 use crate::render;
 use crate::rules::Names;
 use crate::slots;
 use crate::table::Table;
 use portway_dataplane::{Dataplane, Drift, Error, Report, Settings};
+use portway_flows::Checks;
 use portway_model::{ServiceName, ServicePlan};
 use portway_netlink::nft::{Family, list};
 use std::collections::HashMap;
-use std::time::Instant;
 
 /// What was applied, as far as we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,22 +196,6 @@ impl<K: Kernel> Nftables<K> {
     fn refused(&mut self, error: portway_netlink::Error) -> Error {
         diagnose(self.family, error, || self.kernel.lacks())
     }
-
-    /// A UDP flow may only lead to an endpoint that answers. What could not be looked at is looked at next time.
-    fn forget_flows(&mut self, report: &mut Report) {
-        if self.checks.is_empty() {
-            return;
-        }
-        let started = Instant::now();
-        match self.checks.run(&mut self.kernel, &self.plans, &self.settings.node_ports) {
-            Ok(deleted) => {
-                report.flows_deleted = deleted;
-                report.flows_took = Some(started.elapsed());
-                self.checks = Checks::default();
-            }
-            Err(e) => report.afterthoughts.push(format!("stale UDP flows could not be forgotten: {e}")),
-        }
-    }
 }
 
 impl<K: Kernel> Dataplane for Nftables<K> {
@@ -258,7 +241,7 @@ impl<K: Kernel> Dataplane for Nftables<K> {
             report.removed += repair.removed;
             report.drift = drift;
         }
-        self.forget_flows(&mut report);
+        self.checks.settle(&mut self.kernel, &self.plans, &self.settings.node_ports, &mut report);
         Ok(report)
     }
 
