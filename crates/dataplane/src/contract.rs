@@ -32,6 +32,17 @@ pub trait Dataplane {
     fn cleanup(&mut self) -> Result<(), Error>;
 }
 
+/// What to do about what was left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clear {
+    /// Only look.
+    Look,
+    /// Remove it, once no connection depends on it.
+    WhenIdle,
+    /// Remove it.
+    Now,
+}
+
 /// What a sync did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -49,6 +60,32 @@ pub struct Report {
     pub flows_took: Option<Duration>,
     /// What could not be tidied up afterwards; the rules themselves are in place.
     pub afterthoughts: Vec<String>,
+    /// Services whose rules were refused, and are left out so that the others' are in force.
+    pub refused: Vec<Refused>,
+    /// Changes that failed as such, and were made by comparing everything instead.
+    pub partial_failures: usize,
+    /// How many rules there are, for modes that have rules for Services.
+    pub tables: Vec<TableRules>,
+}
+
+/// A Service whose rules were refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which.
+    pub service: ServiceName,
+    /// Why, with the rule.
+    pub reason: String,
+}
+
+/// The rules in one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRules {
+    /// Which table.
+    pub table: &'static str,
+    /// How many are ours.
+    pub total: usize,
+    /// How many were written by this sync.
+    pub written: usize,
 }
 
 /// How the kernel differs from what was applied.

@@ -9,5 +9,5 @@ mod contract;
 pub mod packet;
 mod settings;
 
-pub use contract::{Dataplane, Drift, Error, Report};
+pub use contract::{Clear, Dataplane, Drift, Error, Refused, Report, TableRules};
 pub use settings::{LocalTraffic, NodePortAddresses, Settings};

@@ -17,6 +17,8 @@ pub struct Settings {
     pub node_ports: NodePortAddresses,
     /// Ranges of cluster IPs.
     pub service_cidrs: Vec<IpNet>,
+    /// Node ports answer at 127.0.0.1 too; only the iptables mode can, and only in IPv4.
+    pub localhost_node_ports: bool,
     /// Drop what conntrack calls invalid, lest a pod's late packet be answered with a reset.
     pub drop_invalid: bool,
 }
@@ -29,6 +31,7 @@ impl Default for Settings {
             local: LocalTraffic::Unknown,
             node_ports: NodePortAddresses::All,
             service_cidrs: Vec::new(),
+            localhost_node_ports: false,
             drop_invalid: true,
         }
     }
@@ -78,6 +81,15 @@ impl Settings {
     /// The ranges of cluster IPs of one family, without overlaps or neighbours.
     pub fn service_cidrs(&self, family: Family) -> Vec<IpNet> {
         of_family(&self.service_cidrs, family)
+    }
+}
+
+impl Settings {
+    /// Whether node ports answer at the loopback address of a family.
+    pub fn answers_at_loopback(&self, family: Family) -> bool {
+        let v4 = family == Family::V4 && self.localhost_node_ports;
+        let ranges = || self.node_ports.ranges(family);
+        v4 && ranges().is_none_or(|r| r.iter().any(|r| r.contains(&IpAddr::from([127, 0, 0, 1]))))
     }
 }
 

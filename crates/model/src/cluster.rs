@@ -177,6 +177,13 @@ impl Cluster {
             || self.pending.node.is_some()
     }
 
+    /// The plans of all Services as they are, whether they changed or not.
+    pub fn plans(&mut self) -> Vec<ServiceChange> {
+        let mut names: Vec<ServiceName> = self.services.keys().cloned().collect();
+        names.sort_unstable();
+        names.into_iter().map(|name| self.plan(name)).collect()
+    }
+
     /// Marks everything as changed, so that the next [`Cluster::take_changes`] gives all plans.
     pub fn touch_all(&mut self) {
         self.dirty.extend(self.services.keys().cloned());

@@ -16,6 +16,8 @@ pub struct ServicePlan {
     pub family: Family,
     /// Its ports.
     pub ports: Box<[PortPlan]>,
+    /// Where a load balancer asks for its health.
+    pub health_check: Option<u16>,
 }
 
 /// The plan for one port.

@@ -1,25 +1,52 @@
 //! `portway cleanup`: leave nothing behind.
 
 use clap::Args;
-use portway_proxy::agent;
+use portway_proxy::agent::{self, Leftover};
 
-/// Removes the nftables tables `ip portway` and `ip6 portway`. Connections that are open stay open, as far as
-/// connection tracking knows them; everybody else's tables are left alone.
+/// Removes everything that Portway, or kube-proxy, made in this network namespace, in whatever mode: the nftables
+/// tables `portway` and `kube-proxy`, the KUBE- chains of iptables and the rules that lead to them (in both variants),
+/// ipvs servers, their sets and the device kube-ipvs0.
+///
+/// Connections that are open stay open, as far as connection tracking knows them. Everybody else's rules, chains
+/// and tables are left alone, and so is what the kubelet made.
 #[derive(Debug, Args)]
-pub(crate) struct Flags {}
-
-/// Does it, and says so.
-pub(crate) fn run(_flags: &Flags) -> anyhow::Result<()> {
-    remove()?;
-    println!("removed everything Portway made in this network namespace");
-    Ok(())
+pub(crate) struct Flags {
+    /// List what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
+/// Does it, and says so.
+pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
+    let (found, errors) = if flags.dry_run { agent::find_leftovers() } else { agent::cleanup() };
+    let (some, none) = match flags.dry_run {
+        true => ("would remove", "there is nothing to remove"),
+        false => ("removed", "there was nothing to remove"),
+    };
+    for leftover in &found {
+        println!("{some} {leftover}");
+    }
+    if found.is_empty() && errors.is_empty() {
+        println!("{none}");
+    }
+    judge(errors)
+}
+
+/// Does it for `kube-proxy --cleanup`, which says nothing if all is well.
 pub(crate) fn remove() -> anyhow::Result<()> {
-    agent::cleanup().map_err(|errors| {
-        let mut lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        // What both families are refused for is said once.
-        lines.dedup();
-        anyhow::anyhow!("{}", lines.join("\n"))
-    })
+    let (removed, errors): (Vec<Leftover>, _) = agent::cleanup();
+    for leftover in removed {
+        tracing::info!("removed {leftover}");
+    }
+    judge(errors)
+}
+
+fn judge(errors: Vec<portway_dataplane::Error>) -> anyhow::Result<()> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let mut lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    // What both families are refused for is said once.
+    lines.dedup();
+    anyhow::bail!("{}", lines.join("\n"))
 }

@@ -48,7 +48,9 @@ fn filter(verbosity: u32) -> EnvFilter {
     }
     let directives = match verbosity {
         0..=2 => "info,kube=warn,hyper=warn,tower=warn,rustls_platform_verifier=off",
-        3 | 4 => "info,portway=debug,portway_proxy=debug,portway_client=debug,portway_nftables=debug",
+        3 | 4 => {
+            "info,portway=debug,portway_proxy=debug,portway_client=debug,portway_nftables=debug,portway_iptables=debug"
+        }
         5..=7 => "debug,hyper=info,tower=info,h2=info",
         _ => "trace",
     };

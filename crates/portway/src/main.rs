@@ -24,7 +24,7 @@ enum Command {
     /// Run the node agent: a drop-in kube-proxy
     #[command(disable_version_flag = true)]
     Proxy(ProxyFlags),
-    /// Remove everything Portway made in this network namespace
+    /// Remove everything Portway or kube-proxy made in this network namespace
     Cleanup(cleanup::Flags),
 }
 

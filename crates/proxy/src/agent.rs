@@ -16,8 +16,9 @@ mod pace;
 mod planes;
 mod reload;
 mod settings;
+mod side;
 
-use crate::config::{Config, ProxyFlags, diff_live, keep_started};
+use crate::config::{Config, Mode, ProxyFlags, diff_live, keep_started};
 use crate::health::{Health, HealthState, Moment, ServicePorts, StatusPages, listen_addresses};
 use crate::metrics::{Metrics, Traffic};
 use crate::{health, sysctl};
@@ -25,18 +26,21 @@ use local::LocalCounts;
 use pace::Pace;
 use planes::{Outcome, Planes};
 use portway_client::{Access, Client, Encoding, Notice, Recorder, Regarding, Selection, Source, Trouble};
+use portway_dataplane::Settings;
 use portway_model::api::Kind;
 use portway_model::{Cluster, Family, FrontendKind, Identity, Rejected};
 use reload::ConfigFile;
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use planes::cleanup;
+pub use planes::{Leftover, cleanup, find_leftovers};
 
 /// Everything the agent needs to run.
 #[derive(Debug)]
@@ -94,13 +98,14 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     let metrics = Metrics::new(options.version);
     let health = Health::new(HealthState::new(options.config.health_timeout()));
     let (config_sender, config_receiver) = watch::channel(Arc::new(options.config.clone()));
-    let mut servers = serve(&options.config, &health, &metrics, config_receiver);
+    let side = side::start().map_err(system("start a thread"))?;
+    let mut servers = serve(&options.config, &health, &metrics, config_receiver, &side);
     let mut file = ConfigFile::new(options.flags.clone());
-    let ports = ServicePorts::new(health.clone());
+    let ports = ServicePorts::new(health.clone(), side);
     let mut agent = Agent {
         cluster: Cluster::new(Identity { node: node.clone(), proxy_name: None }),
         families: planes.families(),
-        pace: Pace::new(options.config.sync),
+        pace: Pace::new(options.config.sync()),
         config: options.config,
         node,
         recorder,
@@ -200,21 +205,22 @@ async fn connect(config: &Config) -> Result<Client, AgentError> {
     Ok(portway_client::connect(&access).await?)
 }
 
-/// Starts the health and metrics servers; one that ends has an error to tell.
+/// Starts the health and metrics servers on a thread beside; one that ends has an error to tell.
 fn serve(
     config: &Config,
     health: &Health,
     metrics: &Metrics,
     configs: watch::Receiver<Arc<Config>>,
+    side: &Handle,
 ) -> JoinSet<Result<std::convert::Infallible, health::BindError>> {
     let mut servers = JoinSet::new();
     let hard = config.bind_hard_fail;
     if let Some(address) = config.healthz {
-        servers.spawn(health::serve_healthz(address, hard, health.clone(), metrics.clone()));
+        servers.spawn_on(health::serve_healthz(address, hard, health.clone(), metrics.clone()), side);
     }
     if let Some(address) = config.metrics {
         let pages = StatusPages { metrics: metrics.clone(), config: configs };
-        servers.spawn(health::serve_metrics(address, hard, pages));
+        servers.spawn_on(health::serve_metrics(address, hard, pages), side);
     }
     servers
 }
@@ -300,13 +306,14 @@ impl Agent {
         self.metrics.service_changes_pending(0);
         self.metrics.endpoint_changes_pending(0);
         let primary = addresses::primary(&self.config, self.cluster.node());
-        let settings =
-            settings::settings(&self.config, self.cluster.node(), &primary, self.cluster.service_cidrs());
         self.counts.update(&changes.services);
-        let (outcomes, suspicious) = planes.sync(&settings, changes.services);
+        let (outcomes, suspicious) = planes.sync(&self.settings(planes.mode(), &primary), &changes.services);
         let mut failed = false;
         for outcome in outcomes {
             failed |= !self.record(&outcome, &changes.triggers)?;
+        }
+        if self.config.mode != planes.mode() {
+            failed |= !self.switch(planes, &primary)?;
         }
         for rejected in self.cluster.take_rejections() {
             self.report(&rejected);
@@ -321,6 +328,43 @@ impl Agent {
             self.repair_soon();
         }
         Ok(())
+    }
+
+    /// The settings for a mode, which is not the configured one while that is being switched to.
+    fn settings(&self, mode: Mode, primary: &[IpAddr]) -> Settings {
+        let config = Config { mode, ..self.config.clone() };
+        settings::settings(&config, self.cluster.node(), primary, self.cluster.service_cidrs())
+    }
+
+    /// Goes over to the configured mode: its rules are complete before the others go. False if it has to be tried again,
+    /// and then the mode that runs goes on.
+    fn switch(&mut self, planes: &mut Planes, primary: &[IpAddr]) -> Result<bool, AgentError> {
+        let (from, to) = (planes.mode().as_str(), self.config.mode.as_str());
+        let mut next = match Planes::open(self.config.mode) {
+            Ok(next) => next,
+            Err(error) => {
+                tracing::error!("stays in mode {from}: mode {to} cannot be used: {error}");
+                return Ok(false);
+            }
+        };
+        let settings = self.settings(self.config.mode, primary);
+        let (outcomes, suspicious) = next.sync(&settings, &self.cluster.plans());
+        let mut failed = false;
+        for outcome in outcomes {
+            failed |= !self.record(&outcome, &[])?;
+        }
+        if failed {
+            tracing::error!("stays in mode {from}: not all rules of mode {to} could be written");
+            return Ok(false);
+        }
+        self.families = next.families();
+        *planes = next;
+        tracing::info!(from, to, "the mode was switched");
+        self.config_sender.send_replace(Arc::new(self.config.clone()));
+        if suspicious {
+            self.repair_soon();
+        }
+        Ok(true)
     }
 
     /// Asks for a repair at once, or a second after the last one: somebody who keeps changing our rules shall not
@@ -345,13 +389,23 @@ impl Agent {
         let report = match &outcome.result {
             Ok(report) => report,
             Err(error) => {
-                self.metrics.sync_failed(family);
+                match outcome.mode {
+                    Mode::Nftables => self.metrics.sync_failed(family),
+                    _ => self.metrics.restore_failed(family),
+                }
                 self.queued(&[family]);
                 tracing::error!(%family, "{error}; what was programmed stays, and this is tried again");
                 return Ok(false);
             }
         };
         self.metrics.sync_done(family, outcome.kind(), outcome.took, now);
+        for table in &report.tables {
+            self.metrics.iptables_rules(family, table.table, table.total, table.written);
+        }
+        self.metrics.partial_restore_failed(family, report.partial_failures as u64);
+        for refused in &report.refused {
+            self.report_refused(refused);
+        }
         if let Some(took) = report.flows_took {
             self.metrics.conntrack_reconciled(family, took, report.flows_deleted as u64);
         }
@@ -398,6 +452,19 @@ impl Agent {
             uid: rejected.uid.clone(),
         };
         self.recorder.warn(regarding, "NotProgrammed", &format!("{}: {}", rejected.field, rejected.reason));
+    }
+
+    /// A Service that a mode could not program.
+    fn report_refused(&self, refused: &portway_dataplane::Refused) {
+        tracing::error!(service = %refused.service, "left out, so that the other Services are programmed: {}", refused.reason);
+        self.metrics.rejected(Kind::Service, "refused");
+        let regarding = Regarding {
+            kind: Kind::Service,
+            namespace: refused.service.namespace().to_owned(),
+            name: refused.service.name().to_owned(),
+            uid: String::new(),
+        };
+        self.recorder.warn(regarding, "NotProgrammed", &refused.reason);
     }
 
     fn report_ports(&self, unavailable: Vec<health::PortUnavailable>) {
@@ -451,11 +518,13 @@ impl Agent {
         tracing::info!(fields = ?change.applied, "configuration applied");
         // What needs a restart keeps its old value, so that /configz tells what is in force.
         self.config = keep_started(&self.config, new);
-        self.config_sender.send_replace(Arc::new(self.config.clone()));
+        // A new mode is told of once it is in force.
+        let mode = self.config_sender.borrow().mode;
+        self.config_sender.send_replace(Arc::new(Config { mode, ..self.config.clone() }));
         self.health.lock().set_timeout(self.config.health_timeout());
         (self.set_verbosity)(self.config.logging.verbosity);
         apply_sysctls(&self.config);
-        self.pace.set_periods(self.config.sync);
+        self.pace.set_periods(self.config.sync());
         if self.cluster.ready() {
             self.pace.request(Instant::now());
         }

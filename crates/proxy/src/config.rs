@@ -27,7 +27,7 @@ mod tree;
 
 pub use domain::{
     ClientSettings, Config, ConntrackSettings, FamilyAddresses, IptablesSettings, IpvsSettings,
-    LocalDetection, LogFormat, Logging, Masquerade, Mode, NodePortAddresses, SyncPeriods,
+    LocalDetection, LogFormat, Logging, Masquerade, Mode, NftablesSettings, NodePortAddresses, SyncPeriods,
 };
 pub use duration::{InvalidDuration, format_duration, parse_duration};
 pub use error::{ConfigError, Origin, Problem};

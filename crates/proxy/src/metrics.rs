@@ -5,6 +5,7 @@
 //! kube-proxy v1.36 (`pkg/proxy/metrics`), so that dashboards and alerts go on working; metrics of its iptables mode
 //! are there too, at zero, until that mode is.
 
+mod counted;
 mod exposition;
 mod process;
 mod series;
@@ -65,6 +66,7 @@ impl Metrics {
         let kubeproxy = KubeProxySeries::register(registry.sub_registry_with_prefix("kubeproxy"));
         let own = OwnSeries::register(registry.sub_registry_with_prefix("portway"), version);
         registry.register_collector(Box::new(process::ProcessCollector));
+        registry.register_collector(Box::new(counted::CountedCollector));
         Metrics(Arc::new(Inner { registry, kubeproxy, own }))
     }
 
@@ -88,6 +90,21 @@ impl Metrics {
     /// A sync failed.
     pub fn sync_failed(&self, family: Family) {
         self.0.kubeproxy.sync_failures.get_or_create(&of(family)).inc();
+    }
+
+    /// `iptables-restore` failed.
+    pub fn restore_failed(&self, family: Family) {
+        self.0.kubeproxy.iptables.restore_failures.get_or_create(&of(family)).inc();
+    }
+
+    /// It failed to make single changes, and everything was compared instead.
+    pub fn partial_restore_failed(&self, family: Family, count: u64) {
+        self.0.kubeproxy.iptables.partial_failures.get_or_create(&of(family)).inc_by(count);
+    }
+
+    /// How many rules of ours a table of iptables has, and how many of them the last sync wrote.
+    pub fn iptables_rules(&self, family: Family, table: &'static str, total: usize, written: usize) {
+        self.0.kubeproxy.iptables.rules(family, table, total, written);
     }
 
     /// Stale rules could not be removed.

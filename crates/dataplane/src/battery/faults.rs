@@ -42,6 +42,7 @@ fn restart(net: &Net) -> Script {
 fn gone(net: &Net) -> Script {
     let mut steps = web(net);
     steps.extend([
+        tcp(CLIENT, net.node_port(2, 30001), all(PODS, Source::Node(2))),
         Step::KillAgents,
         tcp(CLIENT, net.service(1), all(PODS, Source::Node(1))),
         tcp(CLIENT, net.node_port(2, 30001), all(PODS, Source::Node(2))),

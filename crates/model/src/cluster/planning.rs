@@ -37,14 +37,17 @@ impl Cluster {
         let Some(entry) = self.services.get(&name) else { return nothing(name) };
         let Some(service) = &entry.service else { return nothing(name) };
         let slices: Vec<&Slice> = entry.slices.iter().map(|key| &self.slices[key].slice).collect();
-        if let Some(port) = service.health_check.filter(|p| self.claims.holds(&name, Claim::HealthCheck(*p)))
-        {
+        if let Some(port) = self.health_check(&name, service) {
             let local_endpoints =
                 Family::ALL.map(|f| local_ready(service, &slices, f)).into_iter().max().unwrap_or(0);
             self.health.insert(name.clone(), HealthCheck { port, local_endpoints });
         }
         let plans = Family::ALL.map(|family| self.service_plan(&name, service, &slices, family));
         ServiceChange { name, plans }
+    }
+
+    fn health_check(&self, name: &ServiceName, service: &Service) -> Option<u16> {
+        service.health_check.filter(|p| self.claims.holds(name, Claim::HealthCheck(*p)))
     }
 
     fn service_plan(
@@ -60,7 +63,8 @@ impl Cluster {
         let port_plan = |port| self.port_plan(name, service, port, slices, family);
         let ports: Box<[PortPlan]> = service.ports.iter().map(port_plan).collect();
         let reachable = ports.iter().any(|p| !p.frontends.is_empty());
-        reachable.then(|| ServicePlan { name: name.clone(), family, ports })
+        let health_check = self.health_check(name, service);
+        reachable.then(|| ServicePlan { name: name.clone(), family, ports, health_check })
     }
 
     fn port_plan(

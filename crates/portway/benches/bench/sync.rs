@@ -145,10 +145,11 @@ fn time_changes(
 ) -> Result<(), String> {
     let (sender, commits) = mpsc::channel();
     let mut monitor = field.lab.node(1).namespace().run(|| Monitor::open(&[])).map_err(|e| e.to_string())?;
-    std::thread::spawn(move || {
-        let families = [portway_netlink::nft::Family::Ipv4];
-        while monitor.wait(&families, "portway").is_ok() && sender.send(Instant::now()).is_ok() {}
-    });
+    std::thread::spawn(
+        move || {
+            while monitor.wait(&["portway"]).is_ok() && sender.send(Instant::now()).is_ok() {}
+        },
+    );
     for kind in ["replaced", "scaled"] {
         bar.set_message(format!("one endpoint {kind} among {size} Services"));
         let mut times = Vec::new();

@@ -1,7 +1,8 @@
 //! The stage a case is played on: the lab, the agents, the manifests they read.
 
+use crate::mode::Mode;
 use portway_dataplane::battery::{
-    Case, Expect, Net, OTHER_PORT, PORT, Place, Script, Source, Step, Tamper, node_object,
+    Case, Expect, Net, OTHER_PORT, PORT, Place, Script, Source, Step, node_object,
 };
 use portway_lab::{
     Agent, Conversation, Failure, Lab, Layout, Load, Namespace, Outcome, Port, Probe, Protocol, eventually,
@@ -26,7 +27,7 @@ const NODES: usize = 2;
 const RATE: f64 = 200.0;
 
 pub(crate) struct Stage {
-    mode: &'static str,
+    mode: Mode,
     script: Script,
     net: Net,
     agents: Vec<Agent>,
@@ -36,7 +37,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn build(mode: &'static str, family: Family, case: Case) -> Result<Stage, String> {
+    pub(crate) fn build(mode: Mode, family: Family, case: Case) -> Result<Stage, String> {
         let layout = Layout { nodes: NODES, pods_per_node: 2, clients: 1 };
         let lab = layout.build().map_err(|e| e.to_string())?;
         for pod in lab.pods() {
@@ -49,11 +50,12 @@ impl Stage {
             pods: lab.pods().iter().map(|p| (p.name().to_owned(), p.ips()[index])).collect(),
             nodes: lab.nodes().iter().map(|n| n.ips()[index]).collect(),
         };
-        let manifests = Manifests::new(&format!("{mode}-{family}-{}", case.name));
+        let manifests = Manifests::new(&format!("{}-{family}-{}", mode.name(), case.name));
         for (n, zone) in [(1, "zone-a"), (2, "zone-b")] {
             let cidrs = [format!("10.244.{n}.0/24"), format!("fd10:244:{n}::/64")];
             manifests.apply(&node_object(n, zone, &lab.node(n).ips(), &cidrs));
         }
+        lab.nodes().iter().for_each(|node| mode.prepare(node.namespace()));
         let script = (case.script)(&net);
         let mut stage =
             Stage { mode, script, net, agents: Vec::new(), conversations: HashMap::new(), manifests, lab };
@@ -115,7 +117,9 @@ impl Stage {
                 }
             }
             Step::StartAgents => return self.start_agents(),
-            Step::Tamper(node, how) => self.tamper(*node, *how),
+            Step::Tamper(node, how) => {
+                self.mode.tamper(self.lab.node(*node).namespace(), self.net.family, *how);
+            }
             Step::Wait(time) => std::thread::sleep(*time),
         }
         Ok(())
@@ -135,7 +139,7 @@ impl Stage {
                 "proxy".into(),
                 format!("--manifests={}", self.manifests.directory.display()),
                 format!("--hostname-override=node{n}"),
-                format!("--proxy-mode={}", self.mode),
+                format!("--proxy-mode={}", self.mode.flag()),
                 "--v=4".into(),
             ];
             flags.extend(self.script.flags.iter().cloned());
@@ -261,26 +265,18 @@ impl Stage {
         eventually(PATIENCE, attempt).map_err(|e| e.to_string())
     }
 
-    fn tamper(&self, node: usize, how: Tamper) {
-        let family = if self.net.family == Family::V4 { "ip" } else { "ip6" };
-        let arguments: Vec<&str> = match how {
-            Tamper::FlushEverything => vec!["flush", "ruleset"],
-            Tamper::FlushRules => vec!["flush", "table", family, "portway"],
-            Tamper::AddRule => vec!["insert", "rule", family, "portway", "filter-prerouting", "drop"],
-            Tamper::RemovePart => vec!["flush", "map", family, "portway", "endpoints"],
-        };
-        let mut command = Command::new("nft");
-        command.args(arguments);
-        let status = self.lab.node(node).namespace().run(|| command.status());
-        assert!(status.is_ok_and(|s| s.success()), "{command:?}");
-    }
-
     /// What there is to look at when a case fails.
     pub(crate) fn evidence(&self) -> String {
         let mut text = String::new();
         for (agent, node) in self.agents.iter().zip(self.lab.nodes()) {
             text += &format!("── {} ──\n{}\n", node.name(), agent.log().tail(40));
-            let rules = node.namespace().run(|| Command::new("nft").args(["list", "ruleset"]).output());
+            let tool = match self.mode {
+                Mode::Nftables => "nft",
+                Mode::IptablesNft => "iptables-nft-save",
+                Mode::IptablesLegacy => "iptables-legacy-save",
+            };
+            let arguments: &[&str] = if self.mode == Mode::Nftables { &["list", "ruleset"] } else { &[] };
+            let rules = node.namespace().run(|| Command::new(tool).args(arguments).output());
             if let (Ok(rules), Ok(_)) = (rules, std::env::var("PORTWAY_EVIDENCE")) {
                 text += &String::from_utf8_lossy(&rules.stdout);
             }

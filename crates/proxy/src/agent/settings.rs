@@ -14,11 +14,12 @@ pub(crate) fn settings(
     service_cidrs: Vec<IpNet>,
 ) -> Settings {
     Settings {
-        masquerade_all: config.masquerade.all,
-        masquerade_mark: config.masquerade.mark(),
+        masquerade_all: config.masquerade().all,
+        masquerade_mark: config.masquerade().mark(),
         local: local_traffic(config, node),
         node_ports: node_ports(config, primary),
         service_cidrs,
+        localhost_node_ports: config.localhost_node_ports(),
         drop_invalid: !config.conntrack.tcp_be_liberal,
     }
 }

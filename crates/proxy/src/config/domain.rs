@@ -32,10 +32,6 @@ pub struct Config {
     pub local_detection: LocalDetection,
     /// On which of the node's addresses node ports answer.
     pub node_port_addresses: NodePortAddresses,
-    /// Source addresses.
-    pub masquerade: Masquerade,
-    /// The pace of syncs.
-    pub sync: SyncPeriods,
     /// `configSyncPeriod`: how often upstream's informers replay what they hold.
     pub config_sync_period: Duration,
     /// Kernel settings for connection tracking.
@@ -46,9 +42,11 @@ pub struct Config {
     pub logging: Logging,
     /// Feature gates as given; Portway has none of its own yet.
     pub feature_gates: BTreeMap<String, bool>,
-    /// Settings of iptables mode, kept for `--write-config-to` and `/configz`.
+    /// Settings of nftables mode.
+    pub nftables: NftablesSettings,
+    /// Settings of iptables mode.
     pub iptables: IptablesSettings,
-    /// Settings of ipvs mode, kept likewise.
+    /// Settings of ipvs mode, kept for `--write-config-to` and `/configz`.
     pub ipvs: IpvsSettings,
 }
 
@@ -60,7 +58,29 @@ impl Config {
 
     /// How long an update may wait before `/healthz` calls the proxy sick: twice the sync period, as upstream.
     pub fn health_timeout(&self) -> Duration {
-        self.sync.period.saturating_mul(2)
+        self.sync().period.saturating_mul(2)
+    }
+
+    /// Source addresses, in the mode that runs. Only nftables mode has settings of its own for them.
+    pub fn masquerade(&self) -> Masquerade {
+        match self.mode {
+            Mode::Nftables => self.nftables.masquerade,
+            Mode::Iptables | Mode::Ipvs | Mode::Userspace => self.iptables.masquerade,
+        }
+    }
+
+    /// The pace of syncs in the mode that runs.
+    pub fn sync(&self) -> SyncPeriods {
+        match self.mode {
+            Mode::Nftables => self.nftables.sync,
+            Mode::Iptables | Mode::Userspace => self.iptables.sync,
+            Mode::Ipvs => self.ipvs.sync,
+        }
+    }
+
+    /// Whether node ports answer at 127.0.0.1.
+    pub fn localhost_node_ports(&self) -> bool {
+        self.mode == Mode::Iptables && self.iptables.localhost_node_ports
     }
 }
 
@@ -78,7 +98,7 @@ impl Mode {
     /// Every mode there is a name for.
     pub const ALL: [Mode; 4] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace];
     /// The modes this release can run.
-    pub const AVAILABLE: [Mode; 1] = [Mode::Nftables];
+    pub const AVAILABLE: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
 
     /// The name as `mode:` and `--proxy-mode` have it.
     pub fn as_str(self) -> &'static str {
@@ -126,7 +146,7 @@ pub enum LocalDetection {
 /// On which addresses of the node its node ports answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// The Node object's primary address of each family: nftables mode's default.
+    /// The Node object's primary address of each family: nftables mode's default. Other modes answer everywhere.
     Primary,
     /// The node's addresses within these ranges; a family without a range answers on all of its addresses.
     Cidrs(Vec<IpNet>),
@@ -227,6 +247,15 @@ pub struct Logging {
 pub enum LogFormat {
     Text,
     Json,
+}
+
+/// Settings of nftables mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NftablesSettings {
+    /// Source addresses.
+    pub masquerade: Masquerade,
+    /// The pace of syncs.
+    pub sync: SyncPeriods,
 }
 
 /// Settings of iptables mode.

@@ -1,6 +1,6 @@
 //! Which changes of the configuration a running proxy can take on, and which need it to start again.
 
-use super::domain::{ClientSettings, Config, Logging, Masquerade, SyncPeriods};
+use super::domain::{ClientSettings, Config, IptablesSettings, Logging, Masquerade, NftablesSettings};
 
 /// What became of a changed configuration: the fields that changed, by what it takes to apply them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,29 +33,32 @@ pub fn diff_live(old: &Config, new: &Config) -> LiveChange {
         client: ClientSettings { kubeconfig, master, accept_content_types, content_type, qps, burst },
         local_detection,
         node_port_addresses,
-        masquerade: Masquerade { all, bit },
-        sync: SyncPeriods { period, min },
         config_sync_period,
         conntrack,
         oom_score_adj,
         logging,
         feature_gates,
-        iptables: _, // no mode that runs reads these
-        ipvs: _,
+        nftables,
+        iptables,
+        ipvs: _, // no mode that runs reads these
     } = new;
     let live = [
-        (*all != old.masquerade.all, "nftables.masqueradeAll"),
+        (*mode != old.mode, "mode"),
+        (nftables.masquerade.all != old.nftables.masquerade.all, "nftables.masqueradeAll"),
+        (iptables.masquerade.all != old.iptables.masquerade.all, "iptables.masqueradeAll"),
+        (iptables.localhost_node_ports != old.iptables.localhost_node_ports, "iptables.localhostNodePorts"),
         (*node_port_addresses != old.node_port_addresses, "nodePortAddresses"),
         (*local_detection != old.local_detection, "clusterCIDR, detectLocalMode, detectLocal"),
-        (*period != old.sync.period, "nftables.syncPeriod"),
-        (*min != old.sync.min, "nftables.minSyncPeriod"),
+        (nftables.sync.period != old.nftables.sync.period, "nftables.syncPeriod"),
+        (nftables.sync.min != old.nftables.sync.min, "nftables.minSyncPeriod"),
+        (iptables.sync.period != old.iptables.sync.period, "iptables.syncPeriod"),
+        (iptables.sync.min != old.iptables.sync.min, "iptables.minSyncPeriod"),
         (*conntrack != old.conntrack, "conntrack"),
         (*oom_score_adj != old.oom_score_adj, "oomScoreAdj"),
         (logging.verbosity != old.logging.verbosity, "logging.verbosity"),
         (logging.vmodule != old.logging.vmodule, "logging.vmodule"),
     ];
     let restart = [
-        (*mode != old.mode, "mode"),
         (*hostname_override != old.hostname_override, "hostnameOverride"),
         (*bind_address != old.bind_address, "bindAddress"),
         (*healthz != old.healthz, "healthzBindAddress"),
@@ -73,7 +76,8 @@ pub fn diff_live(old: &Config, new: &Config) -> LiveChange {
         (*qps != old.client.qps, "clientConnection.qps"),
         (*burst != old.client.burst, "clientConnection.burst"),
         // The mark is in rules that packets are passing through; it is not worth a moment of half of each.
-        (*bit != old.masquerade.bit, "nftables.masqueradeBit"),
+        (nftables.masquerade.bit != old.nftables.masquerade.bit, "nftables.masqueradeBit"),
+        (iptables.masquerade.bit != old.iptables.masquerade.bit, "iptables.masqueradeBit"),
         (*config_sync_period != old.config_sync_period, "configSyncPeriod"),
         (logging.format != old.logging.format, "logging.format"),
         (logging.flush_frequency != old.logging.flush_frequency, "logging.flushFrequency"),
@@ -90,15 +94,24 @@ pub fn keep_started(started: &Config, new: Config) -> Config {
         flush_frequency: started.logging.flush_frequency,
         ..new.logging
     };
+    let masquerade = |new: Masquerade, started: Masquerade| Masquerade { all: new.all, bit: started.bit };
+    let nftables = NftablesSettings {
+        masquerade: masquerade(new.nftables.masquerade, started.nftables.masquerade),
+        ..new.nftables
+    };
+    let iptables = IptablesSettings {
+        masquerade: masquerade(new.iptables.masquerade, started.iptables.masquerade),
+        ..new.iptables
+    };
     Config {
-        masquerade: Masquerade { all: new.masquerade.all, bit: started.masquerade.bit },
+        mode: new.mode,
         local_detection: new.local_detection,
         node_port_addresses: new.node_port_addresses,
-        sync: new.sync,
         conntrack: new.conntrack,
         oom_score_adj: new.oom_score_adj,
         logging,
-        iptables: new.iptables,
+        nftables,
+        iptables,
         ipvs: new.ipvs,
         ..started.clone()
     }

@@ -6,7 +6,7 @@
 use super::check::{Checks, cidr, cluster_cidrs, default_hosts, interface_name, ip, listen_address};
 use super::domain::{
     ClientSettings, Config, ConntrackSettings, IptablesSettings, IpvsSettings, LocalDetection, LogFormat,
-    Logging, Masquerade, Mode, NodePortAddresses, SyncPeriods,
+    Logging, Masquerade, Mode, NftablesSettings, NodePortAddresses, SyncPeriods,
 };
 use super::error::{ConfigError, Origin, Problem};
 use super::file::{
@@ -34,7 +34,7 @@ pub(super) fn resolve(typed: &FileConfig, master: Option<String>) -> Result<Conf
     let mode = resolve_mode(c, &typed.mode);
     let bind_address = c.text("bindAddress", &typed.bind_address, ip).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     let (healthz_host, metrics_host) = default_hosts(bind_address);
-    let (masquerade, sync) = resolve_mode_settings(c, typed);
+    let nftables = resolve_nftables(c, typed);
     let config = Config {
         mode,
         hostname_override: c.text("hostnameOverride", &typed.hostname_override, node_name),
@@ -46,14 +46,13 @@ pub(super) fn resolve(typed: &FileConfig, master: Option<String>) -> Result<Conf
         show_hidden_metrics_for_version: text(&typed.show_hidden_metrics_for_version),
         client: resolve_client(c, &typed.client_connection, master),
         local_detection: resolve_local_detection(c, typed),
-        node_port_addresses: resolve_node_port_addresses(c, &typed.node_port_addresses),
-        masquerade,
-        sync,
+        node_port_addresses: resolve_node_port_addresses(c, mode, &typed.node_port_addresses),
         config_sync_period: period(c, "configSyncPeriod", &typed.config_sync_period, CONFIG_SYNC_PERIOD),
         conntrack: resolve_conntrack(c, &typed.conntrack),
         oom_score_adj: c.within("oomScoreAdj", &typed.oom_score_adj, -1000..=1000).unwrap_or(OOM_SCORE_ADJ),
         logging: resolve_logging(c, &typed.logging),
         feature_gates: typed.feature_gates.iter().map(|(name, on)| (name.clone(), on.value)).collect(),
+        nftables,
         iptables: resolve_iptables(c, typed),
         ipvs: resolve_ipvs(c, &typed.ipvs),
     };
@@ -65,8 +64,8 @@ fn resolve_mode(c: &mut Checks, typed: &Field<String>) -> Mode {
     let Some(given) = typed.as_ref().filter(|given| !given.value.is_empty()) else { return Mode::Nftables };
     let Some(mode) = Mode::ALL.into_iter().find(|mode| mode.as_str() == given.value) else {
         let why = match given.value.as_str() {
-            "kernelspace" => "is for Windows nodes; Portway runs on Linux, in mode nftables",
-            _ => "is not a proxy mode: this release has nftables",
+            "kernelspace" => "is for Windows nodes; Portway runs on Linux, in mode nftables or iptables",
+            _ => "is not a proxy mode: this release has nftables and iptables",
         };
         c.invalid("mode", given, why);
         return Mode::Nftables;
@@ -77,11 +76,11 @@ fn resolve_mode(c: &mut Checks, typed: &Field<String>) -> Mode {
     mode
 }
 
-/// Masquerade and sync settings of the mode that runs.
+/// Settings of nftables mode.
 ///
 /// A file without a `mode` was written for upstream's default, iptables, and says what it wants in `iptables`.
 /// Those settings are meant for whichever mode runs, so they stand in where `nftables` is silent.
-fn resolve_mode_settings(c: &mut Checks, typed: &FileConfig) -> (Masquerade, SyncPeriods) {
+fn resolve_nftables(c: &mut Checks, typed: &FileConfig) -> NftablesSettings {
     let (nftables, iptables) = (&typed.nftables, &typed.iptables);
     let stand_in = typed.mode.as_ref().is_none_or(|given| given.value.is_empty());
     let bit = if stand_in && nftables.masquerade_bit.is_none() {
@@ -102,7 +101,7 @@ fn resolve_mode_settings(c: &mut Checks, typed: &FileConfig) -> (Masquerade, Syn
         ("nftables", &nftables.min_sync_period)
     };
     let min = min_period(c, &format!("{section}.minSyncPeriod"), least, period);
-    (Masquerade { all, bit }, SyncPeriods { period, min })
+    NftablesSettings { masquerade: Masquerade { all, bit }, sync: SyncPeriods { period, min } }
 }
 
 fn masquerade_bit(c: &mut Checks, field: &str, typed: &Field<i64>) -> u8 {
@@ -214,10 +213,10 @@ fn required_interface(c: &mut Checks, typed: &FileConfig, field: &str, name: &Fi
     c.text(field, name, interface_name).unwrap_or_default()
 }
 
-fn resolve_node_port_addresses(c: &mut Checks, typed: &[Given<String>]) -> NodePortAddresses {
+fn resolve_node_port_addresses(c: &mut Checks, mode: Mode, typed: &[Given<String>]) -> NodePortAddresses {
     const FIELD: &str = "nodePortAddresses";
-    if typed.iter().all(|given| given.value.trim() == "primary") {
-        // Covers the empty list too: primary is nftables mode's default.
+    let silent = typed.is_empty() && mode == Mode::Nftables;
+    if silent || !typed.is_empty() && typed.iter().all(|given| given.value.trim() == "primary") {
         return NodePortAddresses::Primary;
     }
     let mut cidrs = Vec::new();
@@ -225,7 +224,9 @@ fn resolve_node_port_addresses(c: &mut Checks, typed: &[Given<String>]) -> NodeP
         let field = format!("{FIELD}[{index}]");
         match given.value.trim() {
             "primary" => c.invalid(&field, given, "cannot stand beside other addresses"),
-            "localhost" => c.invalid(&field, given, "is not available in mode nftables"),
+            "localhost" => {
+                c.invalid(&field, given, "is not a range; mode iptables has localhostNodePorts for that");
+            }
             // A keyword of kube-proxy v1.37.
             "all" => cidrs.extend(["0.0.0.0/0", "::/0"].iter().filter_map(|all| cidr(all).ok())),
             _ => cidrs.extend(c.item(&field, given, cidr)),

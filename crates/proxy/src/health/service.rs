@@ -21,6 +21,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -64,6 +65,8 @@ pub enum WhyUnavailable {
 #[derive(Debug)]
 pub struct ServicePorts {
     health: Health,
+    /// Where the servers run.
+    runtime: Handle,
     addresses: Vec<IpAddr>,
     wanted: BTreeMap<u16, Wanted>,
     open: BTreeMap<u16, Open>,
@@ -100,10 +103,10 @@ impl Open {
 }
 
 impl ServicePorts {
-    /// No ports yet.
-    pub fn new(health: Health) -> Self {
+    /// No ports yet; their servers will run in `runtime`.
+    pub fn new(health: Health, runtime: Handle) -> Self {
         let (addresses, wanted, open, refused, contested) = Default::default();
-        ServicePorts { health, addresses, wanted, open, refused, contested }
+        ServicePorts { health, runtime, addresses, wanted, open, refused, contested }
     }
 
     /// Makes the open ports those of `checks`, on `addresses` (see [`listen_addresses`]).
@@ -191,6 +194,7 @@ impl ServicePorts {
         let open = self.open.entry(port).or_insert_with(|| Open::new(wanted.clone()));
         let router = router(Asked { answer: open.answer.clone(), health: self.health.clone() });
         let mut outcome = Ok(());
+        let _context = self.runtime.enter();
         for ip in &self.addresses {
             let address = SocketAddr::new(*ip, port);
             if open.servers.iter().any(|server| server.address() == address) {

@@ -21,6 +21,7 @@ pub(super) type Histograms = Family<Labels<1>, Histogram, fn() -> Histogram>;
 /// kube-proxy's own, `kubeproxy_...`.
 #[derive(Debug)]
 pub(super) struct KubeProxySeries {
+    pub(super) iptables: IptablesSeries,
     pub(super) sync: Histograms,
     pub(super) sync_full: Histograms,
     pub(super) sync_partial: Histograms,
@@ -42,8 +43,8 @@ pub(super) struct KubeProxySeries {
 
 impl KubeProxySeries {
     pub(super) fn register(r: &mut Registry) -> Self {
-        register_iptables(r);
         let series = KubeProxySeries {
+            iptables: IptablesSeries::register(r),
             sync: add(r, "sync_proxy_rules_duration_seconds", "How long a sync took", timings()),
             sync_full: add(
                 r,
@@ -130,26 +131,51 @@ impl KubeProxySeries {
     }
 }
 
-/// What only iptables mode moves; a dashboard made for kube-proxy asks for them.
-fn register_iptables(r: &mut Registry) {
-    let failures: [Counters<1>; 2] = [
-        family(r, "sync_proxy_rules_iptables_restore_failures", "Runs of iptables-restore that failed"),
-        family(
-            r,
-            "sync_proxy_rules_iptables_partial_restore_failures",
-            "Partial runs of iptables-restore that failed",
-        ),
-    ];
-    let rules: [Gauges<2>; 2] = [
-        family(r, "sync_proxy_rules_iptables_total", "Rules of iptables mode"),
-        family(r, "sync_proxy_rules_iptables_last", "Rules that iptables mode wrote in its last sync"),
-    ];
-    for ip_family in IpFamily::ALL {
-        failures.iter().for_each(|failures| drop(failures.get_or_create(&of(ip_family))));
-        for table in ["filter", "nat"] {
-            let labels = [("table", table), ("ip_family", name(ip_family))];
-            rules.iter().for_each(|rules| drop(rules.get_or_create(&labels)));
+/// What only iptables mode moves; a dashboard made for kube-proxy asks for them in any.
+#[derive(Debug)]
+pub(super) struct IptablesSeries {
+    pub(super) restore_failures: Counters<1>,
+    pub(super) partial_failures: Counters<1>,
+    total: Gauges<2>,
+    last: Gauges<2>,
+}
+
+impl IptablesSeries {
+    fn register(r: &mut Registry) -> IptablesSeries {
+        let series = IptablesSeries {
+            restore_failures: family(
+                r,
+                "sync_proxy_rules_iptables_restore_failures",
+                "Runs of iptables-restore that failed",
+            ),
+            partial_failures: family(
+                r,
+                "sync_proxy_rules_iptables_partial_restore_failures",
+                "Partial runs of iptables-restore that failed",
+            ),
+            total: family(r, "sync_proxy_rules_iptables_total", "Rules of iptables mode"),
+            last: family(
+                r,
+                "sync_proxy_rules_iptables_last",
+                "Rules that iptables mode wrote in its last sync",
+            ),
+        };
+        for ip_family in IpFamily::ALL {
+            drop(series.restore_failures.get_or_create(&of(ip_family)));
+            drop(series.partial_failures.get_or_create(&of(ip_family)));
+            ["filter", "nat"].into_iter().for_each(|table| series.rules(ip_family, table, 0, 0));
         }
+        series
+    }
+
+    /// Sets how many rules a table has, and how many were written last.
+    pub(super) fn rules(&self, ip_family: IpFamily, table: &'static str, total: usize, last: usize) {
+        let labels = [("table", table), ("ip_family", name(ip_family))];
+        let set = |gauges: &Gauges<2>, count: usize| {
+            gauges.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        };
+        set(&self.total, total);
+        set(&self.last, last);
     }
 }
 

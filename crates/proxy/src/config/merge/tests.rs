@@ -42,9 +42,9 @@ fn flags_mean_what_the_fields_mean() {
         "--hostname-override=Node-1",
     ]);
     assert_eq!(ignored, []);
-    assert!(config.masquerade.all);
-    assert_eq!(config.masquerade.bit, 9);
-    assert_eq!(config.sync.period, Duration::from_secs(45));
+    assert!(config.masquerade().all);
+    assert_eq!(config.masquerade().bit, 9);
+    assert_eq!(config.sync().period, Duration::from_secs(45));
     assert_eq!(config.conntrack.udp, Some(Duration::from_secs(31)));
     assert_eq!(config.healthz, Some("0.0.0.0:7".parse().expect("an address")));
     assert_eq!(config.metrics, None);
@@ -116,7 +116,7 @@ fn beside_a_file_few_flags_are_heard_and_the_rest_is_named() {
     assert_eq!((config.logging.verbosity, config.logging.format), (4, LogFormat::Json));
     assert_eq!(config.logging.vmodule, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
     assert_eq!(config.client.master.as_deref(), Some("https://api"));
-    assert!(!config.masquerade.all);
+    assert!(!config.masquerade().all);
     assert!(
         matches!(config.local_detection, LocalDetection::ClusterCidr(c) if c[0].to_string() == "10.244.0.0/16")
     );
@@ -158,7 +158,7 @@ fn flags_for_another_mode_are_named() {
         ["--iptables-localhost-nodeports", "--ipvs-scheduler"]
     );
     assert!(names(&["--iptables-sync-period=5s", "--iptables-masquerade-bit=4"]).is_empty());
-    assert_eq!(by_flags(&["--iptables-masquerade-bit=4"]).0.masquerade.bit, 4);
+    assert_eq!(by_flags(&["--iptables-masquerade-bit=4"]).0.masquerade().bit, 4);
     assert_eq!(
         names(&["--iptables-sync-period=5s", "--nftables-sync-period=6s"]),
         ["--iptables-sync-period"]

@@ -54,10 +54,10 @@ proptest! {
         let addresses: Vec<String> =
             addresses.iter().map(|ip| format!("{}.{}.{}.{}/24", ip[0], ip[1], ip[2], ip[3])).collect();
         let mut config = from_body(&format!("{detection}\nnodePortAddresses: [{}]\n", addresses.join(", ")));
-        config.masquerade.bit = bit;
-        config.masquerade.all = all;
-        config.sync.period = Duration::from_millis(period);
-        config.sync.min = min.map(|part| config.sync.period.mul_f64(part)).filter(|min| !min.is_zero());
+        config.nftables.masquerade.bit = bit;
+        config.nftables.masquerade.all = all;
+        config.nftables.sync.period = Duration::from_millis(period);
+        config.nftables.sync.min = min.map(|part| config.nftables.sync.period.mul_f64(part)).filter(|min| !min.is_zero());
         config.conntrack.tcp_established = Some(Duration::from_secs(established)).filter(|t| !t.is_zero());
         config.hostname_override = Some(host);
         config.logging.verbosity = level;

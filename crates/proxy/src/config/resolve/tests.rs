@@ -28,8 +28,8 @@ fn the_defaults_are_upstreams() {
         LocalDetection::ClusterCidr(vec!["10.244.0.0/16".parse().expect("a CIDR")])
     );
     assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
-    assert_eq!(config.masquerade, Masquerade { all: false, bit: 14 });
-    assert_eq!(config.sync, SyncPeriods { period: Duration::from_secs(30), min: None });
+    assert_eq!(config.masquerade(), Masquerade { all: false, bit: 14 });
+    assert_eq!(config.sync(), SyncPeriods { period: Duration::from_secs(30), min: None });
     assert_eq!(config.health_timeout(), Duration::from_secs(60));
     assert_eq!(config.config_sync_period, Duration::from_secs(900));
     assert_eq!(config.oom_score_adj, -999);
@@ -60,7 +60,10 @@ fn modes_that_are_not_built_yet_are_told_apart_from_nonsense() {
         assert_eq!(errors, [wanted]);
     }
     assert!(errors("mode: kernelspace")[0].contains("Windows"));
-    assert_eq!(errors("mode: nft"), [r#"c:3: mode: "nft" is not a proxy mode: this release has nftables"#]);
+    assert_eq!(
+        errors("mode: nft"),
+        [r#"c:3: mode: "nft" is not a proxy mode: this release has nftables and iptables"#]
+    );
 }
 
 #[test]
@@ -68,16 +71,16 @@ fn without_a_mode_iptables_settings_stand_in() {
     let meant_for_any =
         "iptables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 50s, minSyncPeriod: 2s}\n";
     let stood_in = config(meant_for_any);
-    assert_eq!(stood_in.masquerade, Masquerade { all: true, bit: 3 });
+    assert_eq!(stood_in.masquerade(), Masquerade { all: true, bit: 3 });
     assert_eq!(
-        stood_in.sync,
+        stood_in.sync(),
         SyncPeriods { period: Duration::from_secs(50), min: Some(Duration::from_secs(2)) }
     );
     let own = config(&format!("{meant_for_any}nftables: {{masqueradeBit: 4, syncPeriod: 1m}}\n"));
-    assert_eq!((own.masquerade.bit, own.sync.period), (4, Duration::from_secs(60)));
+    assert_eq!((own.masquerade().bit, own.sync().period), (4, Duration::from_secs(60)));
     let named = config(&format!("{meant_for_any}mode: nftables\n"));
-    assert_eq!(named.masquerade, Masquerade { all: false, bit: 14 });
-    assert_eq!(named.sync, SyncPeriods { period: Duration::from_secs(30), min: None });
+    assert_eq!(named.masquerade(), Masquerade { all: false, bit: 14 });
+    assert_eq!(named.sync(), SyncPeriods { period: Duration::from_secs(30), min: None });
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn checks<const N: usize>(checks: [(&str, u16, usize); N]) -> BTreeMap<ServiceNa
 
 fn ports() -> (ServicePorts, Health) {
     let health = Health::new(HealthState::new(Duration::from_secs(60)));
-    (ServicePorts::new(health.clone()), health)
+    (ServicePorts::new(health.clone(), tokio::runtime::Handle::current()), health)
 }
 
 async fn ask(port: u16, path: &str) -> Option<Reply> {

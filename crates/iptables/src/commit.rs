@@ -1,0 +1,407 @@
+//! The door to the kernel, which in this mode is a program: `iptables-restore` and `iptables-save`.
+//!
+//! No shell is in between. A script goes through a pipe, so that nothing is committed should either side die: the
+//! tool makes a table's changes at its `COMMIT`, all or none.
+
+use crate::chains::{Chain, Table};
+use crate::variant::{Tools, Variant};
+use portway_flows::Tracker;
+use portway_model::Family;
+use portway_netlink::conntrack::{Filter, Flow};
+use portway_netlink::nft::{self, Commit, list};
+use portway_netlink::{Protocol, Result as NetlinkResult, Socket, nfacct, xtables};
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// Writes a script; how many transactions it makes comes back.
+pub type Writer<'w> = dyn FnMut(&mut dyn Write) -> io::Result<usize> + 'w;
+
+/// What the mode needs from a kernel. The real one is [`Tool`]; [`crate::fake::Fake`] stands in for it.
+pub trait Kernel: Tracker {
+    /// Lists all tables, line by line.
+    fn save(&mut self, each: &mut dyn FnMut(&str)) -> Result<(), Failure>;
+    /// Does what a script says, each table's part all or nothing.
+    fn restore(&mut self, write: &mut Writer<'_>) -> Result<(), Failure>;
+    /// Whether a long script should begin with a look at the whole table.
+    fn looks_at_all(&self) -> bool;
+    /// The chains that rules of this one lead to, if they can be had without the tool.
+    fn jumps(&mut self, table: Table, chain: &Chain) -> Option<Vec<String>>;
+    /// Has the kernel count under this name; false if it cannot.
+    fn count(&mut self, name: &str) -> bool;
+    /// Forgets the count.
+    fn uncount(&mut self, name: &str);
+    /// Whether packets to 127.0.0.1 may be routed; `None` if that cannot be told.
+    fn route_localnet(&mut self) -> Option<bool>;
+    /// Has them routed, or not.
+    fn set_route_localnet(&mut self, on: bool) -> io::Result<()>;
+}
+
+/// Why the tool did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It is not there.
+    #[error("{program} is not installed: install the package iptables, which has it")]
+    Missing {
+        /// What was looked for.
+        program: String,
+    },
+    /// Somebody else is at work on the rules, and stays there.
+    #[error("another program holds the lock on the rules{}: {message}", holder.as_ref().map(|h| format!(", {h}")).unwrap_or_default())]
+    Locked {
+        /// Who, if that can be told.
+        holder: Option<String>,
+        /// What the tool said.
+        message: String,
+    },
+    /// It does not like what it read.
+    #[error("{program} refused{}: {message}", line.map(|l| format!(" line {l}")).unwrap_or_default())]
+    Refused {
+        /// Who.
+        program: String,
+        /// Which line, as far as it said.
+        line: Option<usize>,
+        /// What it said.
+        message: String,
+    },
+    /// It did not get to the end.
+    #[error("{program} ended early ({status}): {message}")]
+    Died {
+        /// Who.
+        program: String,
+        /// How.
+        status: ExitStatus,
+        /// What it said.
+        message: String,
+    },
+    /// It could not be run, or talked to.
+    #[error("{program}: {source}")]
+    Io {
+        /// Who.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Failure {
+    /// We may not.
+    pub fn is_permission(&self) -> bool {
+        match self {
+            Failure::Refused { message, .. } | Failure::Died { message, .. } => {
+                message.contains("Permission denied") || message.contains("you must be root")
+            }
+            Failure::Io { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
+    }
+}
+
+/// Seconds that the tool waits for the lock. Longer would only keep the agent from answering.
+const PATIENCE: &str = "5";
+/// The tool's exit status when others are in the way, or resources short (`RESOURCE_PROBLEM`).
+const BUSY: i32 = 4;
+/// How many of our own transactions are remembered, to tell them from others' when the kernel announces them.
+const REMEMBERED: usize = 256;
+
+/// A span of generations in which our tool changed the ruleset.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    after: u32,
+    until: u32,
+    process: u32,
+    /// Nobody else can have changed anything in it.
+    ours_alone: bool,
+}
+
+/// The tool in this network namespace, for one family.
+#[derive(Debug)]
+pub struct Tool {
+    variant: Variant,
+    family: Family,
+    save: PathBuf,
+    restore: PathBuf,
+    socket: Socket,
+    spans: VecDeque<Span>,
+    /// The tables' sizes after our last change (legacy).
+    sizes: HashMap<Table, Option<xtables::TableInfo>>,
+}
+
+impl Tool {
+    /// The tools of a variant.
+    pub fn open(tools: &Tools, family: Family) -> Result<Tool, Failure> {
+        let (save, restore) = tools.programs(family)?;
+        let program = restore.display().to_string();
+        let socket = Socket::open(Protocol::Netfilter)
+            .map_err(|e| Failure::Io { program, source: io::Error::other(e) })?;
+        let variant = tools.variant;
+        Ok(Tool { variant, family, save, restore, socket, spans: VecDeque::new(), sizes: HashMap::new() })
+    }
+
+    /// Its variant.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Whether a transaction that the kernel announced was ours.
+    pub fn made(&self, commit: &Commit) -> bool {
+        let within = |s: &&Span| {
+            // Generations wrap around.
+            commit.generation.wrapping_sub(s.after).wrapping_sub(1) < s.until.wrapping_sub(s.after)
+        };
+        self.spans
+            .iter()
+            .filter(within)
+            .any(|s| s.ours_alone || commit.process.as_ref().is_some_and(|(pid, _)| *pid == s.process))
+    }
+
+    /// Whether the tables have other sizes than after our last change: they changed, though not everything that
+    /// changes them shows. Only legacy tables have sizes.
+    pub fn has_other_sizes(&self) -> bool {
+        self.variant == Variant::Legacy && self.sizes.iter().any(|(table, size)| self.size(*table) != *size)
+    }
+
+    fn size(&self, table: Table) -> Option<xtables::TableInfo> {
+        xtables::info(self.family == Family::V6, table.as_str()).ok().flatten()
+    }
+
+    /// Notes the tables' sizes as they are now.
+    pub fn note_sizes(&mut self) {
+        if self.variant == Variant::Legacy {
+            self.sizes = Table::ALL.into_iter().map(|t| (t, self.size(t))).collect();
+        }
+    }
+
+    /// Whether nobody else changed anything while we did.
+    pub fn was_alone(&self) -> bool {
+        self.spans.iter().all(|s| s.ours_alone)
+    }
+
+    /// The ruleset's generation, where there is one.
+    pub fn generation(&mut self) -> Option<u32> {
+        (self.variant == Variant::Nft).then(|| list::generation(&mut self.socket).ok()).flatten()
+    }
+
+    pub(crate) fn nft_family(&self) -> nft::Family {
+        match self.family {
+            Family::V4 => nft::Family::Ipv4,
+            Family::V6 => nft::Family::Ipv6,
+        }
+    }
+
+    fn start(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        input: Stdio,
+        output: Stdio,
+    ) -> Result<Child, Failure> {
+        let mut command = Command::new(program);
+        command.args(arguments).env("LC_ALL", "C").stdin(input).stdout(output).stderr(Stdio::piped());
+        command.spawn().map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Failure::Missing { program: name(program) },
+            _ => Failure::Io { program: name(program), source },
+        })
+    }
+
+    fn tracker(&mut self) -> portway_flows::Kernel<'_> {
+        portway_flows::Kernel { v6: self.family == Family::V6, socket: &mut self.socket }
+    }
+}
+
+impl Kernel for Tool {
+    fn save(&mut self, each: &mut dyn FnMut(&str)) -> Result<(), Failure> {
+        // What changes from here on is seen by its size, or by this.
+        self.note_sizes();
+        let mut child = self.start(&self.save, &[], Stdio::null(), Stdio::piped())?;
+        let mut read = Ok(());
+        if let Some(output) = child.stdout.take() {
+            let mut reader = BufReader::with_capacity(1 << 16, output);
+            let mut line = Vec::new();
+            loop {
+                line.clear();
+                match reader.read_until(b'\n', &mut line) {
+                    Ok(0) => break,
+                    Ok(_) => each(String::from_utf8_lossy(&line).trim_end_matches('\n')),
+                    Err(e) => {
+                        read = Err(e);
+                        break;
+                    }
+                }
+            }
+        }
+        finish(&self.save, child)?;
+        read.map_err(|source| Failure::Io { program: name(&self.save), source })
+    }
+
+    fn restore(&mut self, write: &mut Writer<'_>) -> Result<(), Failure> {
+        let before = self.generation();
+        let arguments = ["--noflush", "-w", PATIENCE];
+        let mut child = self.start(&self.restore, &arguments, Stdio::piped(), Stdio::null())?;
+        let process = child.id();
+        // A tool that has read enough closes the pipe; why, it says itself.
+        let written = child.stdin.take().map(|input| {
+            let mut input = BufWriter::with_capacity(1 << 16, input);
+            write(&mut input).and_then(|sections| input.flush().map(|()| sections))
+        });
+        let finished = finish(&self.restore, child);
+        if let (Some(after), Some(until)) = (before, self.generation()) {
+            let sections = written.as_ref().and_then(|w| w.as_ref().ok()).copied().unwrap_or(0);
+            let ours_alone = until.wrapping_sub(after) as usize <= sections;
+            self.spans.push_back(Span { after, until, process, ours_alone });
+            self.spans.truncate(REMEMBERED);
+            if self.spans.len() == REMEMBERED {
+                self.spans.pop_front();
+            }
+        }
+        self.note_sizes();
+        finished?;
+        match written {
+            Some(Err(source)) => Err(Failure::Io { program: name(&self.restore), source }),
+            _ => Ok(()),
+        }
+    }
+
+    fn looks_at_all(&self) -> bool {
+        self.variant == Variant::Nft
+    }
+
+    fn jumps(&mut self, table: Table, chain: &Chain) -> Option<Vec<String>> {
+        if self.variant == Variant::Legacy {
+            return None;
+        }
+        let family = self.nft_family();
+        let leads = list::leads(&mut self.socket, family, table.as_str(), &chain.to_string());
+        leads.ok().map(|l| l.into_iter().flatten().collect())
+    }
+
+    fn count(&mut self, name: &str) -> bool {
+        nfacct::create(&mut self.socket, name).is_ok()
+    }
+
+    fn uncount(&mut self, name: &str) {
+        // It is in use as long as a rule counts in it, and then it stays.
+        nfacct::delete(&mut self.socket, name).ok();
+    }
+
+    fn route_localnet(&mut self) -> Option<bool> {
+        let text = std::fs::read_to_string(ROUTE_LOCALNET).ok()?;
+        Some(text.trim() != "0")
+    }
+
+    fn set_route_localnet(&mut self, on: bool) -> io::Result<()> {
+        std::fs::write(ROUTE_LOCALNET, if on { "1" } else { "0" })
+    }
+}
+
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+
+impl Tracker for Tool {
+    fn flows(&mut self, filter: Filter) -> NetlinkResult<Vec<Flow>> {
+        self.tracker().flows(filter)
+    }
+
+    fn delete_flow(&mut self, flow: &Flow) -> NetlinkResult<bool> {
+        self.tracker().delete_flow(flow)
+    }
+
+    fn addresses(&mut self) -> NetlinkResult<Vec<IpAddr>> {
+        self.tracker().addresses()
+    }
+}
+
+fn name(program: &Path) -> String {
+    program.file_name().map_or_else(|| program.display().to_string(), |n| n.to_string_lossy().into_owned())
+}
+
+/// Waits for the end, and says what went wrong.
+fn finish(program: &Path, mut child: Child) -> Result<(), Failure> {
+    let io = |source| Failure::Io { program: name(program), source };
+    let mut message = String::new();
+    if let Some(mut errors) = child.stderr.take() {
+        let mut bytes = Vec::new();
+        errors.read_to_end(&mut bytes).map_err(io)?;
+        message = String::from_utf8_lossy(&bytes).trim().to_owned();
+    }
+    let status = child.wait().map_err(io)?;
+    if status.success() {
+        if !message.is_empty() {
+            tracing::debug!(program = name(program), "{message}");
+        }
+        return Ok(());
+    }
+    Err(diagnose(name(program), status, message))
+}
+
+fn diagnose(program: String, status: ExitStatus, message: String) -> Failure {
+    if status.code() == Some(BUSY) && message.contains("xtables lock") {
+        return Failure::Locked { holder: lock_holder(), message: first_line(&message) };
+    }
+    match status.code() {
+        Some(_) => Failure::Refused { program, line: line_number(&message), message: tidy(&message) },
+        None => Failure::Died { program, status, message: tidy(&message) },
+    }
+}
+
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
+/// What the tool said, without how to ask it for help, on one line.
+fn tidy(message: &str) -> String {
+    let useful = message.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("Try `"));
+    useful.collect::<Vec<_>>().join("; ")
+}
+
+/// The line that the tool did not like: it says `line 4 failed`, `line 4: …` or `at line: 4`.
+fn line_number(message: &str) -> Option<usize> {
+    message.match_indices("line").find_map(|(at, word)| {
+        let rest = message[at + word.len()..].trim_start_matches([':', ' ']);
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse().ok()
+    })
+}
+
+/// Who holds the lock, by the kernel's list of locks.
+fn lock_holder() -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let lock = std::env::var_os("XTABLES_LOCKFILE")
+        .map_or_else(|| PathBuf::from("/run/xtables.lock"), PathBuf::from);
+    let inode = std::fs::metadata(lock).ok()?.ino();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let holder = locks.lines().find(|l| !l.contains("->") && l.contains(&format!(":{inode} ")))?;
+    let process: u32 = holder.split_whitespace().nth(4)?.parse().ok()?;
+    let command = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    Some(format!("process {process} ({})", command.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_found_in_what_either_variant_says() {
+        let table = [
+            ("iptables-restore: line 4 failed", Some(4)),
+            (
+                "iptables-nft-restore: line 12 failed: Bad rule (does a matching rule exist in that chain?).",
+                Some(12),
+            ),
+            (
+                "iptables-nft-restore v1.8.9 (nf_tables): \nline 94008: RULE_APPEND failed (x): rule in chain OUTPUT",
+                Some(94008),
+            ),
+            (
+                "iptables-restore v1.8.9 (legacy): unknown option \"--foo\"\nError occurred at line: 3\nTry `x'",
+                Some(3),
+            ),
+            ("iptables-restore: COMMIT expected at line 4", Some(4)),
+            ("something else", None),
+        ];
+        for (message, line) in table {
+            assert_eq!(line_number(message), line, "{message}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What this mode, or kube-proxy, leaves behind in one family's tables, and its removal.
+
+use crate::LOCALHOST_COUNTER;
+use crate::chains::{Chain, Fixed, Table};
+use crate::commit::Kernel;
+use crate::diff::{Transaction, World};
+use crate::listing::{Listing, Reference, Seen, Wanted, is_builtin};
+use crate::mode::diagnose;
+use crate::render::{Base, TURNED_LOCALNET_ON};
+use crate::rules::{Match, Rule};
+use crate::script::{Origins, Script};
+use portway_dataplane::{Error, Settings};
+use portway_model::Family;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// What is there of ours or of kube-proxy's, in words.
+pub fn find(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
+    let seen = list(kernel, family)?;
+    Ok(describe(&plan(&seen), &seen))
+}
+
+/// Removes it; what was removed, and what had to stay, comes back in words.
+pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
+    let seen = list(kernel, family)?;
+    let tx = plan(&seen);
+    if tx.is_empty() {
+        return Ok(Vec::new());
+    }
+    if turned_localnet_on(&seen) {
+        turn_localnet_off(kernel);
+    }
+    let (settings, base) = (Settings::default(), Base::default());
+    let (plans, left_out) = (HashMap::new(), HashSet::new());
+    let world = World { family, settings: &settings, base: &base, plans: &plans, left_out: &left_out };
+    let mut origins = Origins::default();
+    let restored = kernel.restore(&mut |out| {
+        let mut script = Script::new(out, &mut origins);
+        tx.print(world, false, &mut script)?;
+        Ok(script.finish()?.sections)
+    });
+    restored.map_err(|e| diagnose(family, e))?;
+    kernel.uncount(LOCALHOST_COUNTER);
+    Ok(describe(&tx, &seen))
+}
+
+fn list(kernel: &mut impl Kernel, family: Family) -> Result<Seen, Error> {
+    let wanted = Wanted::default();
+    let mut listing = Listing::new(&wanted);
+    kernel.save(&mut |line| listing.line(line)).map_err(|e| diagnose(family, e))?;
+    Ok(listing.finish())
+}
+
+/// Whether it was us who had packets to 127.0.0.1 routed.
+pub(crate) fn turned_localnet_on(seen: &Seen) -> bool {
+    let lines = seen.fixed.get(&(Table::Filter, Fixed::Firewall)).into_iter().flatten();
+    let says = |line: &String| {
+        let rule = Rule::parse(line).unwrap_or_default();
+        rule.matches.iter().any(|m| matches!(m, Match::Comment(words) if **words == *TURNED_LOCALNET_ON))
+    };
+    lines.into_iter().any(says)
+}
+
+/// Turns it off again.
+pub(crate) fn turn_localnet_off(kernel: &mut impl Kernel) {
+    if let Err(error) = kernel.set_route_localnet(false) {
+        tracing::warn!(%error, "the sysctl net.ipv4.conf.all.route_localnet stays on, which lets neighbours reach this node's 127.0.0.1: turn it off");
+    }
+}
+
+/// A chain that others lead to cannot go, but it can be emptied.
+fn is_held(seen: &Seen, table: Table, chain: &Chain) -> bool {
+    let holds = |r: &Reference| (r.table, &r.to) == (table, chain) && !is_builtin(&r.chain);
+    seen.references.iter().any(holds)
+}
+
+/// The transaction that removes everything.
+fn plan(seen: &Seen) -> Transaction {
+    let mut tx = Transaction::default();
+    let kubelets = |table, chain: &Chain| {
+        seen.kubelet && table == Table::Filter && *chain == Chain::from(Fixed::Firewall)
+    };
+    for r in seen.references.iter().filter(|r| is_builtin(&r.chain) && !kubelets(r.table, &r.to)) {
+        tx.unhook.push((r.table, r.chain.clone(), r.rule.clone()));
+    }
+    let fixed = seen.fixed.keys().map(|(table, chain)| (*table, Chain::from(*chain)));
+    let ports = seen.ports.keys().map(|chain| (Table::Nat, Chain::from(*chain)));
+    let mut chains: Vec<(Table, Chain)> = fixed.chain(ports).chain(seen.former.iter().cloned()).collect();
+    chains.retain(|(table, chain)| !kubelets(*table, chain));
+    chains.sort_by_key(|(table, chain)| (*table, chain.to_string()));
+    for (table, chain) in chains {
+        match &chain {
+            Chain::Fixed(fixed) if is_held(seen, table, &chain) => drop(tx.create.insert((table, *fixed))),
+            chain if is_held(seen, table, chain) => {}
+            _ => tx.remove.entry(table).or_default().push(chain),
+        }
+    }
+    tx
+}
+
+/// A line for each table, with the chains that people know by name.
+fn describe(tx: &Transaction, seen: &Seen) -> Vec<String> {
+    let mut lines = BTreeMap::new();
+    for (table, chains) in &tx.remove {
+        let known: Vec<String> =
+            chains.iter().filter(|c| !matches!(c, Chain::Port(_))).map(ToString::to_string).collect();
+        let others = chains.len() - known.len();
+        let mut words = format!("table {table}: {}", known.join(", "));
+        if others > 0 {
+            words += &format!(" and {others} chains of Services");
+        }
+        lines.insert(*table, words);
+    }
+    for table in Table::ALL {
+        let hooks = tx.unhook.iter().filter(|(t, ..)| *t == table).count();
+        if hooks > 0 {
+            let line = lines.entry(table).or_insert_with(|| format!("table {table}:"));
+            *line += &format!(", and {hooks} rules that lead there");
+        }
+    }
+    let mut lines: Vec<String> = lines.into_values().collect();
+    for r in seen.references.iter().filter(|r| !is_builtin(&r.chain)) {
+        lines.push(format!(
+            "chain {} in table {} is emptied, but stays: `-A {}{}` leads to it",
+            r.to, r.table, r.chain, r.rule
+        ));
+    }
+    lines
+}

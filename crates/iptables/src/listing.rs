@@ -1,0 +1,268 @@
+//! What the kernel holds, read from `iptables-save` as it is printed.
+//!
+//! Most of it is the chains of Services, and most of those are as they should be: they are compared while they pass
+//! by, and only what differs is kept. Rules of other programs are looked at for one thing, whether they lead to a
+//! chain of ours.
+
+use crate::chains::{Chain, Fixed, PortChain, Table};
+use crate::diff::World;
+use crate::render::Shared;
+use crate::rules::Rule;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Chains that kube-proxy makes, or made, and we do not: in other modes, or in older versions.
+const FORMER: [&str; 6] = [
+    "KUBE-LOAD-BALANCER",
+    "KUBE-NODE-PORT",
+    "KUBE-SOURCE-RANGES-FIREWALL",
+    "KUBE-IPVS-FILTER",
+    "KUBE-IPVS-OUT-FILTER",
+    "KUBE-PROXY-TERMINATING",
+];
+/// So were those of this kind, before version 1.24.
+const FORMER_PREFIX: &str = "KUBE-XLB-";
+/// The kubelet was here, and `KUBE-FIREWALL` is its too.
+const KUBELET: [&str; 2] = ["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"];
+
+/// What is wanted, as far as it takes to compare.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// A digest of each Service's chain, and whose it is, as an index into [`World::services`].
+    pub(crate) ports: HashMap<PortChain, (u64, u32)>,
+    /// Digests of the rules in shared chains.
+    pub(crate) shared: HashMap<Shared, Vec<u64>>,
+    /// How many rules there are in each table.
+    pub(crate) totals: HashMap<Table, usize>,
+}
+
+impl Wanted {
+    /// What a world wants.
+    pub fn of(world: World<'_>) -> Wanted {
+        let mut wanted = Wanted::default();
+        for (i, plan) in world.services().into_iter().enumerate() {
+            let part = world.part(plan);
+            for (chain, rules) in part.chains {
+                *wanted.totals.entry(Table::Nat).or_default() += rules.len();
+                let mut digest = Lines::default();
+                rules.iter().for_each(|r| digest.push(&r.to_string()));
+                wanted.ports.insert(chain, (digest.finish(), i as u32));
+            }
+            for (shared, rule) in part.shared {
+                *wanted.totals.entry(shared.table).or_default() += 1;
+                wanted.shared.entry(shared).or_default().push(digest(&rule.to_string()));
+            }
+        }
+        for (table, _, rules) in &world.base.chains {
+            *wanted.totals.entry(*table).or_default() += rules.len();
+        }
+        for hook in &world.base.hooks {
+            *wanted.totals.entry(hook.table).or_default() += 1;
+        }
+        wanted
+    }
+}
+
+/// A digest of one rule's text.
+pub(crate) fn digest(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A digest of a chain's rules in order.
+#[derive(Default)]
+struct Lines(DefaultHasher);
+
+impl Lines {
+    fn push(&mut self, text: &str) {
+        text.hash(&mut self.0);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+}
+
+/// How the tool would have printed it, if it is a rule that we could have made; as it is if not.
+pub(crate) fn canonical(text: &str) -> String {
+    Rule::parse(text).map_or_else(|| text.to_owned(), |rule| rule.to_string())
+}
+
+/// How a Service's chain compares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Compared {
+    /// As it should be.
+    Same,
+    /// Not as it should be: these are its rules, or the first of them.
+    Differs(Vec<String>),
+    /// Nobody wants it.
+    Stale,
+}
+
+/// A rule in a chain that is not ours and leads to one that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reference {
+    pub(crate) table: Table,
+    pub(crate) chain: Chain,
+    pub(crate) rule: String,
+    pub(crate) to: Chain,
+}
+
+/// What the kernel holds of ours, or of kube-proxy's.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The tables that are there.
+    pub(crate) tables: BTreeSet<Table>,
+    /// Those that the tool cannot show, because somebody put something into them that it has no words for.
+    pub(crate) opaque: BTreeSet<Table>,
+    /// Chains of Services, in nat.
+    pub(crate) ports: HashMap<PortChain, Compared>,
+    /// Constant chains, with their rules.
+    pub(crate) fixed: HashMap<(Table, Fixed), Vec<String>>,
+    /// Chains that are kube-proxy's but not this mode's.
+    pub(crate) former: Vec<(Table, Chain)>,
+    /// Rules elsewhere that lead to one of those.
+    pub(crate) references: Vec<Reference>,
+    /// The kubelet keeps chains here too.
+    pub(crate) kubelet: bool,
+}
+
+impl Seen {
+    /// Whether there is anything of ours, or of kube-proxy's.
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.former.is_empty() && self.fixed.is_empty()
+    }
+}
+
+/// Chains that iptables brings along.
+pub(crate) fn is_builtin(chain: &Chain) -> bool {
+    const BUILTIN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+    matches!(chain, Chain::Other(name) if BUILTIN.contains(&&**name))
+}
+
+fn is_former(table: Table, chain: &Chain) -> bool {
+    match chain {
+        Chain::Fixed(_) => false,
+        Chain::Port(_) => table != Table::Nat,
+        Chain::Other(name) => FORMER.contains(&&**name) || name.starts_with(FORMER_PREFIX),
+    }
+}
+
+/// Takes in `iptables-save`, line by line.
+#[derive(Debug)]
+pub struct Listing<'w> {
+    wanted: &'w Wanted,
+    seen: Seen,
+    table: Option<Table>,
+    /// The Service's chain whose rules are passing by.
+    open: Option<(PortChain, Vec<String>)>,
+}
+
+impl<'w> Listing<'w> {
+    /// Compares with this.
+    pub fn new(wanted: &'w Wanted) -> Listing<'w> {
+        Listing { wanted, seen: Seen::default(), table: None, open: None }
+    }
+
+    /// What was found.
+    pub fn finish(mut self) -> Seen {
+        self.close();
+        self.seen
+    }
+
+    /// Takes in one line, without its end.
+    pub fn line(&mut self, line: &str) {
+        if let Some(table) = line.strip_prefix('*') {
+            self.table = Table::parse(table);
+            self.seen.tables.extend(self.table);
+        } else if line == "COMMIT" {
+            self.close();
+            self.table = None;
+        } else if let Some(table) = incompatible(line) {
+            self.seen.tables.insert(table);
+            self.seen.opaque.insert(table);
+        } else if let Some(table) = self.table {
+            if let Some(rest) = line.strip_prefix(':') {
+                self.chain(table, rest.split(' ').next().unwrap_or_default());
+            } else if let Some(rest) = line.strip_prefix("-A ") {
+                let (chain, rule) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+                self.rule(table, chain, rule);
+            }
+        }
+    }
+
+    fn chain(&mut self, table: Table, name: &str) {
+        let chain = Chain::parse(name);
+        self.seen.kubelet |= KUBELET.contains(&name);
+        match chain {
+            _ if is_former(table, &chain) => self.seen.former.push((table, chain)),
+            Chain::Fixed(fixed) => drop(self.seen.fixed.entry((table, fixed)).or_default()),
+            // Should no rule follow, it is empty.
+            Chain::Port(port) => drop(self.seen.ports.insert(port, self.judge(port, &[]))),
+            Chain::Other(_) => {}
+        }
+    }
+
+    fn rule(&mut self, table: Table, name: &str, rule: &str) {
+        if let Some((open, lines)) = &mut self.open
+            && PortChain::parse(name) == Some(*open)
+        {
+            lines.push(rule.to_owned());
+            return;
+        }
+        self.close();
+        let chain = Chain::parse(name);
+        match &chain {
+            _ if is_former(table, &chain) => {}
+            Chain::Port(port) => self.open = Some((*port, vec![rule.to_owned()])),
+            Chain::Fixed(fixed) => {
+                self.seen.fixed.entry((table, *fixed)).or_default().push(rule.to_owned());
+            }
+            Chain::Other(_) => {
+                let Some(to) = target(rule) else { return };
+                let to = Chain::parse(to);
+                if !matches!(to, Chain::Other(_)) || is_former(table, &to) {
+                    self.seen.references.push(Reference { table, chain, rule: rule.to_owned(), to });
+                }
+            }
+        }
+    }
+
+    /// A chain's rules are complete.
+    fn close(&mut self) {
+        if let Some((chain, lines)) = self.open.take() {
+            self.seen.ports.insert(chain, self.judge(chain, &lines));
+        }
+    }
+
+    fn judge(&self, chain: PortChain, lines: &[String]) -> Compared {
+        let Some((wanted, _)) = self.wanted.ports.get(&chain) else { return Compared::Stale };
+        let of = |lines: &mut dyn Iterator<Item = &str>| {
+            let mut digest = Lines::default();
+            lines.for_each(|l| digest.push(l));
+            digest.finish()
+        };
+        if of(&mut lines.iter().map(String::as_str)) == *wanted {
+            return Compared::Same;
+        }
+        let canonical: Vec<String> = lines.iter().map(|l| canonical(l)).collect();
+        if of(&mut canonical.iter().map(String::as_str)) == *wanted {
+            return Compared::Same;
+        }
+        Compared::Differs(canonical)
+    }
+}
+
+/// What a rule jumps or goes to.
+fn target(rule: &str) -> Option<&str> {
+    let at = [" -j ", " -g "].iter().find_map(|option| rule.rfind(option).map(|i| i + option.len()))?;
+    rule[at..].split(' ').next()
+}
+
+/// The table that the nf_tables variant says it cannot show.
+fn incompatible(line: &str) -> Option<Table> {
+    let rest = line.strip_prefix("# Table `")?;
+    let (name, rest) = rest.split_once('\'')?;
+    Table::parse(name).filter(|_| rest.contains("incompatible"))
+}

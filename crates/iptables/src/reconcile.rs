@@ -1,0 +1,226 @@
+//! From what the kernel holds to what it should hold.
+
+use crate::chains::{Chain, Fixed, PortChain, Table};
+use crate::diff::{Transaction, World};
+use crate::listing::{Compared, Seen, Wanted, canonical, digest, is_builtin};
+use crate::render::Shared;
+use crate::rules::Rule;
+use portway_dataplane::Drift;
+use std::collections::{HashMap, HashSet};
+
+/// What has to be done, and how the kernel differs from what was applied.
+pub fn reconcile(seen: &Seen, wanted: &Wanted, world: World<'_>) -> (Transaction, Drift) {
+    let mut difference = Difference {
+        seen,
+        wanted,
+        world,
+        tx: Transaction { fresh_nat: !seen.tables.contains(&Table::Nat), ..Transaction::default() },
+        drift: Drift::default(),
+    };
+    difference.ports();
+    difference.fixed();
+    difference.hooks();
+    difference.former();
+    (difference.tx, difference.drift)
+}
+
+struct Difference<'a> {
+    seen: &'a Seen,
+    wanted: &'a Wanted,
+    world: World<'a>,
+    tx: Transaction,
+    drift: Drift,
+}
+
+impl Difference<'_> {
+    /// The chains of Services.
+    fn ports(&mut self) {
+        let services = self.world.services();
+        let opaque = self.seen.opaque.contains(&Table::Nat);
+        let mut wanted: Vec<(&PortChain, &(u64, u32))> = self.wanted.ports.iter().collect();
+        wanted.sort_unstable_by_key(|(chain, (_, service))| (*service, **chain));
+        for (chain, (_, service)) in wanted {
+            let name = &services[*service as usize].name;
+            match self.seen.ports.get(chain) {
+                Some(Compared::Same) => continue,
+                None if opaque => {}
+                None => {
+                    self.drift.missing += 1;
+                    self.drift.note(format_args!("chain {chain} of {name} is missing"));
+                }
+                Some(Compared::Differs(lines)) => {
+                    self.drift.altered += 1;
+                    let details = self.details(*chain, *service as usize, lines);
+                    self.drift.note(format_args!("chain {chain} of {name} was changed: {details}"));
+                }
+                Some(Compared::Stale) => {}
+            }
+            self.tx.write.entry(name.clone()).or_default().insert(*chain);
+        }
+        let referenced: HashSet<&Chain> = self.foreign_references().collect();
+        let mut stale: Vec<Chain> = self
+            .seen
+            .ports
+            .keys()
+            .filter(|c| !self.wanted.ports.contains_key(*c))
+            .map(|c| Chain::from(*c))
+            .collect();
+        stale.retain(|chain| !referenced.contains(chain));
+        stale.sort_by_key(ToString::to_string);
+        if !stale.is_empty() {
+            self.drift.foreign += stale.len();
+            stale.iter().for_each(|chain| self.drift.note(format_args!("chain {chain} belongs to nobody")));
+            self.tx.remove.entry(Table::Nat).or_default().extend(stale);
+        }
+    }
+
+    /// The first rule of a chain that is missing, or too many.
+    fn details(&self, chain: PortChain, service: usize, lines: &[String]) -> String {
+        if self.drift.examples.len() >= 8 {
+            return String::new();
+        }
+        let part = self.world.part(self.world.services()[service]);
+        let rules =
+            part.chains.into_iter().find(|(c, _)| *c == chain).map_or_else(Vec::new, |(_, rules)| rules);
+        let wanted: Vec<String> = rules.iter().map(Rule::to_string).collect();
+        if let Some(missing) = wanted.iter().find(|w| !lines.contains(w)) {
+            return format!("without `-A {chain}{missing}`");
+        }
+        match lines.iter().find(|l| !wanted.contains(l)) {
+            Some(extra) => format!("with `-A {chain}{extra}`"),
+            None => "its rules are in another order".to_owned(),
+        }
+    }
+
+    /// The constant chains: one that differs is written anew, all rules that belong into it.
+    fn fixed(&mut self) {
+        for (table, chain, tail) in &self.world.base.chains {
+            let Some(lines) = self.seen.fixed.get(&(*table, *chain)) else {
+                self.tx.fixed.insert((*table, *chain));
+                if !self.seen.opaque.contains(table) {
+                    self.drift.missing += 1;
+                    self.drift.note(format_args!("chain {} in table {table} is missing", chain.as_str()));
+                }
+                continue;
+            };
+            let shared = Shared { table: *table, chain: *chain };
+            let wanted = self.wanted.shared.get(&shared).map_or(&[][..], Vec::as_slice);
+            if self.compare(shared, lines, wanted, tail) {
+                self.tx.fixed.insert((*table, *chain));
+            }
+        }
+    }
+
+    /// Whether a constant chain differs. Services' rules may come in any order, those at the end must be there.
+    fn compare(&mut self, at: Shared, lines: &[String], wanted: &[u64], tail: &[Rule]) -> bool {
+        let name = at.chain.as_str();
+        let lines: Vec<String> = lines.iter().map(|l| canonical(l)).collect();
+        let (head, end) = lines.split_at(lines.len().saturating_sub(tail.len()));
+        let mut missing: HashMap<u64, usize> = HashMap::new();
+        wanted.iter().for_each(|w| *missing.entry(*w).or_default() += 1);
+        let mut differs = false;
+        for line in head {
+            match missing.get_mut(&digest(line)) {
+                Some(n) if *n > 0 => *n -= 1,
+                _ => {
+                    differs = true;
+                    self.drift.foreign += 1;
+                    self.drift.note(format_args!("`-A {name}{line}` does not belong there"));
+                }
+            }
+        }
+        missing.retain(|_, n| *n > 0);
+        if !missing.is_empty() {
+            differs = true;
+            self.drift.missing += missing.len();
+            self.name_missing(at, &missing);
+        }
+        for rule in tail.iter().map(Rule::to_string).filter(|rule| !end.contains(rule)) {
+            differs = true;
+            self.drift.missing += 1;
+            self.drift.note(format_args!("`-A {name}{rule}` is missing at the end"));
+        }
+        let in_order = end.len() == tail.len() && end.iter().zip(tail).all(|(l, t)| *l == t.to_string());
+        if !in_order && !differs {
+            self.drift.altered += 1;
+            self.drift.note(format_args!("the rules at the end of {name} are in another order"));
+        }
+        differs || !in_order
+    }
+
+    fn name_missing(&mut self, at: Shared, missing: &HashMap<u64, usize>) {
+        for plan in self.world.services() {
+            for (shared, rule) in self.world.part(plan).shared {
+                let text = rule.to_string();
+                if shared == at && missing.contains_key(&digest(&text)) {
+                    self.drift.note(format_args!("`-A {}{text}` is missing", at.chain.as_str()));
+                }
+            }
+            if self.drift.examples.len() >= 8 {
+                return;
+            }
+        }
+    }
+
+    /// Our rules in everybody's chains.
+    fn hooks(&mut self) {
+        let firewall = (Table::Filter, Fixed::Firewall);
+        let hooks = &self.world.base.hooks;
+        let wants_firewall = hooks.iter().any(|h| h.chain == Chain::from(Fixed::Firewall));
+        if wants_firewall && !self.seen.fixed.contains_key(&firewall) {
+            self.tx.create.insert(firewall);
+        }
+        for hook in hooks {
+            let there = match &hook.chain {
+                Chain::Fixed(fixed) => {
+                    let lines = self.seen.fixed.get(&(hook.table, *fixed)).map_or(&[][..], Vec::as_slice);
+                    lines.iter().any(|l| Rule::parse(l).as_ref() == Some(&hook.rule))
+                }
+                chain => self.seen.references.iter().any(|r| {
+                    (r.table, &r.chain) == (hook.table, chain)
+                        && Rule::parse(&r.rule).as_ref() == Some(&hook.rule)
+                }),
+            };
+            if !there {
+                self.drift.missing += 1;
+                self.drift.note(format_args!("`-A {}{}` is missing", hook.chain, hook.rule));
+                self.tx.hook.push(hook.clone());
+            }
+        }
+        for r in self.seen.references.iter().filter(|r| is_builtin(&r.chain)) {
+            let rule = Rule::parse(&r.rule);
+            let ours = |h: &&crate::render::Hook| {
+                (h.table, &h.chain) == (r.table, &r.chain) && Some(&h.rule) == rule.as_ref()
+            };
+            let kubelets = r.to == Chain::from(Fixed::Firewall) && (wants_firewall || self.seen.kubelet);
+            if !kubelets && !hooks.iter().any(|h| ours(&h)) {
+                self.tx.unhook.push((r.table, r.chain.clone(), r.rule.clone()));
+            }
+        }
+        if !wants_firewall && !self.seen.kubelet && self.seen.fixed.contains_key(&firewall) {
+            self.tx.remove.entry(firewall.0).or_default().push(firewall.1.into());
+        }
+    }
+
+    /// Chains that are kube-proxy's, but not of this mode, or not in this table.
+    fn former(&mut self) {
+        let referenced: HashSet<Chain> = self.foreign_references().cloned().collect();
+        let fixed = |chain: Fixed| self.world.base.chains.iter().any(|(_, c, _)| *c == chain);
+        let misplaced = self.seen.fixed.keys().filter(|(table, chain)| {
+            fixed(*chain) && !self.world.base.chains.iter().any(|(t, c, _)| (t, c) == (table, chain))
+        });
+        let misplaced = misplaced.map(|(table, chain)| (*table, Chain::from(*chain)));
+        let mut all: Vec<(Table, Chain)> = self.seen.former.iter().cloned().chain(misplaced).collect();
+        all.sort_by_key(|(table, chain)| (*table, chain.to_string()));
+        for (table, chain) in all {
+            if !referenced.contains(&chain) {
+                self.tx.remove.entry(table).or_default().push(chain);
+            }
+        }
+    }
+
+    /// Chains of ours that another program's chains lead to: they cannot go.
+    fn foreign_references(&self) -> impl Iterator<Item = &Chain> {
+        self.seen.references.iter().filter(|r| !is_builtin(&r.chain)).map(|r| &r.to)
+    }
+}

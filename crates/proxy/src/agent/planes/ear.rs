@@ -1,0 +1,209 @@
+//! Noticing that somebody else changed our rules.
+//!
+//! nf_tables announces every change: a thread listens, in the nftables mode to our own table, in the iptables mode with
+//! its nf_tables variant to the tables that all share. The old xtables announce nothing: their sizes are looked at
+//! every second, which costs a system call for each table, and everything is compared once in a while.
+
+use super::Outcome;
+use super::plane::Plane;
+use portway_dataplane::Dataplane;
+use portway_iptables::{Iptables, Variant};
+use portway_netlink::nft::{Commit, Monitor};
+use portway_nftables::TABLE;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// The tables of iptables that we have something in.
+const SHARED_TABLES: [&str; 3] = ["nat", "filter", "mangle"];
+/// How often sizes are looked at.
+const GLANCE: Duration = Duration::from_secs(1);
+/// How often everything is compared where nothing is announced, at most.
+const AUDIT: Duration = Duration::from_secs(30);
+/// Comparing everything may take this part of the time.
+const AUDIT_SHARE: u32 = 100;
+/// What is heard and not yet looked at.
+const BACKLOG: usize = 64;
+
+/// What the listening thread has to tell.
+type Heard = Result<Vec<Commit>, String>;
+
+/// The ear on a mode's planes.
+#[derive(Debug)]
+pub(super) struct Ear {
+    kind: Kind,
+    /// What the thread that listens tells; none until it does.
+    heard: Option<mpsc::Receiver<Heard>>,
+    /// The generation before our own changes, while nobody listens.
+    before: Option<u32>,
+    /// When to look at sizes next.
+    glance: Instant,
+    /// When to compare everything next.
+    audit: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Our own table, by the ports our changes come from.
+    OwnTable,
+    /// Tables that all share, by whose changes they are.
+    SharedTables,
+    /// Nothing is announced.
+    Silent,
+}
+
+impl Ear {
+    pub(super) fn new(planes: &[Plane]) -> Ear {
+        let kind = match planes.first() {
+            Some(Plane::Iptables(plane)) if plane.variant() == Variant::Legacy => Kind::Silent,
+            Some(Plane::Iptables(_)) => Kind::SharedTables,
+            _ => Kind::OwnTable,
+        };
+        Ear { kind, heard: None, before: None, glance: Instant::now() + GLANCE, audit: None }
+    }
+
+    /// To be called before a sync.
+    pub(super) fn prepare(&mut self, planes: &mut [Plane]) {
+        if self.heard.is_none() {
+            self.before = generation(planes);
+        }
+        if self.audit.is_some_and(|due| due <= Instant::now()) {
+            planes.iter_mut().for_each(Dataplane::distrust);
+        }
+    }
+
+    /// To be called after a sync. Starts listening once the first is done: before, a hundred thousand of our own
+    /// changes would be announced to us. Whether somebody may have slipped in between comes back.
+    pub(super) fn listen(&mut self, planes: &mut [Plane], outcomes: &[Outcome]) -> bool {
+        if self.kind == Kind::Silent {
+            self.pace(outcomes);
+            return false;
+        }
+        if self.heard.is_some() {
+            return false;
+        }
+        self.heard = start(self.kind, planes);
+        if self.kind == Kind::SharedTables {
+            // What came before is compared with once more, at the price of one list.
+            return self.before.zip(generation(planes)).is_some_and(|_| missed(planes));
+        }
+        let changed = |o: &Outcome| o.result.as_ref().is_ok_and(|r| r.added + r.removed > 0);
+        let ours = outcomes.iter().filter(|o| changed(o)).count() as u32;
+        let now = generation(planes);
+        self.before.zip(now).is_none_or(|(before, now)| now != before.wrapping_add(ours))
+    }
+
+    /// Looks again after a time that grows with what looking costs.
+    fn pace(&mut self, outcomes: &[Outcome]) {
+        let full = outcomes.iter().filter(|o| o.result.as_ref().is_ok_and(|r| r.full));
+        let took: Duration = full.map(|o| o.took).sum();
+        if !took.is_zero() {
+            let now = Instant::now();
+            self.audit = Some(now + AUDIT.max(took * AUDIT_SHARE));
+            self.glance = now + GLANCE.max(took * 10);
+        }
+    }
+
+    /// Waits until somebody else has changed our rules; who it was, as far as is known.
+    ///
+    /// May be dropped and called again at any time.
+    pub(super) async fn tampered(&mut self, planes: &mut [Plane]) -> String {
+        loop {
+            if self.kind == Kind::Silent {
+                tokio::time::sleep_until(self.glance.into()).await;
+                self.glance = Instant::now() + GLANCE;
+                if planes.iter_mut().filter_map(Plane::iptables).any(Iptables::looks_different) {
+                    return "unknown: the kernel does not tell".to_owned();
+                }
+                continue;
+            }
+            let Some(heard) = &mut self.heard else { return std::future::pending().await };
+            match heard.recv().await {
+                Some(Ok(commits)) => {
+                    if let Some(commit) = commits.iter().find(|c| concerns(planes, c)) {
+                        let by = commit.process.as_ref();
+                        return by.map_or("unknown".into(), |(pid, name)| format!("{name} (process {pid})"));
+                    }
+                }
+                // Notifications were lost, or made no sense: ours may have been among them.
+                Some(Err(error)) => return format!("unknown: {error}"),
+                None => {
+                    // The next sync listens again.
+                    self.heard = None;
+                    return "unknown: nobody listened".to_owned();
+                }
+            }
+        }
+    }
+}
+
+/// The generation of the ruleset, where there is one.
+fn generation(planes: &mut [Plane]) -> Option<u32> {
+    match planes.first_mut()? {
+        Plane::Nftables(plane) => plane.generation().ok(),
+        Plane::Iptables(plane) => plane.generation(),
+    }
+}
+
+/// Whether, before anybody listened, somebody else had a hand in the ruleset.
+fn missed(planes: &mut [Plane]) -> bool {
+    planes.iter_mut().filter_map(Plane::iptables).any(|p| !p.was_alone())
+}
+
+/// Whether a change by somebody else touched something of ours.
+fn concerns(planes: &mut [Plane], commit: &Commit) -> bool {
+    let mut shared = planes.iter_mut().filter_map(Plane::iptables).peekable();
+    if shared.peek().is_none() {
+        return true;
+    }
+    let mut hooks = false;
+    for plane in shared {
+        if plane.made(commit) {
+            return false;
+        }
+        for touched in commit.touched.iter().filter(|t| plane.is_family(t.family)) {
+            match &touched.chain {
+                Some(chain) if portway_iptables::is_ours(chain) => return true,
+                // Another program's own chain, or one that everybody has rules in: are ours still there?
+                Some(_) => hooks = true,
+                None => return true,
+            }
+        }
+        if std::mem::take(&mut hooks) && plane.lacks_hooks() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Starts a thread that listens.
+fn start(kind: Kind, planes: &[Plane]) -> Option<mpsc::Receiver<Heard>> {
+    let ports: Vec<u32> = planes
+        .iter()
+        .filter_map(|p| if let Plane::Nftables(p) = p { Some(p.port()) } else { None })
+        .collect();
+    let (sender, receiver) = mpsc::channel(BACKLOG);
+    let tables: &[&str] = if kind == Kind::OwnTable { &[TABLE] } else { &SHARED_TABLES };
+    let listening = Monitor::open(&ports).map_err(std::io::Error::other).and_then(|monitor| {
+        std::thread::Builder::new()
+            .name("monitor".into())
+            .stack_size(64 * 1024)
+            .spawn(move || watch(monitor, tables, sender))
+    });
+    match listening {
+        Ok(_) => Some(receiver),
+        Err(error) => {
+            tracing::warn!(%error, "changes made by others cannot be noticed");
+            None
+        }
+    }
+}
+
+/// Tells of changes, on a thread of its own, as long as somebody wants to know.
+fn watch(mut monitor: Monitor, tables: &[&str], tell: mpsc::Sender<Heard>) {
+    loop {
+        let heard = monitor.wait(tables).map_err(|error| error.to_string());
+        if tell.blocking_send(heard).is_err() {
+            return;
+        }
+    }
+}

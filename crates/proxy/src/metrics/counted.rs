@@ -1,0 +1,23 @@
+//! What the kernel counts for us, read when scraped.
+
+use portway_iptables::LOCALHOST_COUNTER;
+use portway_netlink::{Protocol, Socket, nfacct};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use std::fmt;
+
+/// Reads the kernel's counters on each scrape; one that is not there has counted nothing.
+#[derive(Debug)]
+pub(super) struct CountedCollector;
+
+impl Collector for CountedCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let packets =
+            Socket::open(Protocol::Netfilter).and_then(|mut s| nfacct::packets(&mut s, LOCALHOST_COUNTER));
+        let counter = ConstCounter::new(packets.ok().flatten().unwrap_or(0));
+        let name = "kubeproxy_iptables_localhost_nodeports_accepted_packets";
+        let help = "Connections to node ports at 127.0.0.1 that were accepted.";
+        counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
+    }
+}
