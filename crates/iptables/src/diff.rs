@@ -31,8 +31,6 @@ pub struct Transaction {
     pub unhook: Vec<(Table, Chain, String)>,
     /// Chains to remove.
     pub remove: BTreeMap<Table, Vec<Chain>>,
-    /// The nat table is not there yet.
-    pub fresh_nat: bool,
 }
 
 /// Everything that rules are rendered from.
@@ -71,7 +69,7 @@ const MANY: usize = 256;
 impl Transaction {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        *self == Transaction { fresh_nat: self.fresh_nat, ..Transaction::default() }
+        *self == Transaction::default()
     }
 
     /// Notes the change of a Service's share.
@@ -169,12 +167,6 @@ impl Only<'_> {
             own.sort_unstable();
         }
         let look_at_all = look_at_all && own.len() > MANY;
-        if look_at_all && tx.fresh_nat {
-            // A table that is not there cannot be looked at.
-            script.begin(self.table)?;
-            script.declare(Fixed::MarkMasq.as_str())?;
-            script.commit()?;
-        }
         script.begin(self.table)?;
         if look_at_all {
             script.look_at_all()?;
@@ -197,6 +189,11 @@ impl Only<'_> {
         }
         tx.deletes(self.table, script)?;
         script.origin(None);
+        if look_at_all {
+            // Having looked, the tool takes chains for made that it brings along and that nobody used yet.
+            script.commit()?;
+            script.begin(self.table)?;
+        }
         for (_, chain, rule) in tx.unhook.iter().filter(|(t, ..)| *t == self.table) {
             script.delete(chain, rule)?;
         }

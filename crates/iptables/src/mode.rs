@@ -149,7 +149,7 @@ impl<K: Kernel> Iptables<K> {
     pub fn wanted(&self) -> String {
         let wanted = Wanted::of(self.world());
         let (tx, _) = reconcile(&Seen::default(), &wanted, self.world());
-        self.text(&Transaction { fresh_nat: false, ..tx })
+        self.text(&tx)
     }
 
     /// A transaction as text.

@@ -10,13 +10,8 @@ use std::collections::{HashMap, HashSet};
 
 /// What has to be done, and how the kernel differs from what was applied.
 pub fn reconcile(seen: &Seen, wanted: &Wanted, world: World<'_>) -> (Transaction, Drift) {
-    let mut difference = Difference {
-        seen,
-        wanted,
-        world,
-        tx: Transaction { fresh_nat: !seen.tables.contains(&Table::Nat), ..Transaction::default() },
-        drift: Drift::default(),
-    };
+    let mut difference =
+        Difference { seen, wanted, world, tx: Transaction::default(), drift: Drift::default() };
     difference.ports();
     difference.fixed();
     difference.hooks();

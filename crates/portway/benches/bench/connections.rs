@@ -3,7 +3,7 @@
 //! Rounds of the two sides alternate, so that what else the machine does hits both alike.
 
 use crate::Options;
-use crate::field::{Field, PORT};
+use crate::field::{Field, PORT, Setup};
 use crate::report::{Goal, Report};
 use indicatif::ProgressBar;
 use portway_lab::eventually;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// With a single Service.
 pub(crate) fn one_service(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
     bar.set_message("connections through the only Service");
-    let field = Field::new(options.endpoints)?;
+    let field = Field::new(Setup::new(options.endpoints))?;
     field.fill(0, 1);
     let _agent = field.start_agent()?;
     let (vip, direct) = compare(options, &field)?;
@@ -59,7 +59,7 @@ pub(crate) fn many_services(
     Ok(())
 }
 
-fn compare(options: &Options, field: &Field) -> Result<(f64, f64), String> {
+pub(crate) fn compare(options: &Options, field: &Field) -> Result<(f64, f64), String> {
     let vip = field.vip(0);
     let direct = SocketAddr::new(field.lab.pod("pod1b").ipv4().into(), PORT);
     let from = field.lab.pod("pod1a").namespace();

@@ -6,21 +6,66 @@ use portway_model::api::{self, Object};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// The port the one real pod serves.
 pub(crate) const PORT: u16 = 8080;
+
+/// A mode to measure, and for iptables its variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Nftables,
+    IptablesNft,
+    IptablesLegacy,
+}
+
+impl Mode {
+    pub(crate) const ALL: [Mode; 3] = [Mode::Nftables, Mode::IptablesNft, Mode::IptablesLegacy];
+
+    /// For keys and file names; for iptables also the name of the tool.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mode::Nftables => "nftables",
+            Mode::IptablesNft => "iptables-nft",
+            Mode::IptablesLegacy => "iptables-legacy",
+        }
+    }
+
+    fn flag(self) -> &'static str {
+        if self == Mode::Nftables { "nftables" } else { "iptables" }
+    }
+}
+
+/// What a field is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) mode: Mode,
+    /// Endpoints of each Service.
+    pub(crate) endpoints: usize,
+    /// Services have node ports.
+    pub(crate) node_ports: bool,
+    /// After how many others the Service with the real pod comes: a list of rules is in the order of names.
+    pub(crate) real_after: usize,
+}
+
+impl Setup {
+    /// Services with cluster IPs only, in the nftables mode.
+    pub(crate) fn new(endpoints: usize) -> Setup {
+        Setup { mode: Mode::Nftables, endpoints, node_ports: false, real_after: 0 }
+    }
+}
 
 /// A node, its pods, and an API server it can reach.
 pub(crate) struct Field {
     pub(crate) lab: Lab,
     pub(crate) api: ApiServer,
     kubeconfig: PathBuf,
-    endpoints: usize,
+    setup: Setup,
 }
 
 impl Field {
-    pub(crate) fn new(endpoints: usize) -> Result<Field, String> {
+    pub(crate) fn new(setup: Setup) -> Result<Field, String> {
         let lab = Layout { nodes: 1, pods_per_node: 2, clients: 0 }.build().map_err(|e| e.to_string())?;
         lab.pod("pod1b").serve(&[Port::Tcp(PORT)]).map_err(|e| e.to_string())?;
         let api = ApiServer::start(lab.node(1), SocketAddr::from(([127, 0, 0, 1], 0)))
@@ -28,7 +73,7 @@ impl Field {
         let kubeconfig =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.kubeconfig", std::process::id()));
         std::fs::write(&kubeconfig, api.kubeconfig()).map_err(|e| e.to_string())?;
-        let field = Field { lab, api, kubeconfig, endpoints };
+        let field = Field { lab, api, kubeconfig, setup };
         field.api.apply(node());
         Ok(field)
     }
@@ -36,8 +81,8 @@ impl Field {
     /// Puts Services `from..to` into the API server. Number 0 has the real pod behind it.
     pub(crate) fn fill(&self, from: usize, to: usize) {
         for n in from..to {
-            self.api.apply(service(n));
-            self.api.apply(self.slice(n, 0, self.endpoints));
+            self.api.apply(self.service(n));
+            self.api.apply(self.slice(n, 0, self.setup.endpoints));
         }
     }
 
@@ -63,9 +108,10 @@ impl Field {
             protocol: Some("TCP".into()),
             port: Some(PORT.into()),
         };
-        let labels = HashMap::from([("kubernetes.io/service-name".to_owned(), name(n))]);
+        let name = self.name(n);
+        let labels = HashMap::from([("kubernetes.io/service-name".to_owned(), name.clone())]);
         Object::EndpointSlice(api::EndpointSlice {
-            metadata: Some(meta(&format!("{}-x7k2p", name(n)), labels)),
+            metadata: Some(meta(&format!("{name}-x7k2p"), labels)),
             address_type: "IPv4".into(),
             ports: vec![port],
             endpoints: (0..count).map(endpoint).collect(),
@@ -73,17 +119,54 @@ impl Field {
     }
 
     pub(crate) fn start_agent(&self) -> Result<Agent, String> {
+        if self.setup.mode != Mode::Nftables {
+            // The variant that the kubelet uses is the one that is used.
+            self.tool(&["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]).ok();
+        }
         let flags = [
             "proxy".to_owned(),
             format!("--kubeconfig={}", self.kubeconfig.display()),
             "--hostname-override=node1".into(),
             "--cluster-cidr=10.244.0.0/16".into(),
+            format!("--proxy-mode={}", self.setup.mode.flag()),
             "--v=4".into(),
             "--kube-api-qps=1000".into(),
             "--kube-api-burst=1000".into(),
         ];
         Agent::start(self.lab.node(1), Path::new(env!("CARGO_BIN_EXE_portway")), &flags)
             .map_err(|e| e.to_string())
+    }
+
+    /// Runs the iptables of the mode's variant on the node.
+    fn tool(&self, arguments: &[&str]) -> std::io::Result<std::process::ExitStatus> {
+        let mut command = Command::new(self.setup.mode.name());
+        self.lab.node(1).namespace().run(|| command.args(arguments).status())
+    }
+
+    fn name(&self, n: usize) -> String {
+        if n == 0 { format!("service-{:05}-real", self.setup.real_after) } else { format!("service-{n:05}") }
+    }
+
+    fn service(&self, n: usize) -> Object {
+        let ip = vip(n).to_string();
+        let node_port = if self.setup.node_ports { 20_000 + n as i32 } else { 0 };
+        let port = api::ServicePort { name: "http".into(), protocol: "TCP".into(), port: 80, node_port };
+        let name = self.name(n);
+        Object::Service(api::Service {
+            metadata: Some(meta(&name, HashMap::from([("app".to_owned(), name.clone())]))),
+            spec: Some(api::ServiceSpec {
+                cluster_ip: ip.clone(),
+                cluster_ips: vec![ip],
+                ip_families: vec!["IPv4".into()],
+                kind: if self.setup.node_ports { "NodePort".into() } else { "ClusterIP".into() },
+                ports: vec![port],
+                session_affinity: "None".into(),
+                internal_traffic_policy: Some("Cluster".into()),
+                external_traffic_policy: self.setup.node_ports.then(|| "Cluster".into()).unwrap_or_default(),
+                ..Default::default()
+            }),
+            status: None,
+        })
     }
 
     /// Port 80 of a Service.
@@ -115,10 +198,6 @@ fn get(to: SocketAddr) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn name(n: usize) -> String {
-    format!("service-{n:05}")
-}
-
 fn vip(n: usize) -> IpAddr {
     Ipv4Addr::from(0x0a60_0100 + n as u32).into()
 }
@@ -142,25 +221,6 @@ fn node() -> Object {
         metadata: Some(metadata),
         spec: None,
         status: Some(api::NodeStatus { addresses: vec![address] }),
-    })
-}
-
-fn service(n: usize) -> Object {
-    let ip = vip(n).to_string();
-    let port = api::ServicePort { name: "http".into(), protocol: "TCP".into(), port: 80, node_port: 0 };
-    Object::Service(api::Service {
-        metadata: Some(meta(&name(n), HashMap::from([("app".to_owned(), name(n))]))),
-        spec: Some(api::ServiceSpec {
-            cluster_ip: ip.clone(),
-            cluster_ips: vec![ip],
-            ip_families: vec!["IPv4".into()],
-            kind: "ClusterIP".into(),
-            ports: vec![port],
-            session_affinity: "None".into(),
-            internal_traffic_policy: Some("Cluster".into()),
-            ..Default::default()
-        }),
-        status: None,
     })
 }
 

@@ -5,6 +5,9 @@
 
 mod connections;
 mod field;
+mod iptables;
+mod lists;
+mod plot;
 mod report;
 mod sync;
 
@@ -42,6 +45,18 @@ pub(crate) struct Options {
     /// How long a round lasts, in milliseconds
     #[arg(long, default_value_t = 1000)]
     round_millis: u64,
+    /// Services with node ports, for the iptables mode
+    #[arg(long, default_value_t = 2_000)]
+    iptables_services: usize,
+    /// Numbers of Services at which connections are compared between modes
+    #[arg(long, value_delimiter = ',', default_value = "10,2000,10000")]
+    lists: Vec<usize>,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,lists")]
+    only: Vec<Part>,
+    /// Where plots go, as SVG
+    #[arg(long, default_value = "target")]
+    plots: PathBuf,
     /// Where the result goes as JSON
     #[arg(long, default_value = "target/bench.json")]
     json: PathBuf,
@@ -51,6 +66,17 @@ pub(crate) struct Options {
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// The nftables mode by itself
+    Nftables,
+    /// The iptables mode, both variants
+    Iptables,
+    /// What long lists of Services cost a connection, in each mode
+    Lists,
 }
 
 fn main() -> ExitCode {
@@ -76,12 +102,26 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<Report, String> {
-    let bar = progress(6 + options.sizes.len() as u64);
+    let has = |part| options.only.contains(&part);
+    let steps = [
+        (Part::Nftables, 6 + options.sizes.len()),
+        (Part::Iptables, 2),
+        (Part::Lists, 3 * options.lists.len()),
+    ];
+    let bar = progress(steps.iter().filter(|(part, _)| has(*part)).map(|(_, n)| *n as u64).sum());
     let mut report = Report::default();
-    connections::one_service(options, &bar, &mut report)?;
-    sync::first(options, &bar, &mut report)?;
-    for size in &options.sizes {
-        sync::change_at(options, *size, &bar, &mut report)?;
+    if has(Part::Nftables) {
+        connections::one_service(options, &bar, &mut report)?;
+        sync::first(options, &bar, &mut report)?;
+        for size in &options.sizes {
+            sync::change_at(options, *size, &bar, &mut report)?;
+        }
+    }
+    if has(Part::Iptables) {
+        iptables::measure(options, &bar, &mut report)?;
+    }
+    if has(Part::Lists) {
+        lists::measure(options, &bar, &mut report)?;
     }
     bar.finish_and_clear();
     report.conclude();

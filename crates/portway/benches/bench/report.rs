@@ -64,6 +64,12 @@ impl Report {
         self.rows.iter().find(|r| r.key == key).map(|r| r.value)
     }
 
+    /// Lines of a plot: what one of them is called, and its points.
+    pub(crate) fn points(&self, prefix: &str, sizes: &[usize]) -> Vec<(f64, f64)> {
+        let value = |size: &usize| Some((*size as f64, self.get(&format!("{prefix}_{size}"))?));
+        sizes.iter().filter_map(value).collect()
+    }
+
     /// The ratios that compare sizes.
     pub(crate) fn conclude(&mut self) {
         for kind in ["replaced", "scaled"] {

@@ -1,7 +1,7 @@
 //! How long it takes to program everything, and to change one thing.
 
 use crate::Options;
-use crate::field::{Field, cpu, memory};
+use crate::field::{Field, Setup, cpu, memory};
 use crate::report::{Goal, Report};
 use indicatif::ProgressBar;
 use portway_lab::{Agent, eventually};
@@ -11,13 +11,13 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The first sync at full size, what it costs, one change, and a minute of changes.
 pub(crate) fn first(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
     let size = options.services;
     bar.set_message(format!("filling an API server with {size} Services"));
-    let field = Field::new(options.endpoints)?;
+    let field = Field::new(Setup::new(options.endpoints))?;
     field.fill(0, size);
     bar.inc(1);
 
@@ -69,7 +69,7 @@ pub(crate) fn change_at(
     report: &mut Report,
 ) -> Result<(), String> {
     bar.set_message(format!("filling an API server with {size} Services"));
-    let field = Field::new(options.endpoints)?;
+    let field = Field::new(Setup::new(options.endpoints))?;
     field.fill(0, size);
     let _agent = field.start_agent()?;
     settle(&field)?;
@@ -97,7 +97,7 @@ fn first_packet(field: &Field, report: &mut Report) -> Result<Agent, String> {
     Ok(agent)
 }
 
-fn settle(field: &Field) -> Result<(), String> {
+pub(crate) fn settle(field: &Field) -> Result<(), String> {
     let name = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
     let synced = || field.metric(name).filter(|n| *n >= 1.0).ok_or("no sync yet");
     eventually(PATIENCE, synced).map_err(|e| e.to_string())?;
@@ -205,7 +205,7 @@ fn churn(
     Ok(())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
