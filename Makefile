@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 # What each target needs from Debian, as package:command.
 DEMO_NEEDS  := nftables:nft iproute2:ip gcc:cc
-TEST_NEEDS  := $(DEMO_NEEDS) conntrack:conntrack
+TEST_NEEDS  := $(DEMO_NEEDS) conntrack:conntrack iptables:iptables-nft iptables:iptables-legacy ipset:ipset
 BENCH_NEEDS := $(TEST_NEEDS)
 
 .PHONY: help demo test bench lint fuzz clean

@@ -125,6 +125,8 @@ pub struct Tool {
     restore: PathBuf,
     socket: Socket,
     spans: VecDeque<Span>,
+    /// The generation when we last looked.
+    looked_at: Option<u32>,
     /// The tables' sizes after our last change (legacy).
     sizes: HashMap<Table, Option<xtables::TableInfo>>,
 }
@@ -137,7 +139,16 @@ impl Tool {
         let socket = Socket::open(Protocol::Netfilter)
             .map_err(|e| Failure::Io { program, source: io::Error::other(e) })?;
         let variant = tools.variant;
-        Ok(Tool { variant, family, save, restore, socket, spans: VecDeque::new(), sizes: HashMap::new() })
+        Ok(Tool {
+            variant,
+            family,
+            save,
+            restore,
+            socket,
+            spans: VecDeque::new(),
+            looked_at: None,
+            sizes: HashMap::new(),
+        })
     }
 
     /// Its variant.
@@ -179,6 +190,11 @@ impl Tool {
         self.spans.iter().all(|s| s.ours_alone)
     }
 
+    /// The ruleset's generation when we last looked or changed something, where there is one.
+    pub fn known_generation(&self) -> Option<u32> {
+        self.spans.back().map(|s| s.until).max(self.looked_at)
+    }
+
     /// The ruleset's generation, where there is one.
     pub fn generation(&mut self) -> Option<u32> {
         (self.variant == Variant::Nft).then(|| list::generation(&mut self.socket).ok()).flatten()
@@ -215,6 +231,7 @@ impl Kernel for Tool {
     fn save(&mut self, each: &mut dyn FnMut(&str)) -> Result<(), Failure> {
         // What changes from here on is seen by its size, or by this.
         self.note_sizes();
+        self.looked_at = self.generation();
         let mut child = self.start(&self.save, &[], Stdio::null(), Stdio::piped())?;
         let mut read = Ok(());
         if let Some(output) = child.stdout.take() {
@@ -251,8 +268,7 @@ impl Kernel for Tool {
             let sections = written.as_ref().and_then(|w| w.as_ref().ok()).copied().unwrap_or(0);
             let ours_alone = until.wrapping_sub(after) as usize <= sections;
             self.spans.push_back(Span { after, until, process, ours_alone });
-            self.spans.truncate(REMEMBERED);
-            if self.spans.len() == REMEMBERED {
+            if self.spans.len() > REMEMBERED {
                 self.spans.pop_front();
             }
         }

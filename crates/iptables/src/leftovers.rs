@@ -52,12 +52,16 @@ fn list(kernel: &mut impl Kernel, family: Family) -> Result<Seen, Error> {
 
 /// Whether it was us who had packets to 127.0.0.1 routed.
 pub(crate) fn turned_localnet_on(seen: &Seen) -> bool {
+    notes(seen).next().is_some()
+}
+
+/// The rules that say so.
+pub(crate) fn notes(seen: &Seen) -> impl Iterator<Item = &String> {
     let lines = seen.fixed.get(&(Table::Filter, Fixed::Firewall)).into_iter().flatten();
-    let says = |line: &String| {
+    lines.filter(|line| {
         let rule = Rule::parse(line).unwrap_or_default();
         rule.matches.iter().any(|m| matches!(m, Match::Comment(words) if **words == *TURNED_LOCALNET_ON))
-    };
-    lines.into_iter().any(says)
+    })
 }
 
 /// Turns it off again.
@@ -81,6 +85,10 @@ fn plan(seen: &Seen) -> Transaction {
     };
     for r in seen.references.iter().filter(|r| is_builtin(&r.chain) && !kubelets(r.table, &r.to)) {
         tx.unhook.push((r.table, r.chain.clone(), r.rule.clone()));
+    }
+    if seen.kubelet {
+        // The chain is the kubelet's, but the note in it is ours.
+        tx.unhook.extend(notes(seen).map(|n| (Table::Filter, Fixed::Firewall.into(), n.clone())));
     }
     let fixed = seen.fixed.keys().map(|(table, chain)| (*table, Chain::from(*chain)));
     let ports = seen.ports.keys().map(|chain| (Table::Nat, Chain::from(*chain)));
@@ -111,10 +119,13 @@ fn describe(tx: &Transaction, seen: &Seen) -> Vec<String> {
         lines.insert(*table, words);
     }
     for table in Table::ALL {
-        let hooks = tx.unhook.iter().filter(|(t, ..)| *t == table).count();
+        let hooks = tx.unhook.iter().filter(|(t, c, _)| *t == table && is_builtin(c)).count();
         if hooks > 0 {
             let line = lines.entry(table).or_insert_with(|| format!("table {table}:"));
-            *line += &format!(", and {hooks} rules that lead there");
+            *line += &match hooks {
+                1 => ", and a rule that leads there".to_owned(),
+                _ => format!(", and {hooks} rules that lead there"),
+            };
         }
     }
     let mut lines: Vec<String> = lines.into_values().collect();

@@ -71,6 +71,11 @@ impl Iptables<Tool> {
         self.kernel.was_alone()
     }
 
+    /// The ruleset's generation when we last looked or changed something, where there is one.
+    pub fn known_generation(&self) -> Option<u32> {
+        self.kernel.known_generation()
+    }
+
     /// The ruleset's generation, where there is one.
     pub fn generation(&mut self) -> Option<u32> {
         self.kernel.generation()

@@ -72,10 +72,10 @@ pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
 
     let mut found = Vec::new();
     if !servers.is_empty() {
-        found.push(format!("{} virtual servers", servers.len()));
+        found.push(count(servers.len(), "virtual server"));
     }
     if device.is_some() {
-        found.push(format!("device {DEVICE} with {} addresses", vips.len()));
+        found.push(format!("device {DEVICE} with {}", count(vips.len(), "address")));
     }
     if !sets.is_empty() {
         found.push(format!("sets {}", sets.join(", ")));
@@ -102,6 +102,15 @@ pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
         ipset::destroy(&mut netfilter, set).map_err(refused)?;
     }
     Ok(found)
+}
+
+fn count(n: usize, what: &str) -> String {
+    let plural = match (n, what.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{n} {what}{plural}")
 }
 
 /// The virtual servers of kube-proxy's, and how many connections they have.

@@ -14,7 +14,11 @@ pub fn clear(family: Family, table: &str, how: Clear) -> Result<Vec<String>, Err
     };
     let refused = |e| diagnose(nft_family, e, || crate::probe::missing(nft_family));
     let mut socket = Socket::open(Protocol::Netfilter).map_err(refused)?;
-    let tables = list::tables(&mut socket, nft_family).map_err(refused)?;
+    let tables = match list::tables(&mut socket, nft_family).map_err(refused) {
+        // A kernel without tables has none of ours.
+        Err(Error::Unsupported { .. }) => return Ok(Vec::new()),
+        tables => tables?,
+    };
     let Some(info) = tables.iter().find(|t| t.name == table) else { return Ok(Vec::new()) };
     if how != Clear::Look {
         let mut batch = Batch::new(nft_family, table);

@@ -307,7 +307,7 @@ impl Agent {
         self.metrics.endpoint_changes_pending(0);
         let primary = addresses::primary(&self.config, self.cluster.node());
         self.counts.update(&changes.services);
-        let (outcomes, suspicious) = planes.sync(&self.settings(planes.mode(), &primary), &changes.services);
+        let (outcomes, suspicious) = planes.sync(&self.settings(planes.mode(), &primary), changes.services);
         let mut failed = false;
         for outcome in outcomes {
             failed |= !self.record(&outcome, &changes.triggers)?;
@@ -348,7 +348,7 @@ impl Agent {
             }
         };
         let settings = self.settings(self.config.mode, primary);
-        let (outcomes, suspicious) = next.sync(&settings, &self.cluster.plans());
+        let (outcomes, suspicious) = next.sync(&settings, self.cluster.plans());
         let mut failed = false;
         for outcome in outcomes {
             failed |= !self.record(&outcome, &[])?;

@@ -72,15 +72,20 @@ impl Planes {
     }
 
     /// Brings every family up to date. Also tells whether somebody may have changed something unheard.
-    pub(crate) fn sync(&mut self, settings: &Settings, services: &[ServiceChange]) -> (Vec<Outcome>, bool) {
+    pub(crate) fn sync(&mut self, settings: &Settings, services: Vec<ServiceChange>) -> (Vec<Outcome>, bool) {
         self.ear.prepare(&mut self.planes);
+        let mut by_family: [Vec<_>; 2] = Default::default();
+        for change in services {
+            let [v4, v6] = change.plans;
+            by_family[0].push((change.name.clone(), v4));
+            by_family[1].push((change.name, v6));
+        }
         let mut outcomes = Vec::new();
         for plane in &mut self.planes {
             let started = Instant::now();
             let family = plane.family();
-            let of_family =
-                |c: &ServiceChange| (c.name.clone(), c.plans[usize::from(family == Family::V6)].clone());
-            let result = plane.sync(settings, services.iter().map(of_family).collect());
+            let changes = std::mem::take(&mut by_family[usize::from(family == Family::V6)]);
+            let result = plane.sync(settings, changes);
             outcomes.push(Outcome { mode: self.mode, family, took: started.elapsed(), result });
         }
         let suspicious = self.ear.listen(&mut self.planes, &outcomes);

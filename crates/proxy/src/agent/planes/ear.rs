@@ -83,8 +83,7 @@ impl Ear {
         }
         self.heard = start(self.kind, planes);
         if self.kind == Kind::SharedTables {
-            // What came before is compared with once more, at the price of one list.
-            return self.before.zip(generation(planes)).is_some_and(|_| missed(planes));
+            return missed(planes);
         }
         let changed = |o: &Outcome| o.result.as_ref().is_ok_and(|r| r.added + r.removed > 0);
         let ours = outcomes.iter().filter(|o| changed(o)).count() as u32;
@@ -144,9 +143,11 @@ fn generation(planes: &mut [Plane]) -> Option<u32> {
     }
 }
 
-/// Whether, before anybody listened, somebody else had a hand in the ruleset.
+/// Whether, before anybody listened, somebody else had a hand in the ruleset: while our tools were at work, or since.
 fn missed(planes: &mut [Plane]) -> bool {
-    planes.iter_mut().filter_map(Plane::iptables).any(|p| !p.was_alone())
+    let now = generation(planes);
+    let last = planes.iter_mut().filter_map(Plane::iptables).filter_map(|p| p.known_generation()).max();
+    now != last || planes.iter_mut().filter_map(Plane::iptables).any(|p| !p.was_alone())
 }
 
 /// Whether a change by somebody else touched something of ours.
