@@ -14,7 +14,7 @@ mod sync;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use report::Report;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Measures the agent in the lab.
@@ -85,6 +85,12 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let options = Options::parse();
+    // Cargo runs a bench in its package's directory; what is written belongs where `make bench` was called.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if let Err(e) = std::env::set_current_dir(&root) {
+        eprintln!("{}: {e}", root.display());
+        return ExitCode::FAILURE;
+    }
     match measure(&options) {
         Ok(report) => {
             println!("{report}");
