@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
 # What each target needs from Debian, as package:command.
-DEMO_NEEDS  := nftables:nft iproute2:ip gcc:cc
+DEMO_NEEDS  := nftables:nft iptables:iptables-save iproute2:ip gcc:cc
 TEST_NEEDS  := $(DEMO_NEEDS) conntrack:conntrack iptables:iptables-nft iptables:iptables-legacy ipset:ipset
 BENCH_NEEDS := $(TEST_NEEDS)
 

@@ -4,6 +4,8 @@
 //! tool makes a table's changes at its `COMMIT`, all or none.
 
 use crate::chains::{Chain, Table};
+pub use crate::failure::Failure;
+use crate::failure::diagnose;
 use crate::variant::{Tools, Variant};
 use portway_flows::Tracker;
 use portway_model::Family;
@@ -14,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Writes a script; how many transactions it makes comes back.
 pub type Writer<'w> = dyn FnMut(&mut dyn Write) -> io::Result<usize> + 'w;
@@ -39,70 +41,8 @@ pub trait Kernel: Tracker {
     fn set_route_localnet(&mut self, on: bool) -> io::Result<()>;
 }
 
-/// Why the tool did not do what it was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// It is not there.
-    #[error("{program} is not installed: install the package iptables, which has it")]
-    Missing {
-        /// What was looked for.
-        program: String,
-    },
-    /// Somebody else is at work on the rules, and stays there.
-    #[error("another program holds the lock on the rules{}: {message}", holder.as_ref().map(|h| format!(", {h}")).unwrap_or_default())]
-    Locked {
-        /// Who, if that can be told.
-        holder: Option<String>,
-        /// What the tool said.
-        message: String,
-    },
-    /// It does not like what it read.
-    #[error("{program} refused{}: {message}", line.map(|l| format!(" line {l}")).unwrap_or_default())]
-    Refused {
-        /// Who.
-        program: String,
-        /// Which line, as far as it said.
-        line: Option<usize>,
-        /// What it said.
-        message: String,
-    },
-    /// It did not get to the end.
-    #[error("{program} ended early ({status}): {message}")]
-    Died {
-        /// Who.
-        program: String,
-        /// How.
-        status: ExitStatus,
-        /// What it said.
-        message: String,
-    },
-    /// It could not be run, or talked to.
-    #[error("{program}: {source}")]
-    Io {
-        /// Who.
-        program: String,
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
-impl Failure {
-    /// We may not.
-    pub fn is_permission(&self) -> bool {
-        match self {
-            Failure::Refused { message, .. } | Failure::Died { message, .. } => {
-                message.contains("Permission denied") || message.contains("you must be root")
-            }
-            Failure::Io { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
-            _ => false,
-        }
-    }
-}
-
 /// Seconds that the tool waits for the lock. Longer would only keep the agent from answering.
 const PATIENCE: &str = "5";
-/// The tool's exit status when others are in the way, or resources short (`RESOURCE_PROBLEM`).
-const BUSY: i32 = 4;
 /// How many of our own transactions are remembered, to tell them from others' when the kernel announces them.
 const REMEMBERED: usize = 256;
 
@@ -349,75 +289,4 @@ fn finish(program: &Path, mut child: Child) -> Result<(), Failure> {
         return Ok(());
     }
     Err(diagnose(name(program), status, message))
-}
-
-fn diagnose(program: String, status: ExitStatus, message: String) -> Failure {
-    if status.code() == Some(BUSY) && message.contains("xtables lock") {
-        return Failure::Locked { holder: lock_holder(), message: first_line(&message) };
-    }
-    match status.code() {
-        Some(_) => Failure::Refused { program, line: line_number(&message), message: tidy(&message) },
-        None => Failure::Died { program, status, message: tidy(&message) },
-    }
-}
-
-fn first_line(message: &str) -> String {
-    message.lines().next().unwrap_or_default().to_owned()
-}
-
-/// What the tool said, without how to ask it for help, on one line.
-fn tidy(message: &str) -> String {
-    let useful = message.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("Try `"));
-    useful.collect::<Vec<_>>().join("; ")
-}
-
-/// The line that the tool did not like: it says `line 4 failed`, `line 4: …` or `at line: 4`.
-fn line_number(message: &str) -> Option<usize> {
-    message.match_indices("line").find_map(|(at, word)| {
-        let rest = message[at + word.len()..].trim_start_matches([':', ' ']);
-        let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-        digits.parse().ok()
-    })
-}
-
-/// Who holds the lock, by the kernel's list of locks.
-fn lock_holder() -> Option<String> {
-    use std::os::unix::fs::MetadataExt;
-    let lock = std::env::var_os("XTABLES_LOCKFILE")
-        .map_or_else(|| PathBuf::from("/run/xtables.lock"), PathBuf::from);
-    let inode = std::fs::metadata(lock).ok()?.ino();
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let holder = locks.lines().find(|l| !l.contains("->") && l.contains(&format!(":{inode} ")))?;
-    let process: u32 = holder.split_whitespace().nth(4)?.parse().ok()?;
-    let command = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    Some(format!("process {process} ({})", command.trim()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_is_found_in_what_either_variant_says() {
-        let table = [
-            ("iptables-restore: line 4 failed", Some(4)),
-            (
-                "iptables-nft-restore: line 12 failed: Bad rule (does a matching rule exist in that chain?).",
-                Some(12),
-            ),
-            (
-                "iptables-nft-restore v1.8.9 (nf_tables): \nline 94008: RULE_APPEND failed (x): rule in chain OUTPUT",
-                Some(94008),
-            ),
-            (
-                "iptables-restore v1.8.9 (legacy): unknown option \"--foo\"\nError occurred at line: 3\nTry `x'",
-                Some(3),
-            ),
-            ("iptables-restore: COMMIT expected at line 4", Some(4)),
-            ("something else", None),
-        ];
-        for (message, line) in table {
-            assert_eq!(line_number(message), line, "{message}");
-        }
-    }
 }

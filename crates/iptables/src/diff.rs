@@ -31,6 +31,8 @@ pub struct Transaction {
     pub unhook: Vec<(Table, Chain, String)>,
     /// Chains to remove.
     pub remove: BTreeMap<Table, Vec<Chain>>,
+    /// Chains to empty, for others lead to them.
+    pub empty: BTreeMap<Table, Vec<Chain>>,
 }
 
 /// Everything that rules are rendered from.
@@ -153,6 +155,7 @@ impl Only<'_> {
             || inserts && tx.insert.iter().any(|(s, ..)| s.table == table)
             || tx.delete.iter().any(|(s, ..)| s.table == table)
             || tx.remove.contains_key(&table)
+            || tx.empty.contains_key(&table)
             || nat && !tx.write.is_empty())
     }
 
@@ -180,6 +183,7 @@ impl Only<'_> {
         };
         fixed().try_for_each(|chain| script.declare(chain.as_str()))?;
         own.iter().try_for_each(|chain| script.declare(chain))?;
+        tx.empty.get(&self.table).into_iter().flatten().try_for_each(|chain| script.declare(chain))?;
         drop(own);
         self.services(script)?;
         script.origin(None);

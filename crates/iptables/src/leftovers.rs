@@ -4,7 +4,7 @@ use crate::LOCALHOST_COUNTER;
 use crate::chains::{Chain, Fixed, Table};
 use crate::commit::Kernel;
 use crate::diff::{Transaction, World};
-use crate::listing::{Listing, Reference, Seen, Wanted, is_builtin};
+use crate::listing::{Listing, Seen, Wanted, is_builtin};
 use crate::mode::diagnose;
 use crate::render::{Base, TURNED_LOCALNET_ON};
 use crate::rules::{Match, Rule};
@@ -16,7 +16,18 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// What is there of ours or of kube-proxy's, in words.
 pub fn find(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
     let seen = list(kernel, family)?;
+    is_shown(&seen, family)?;
     Ok(describe(&plan(&seen), &seen))
+}
+
+/// A table that the tool cannot show may hold anything.
+fn is_shown(seen: &Seen, family: Family) -> Result<(), Error> {
+    let Some(table) = seen.opaque.first() else { return Ok(()) };
+    let words = format!(
+        "iptables cannot show its table {table}, in which somebody has native nftables rules, so what is in it stays: remove those (nft list table {} {table} shows them)",
+        if family == Family::V6 { "ip6" } else { "ip" }
+    );
+    Err(Error::Kernel { family, source: words.into() })
 }
 
 /// Removes it; what was removed, and what had to stay, comes back in words.
@@ -24,7 +35,7 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
     let seen = list(kernel, family)?;
     let tx = plan(&seen);
     if tx.is_empty() {
-        return Ok(Vec::new());
+        return is_shown(&seen, family).map(|()| Vec::new());
     }
     if turned_localnet_on(&seen) {
         turn_localnet_off(kernel);
@@ -40,6 +51,7 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
     });
     restored.map_err(|e| diagnose(family, e))?;
     kernel.uncount(LOCALHOST_COUNTER);
+    is_shown(&seen, family)?;
     Ok(describe(&tx, &seen))
 }
 
@@ -71,22 +83,16 @@ pub(crate) fn turn_localnet_off(kernel: &mut impl Kernel) {
     }
 }
 
-/// A chain that others lead to cannot go, but it can be emptied.
-fn is_held(seen: &Seen, table: Table, chain: &Chain) -> bool {
-    let holds = |r: &Reference| (r.table, &r.to) == (table, chain) && !is_builtin(&r.chain);
-    seen.references.iter().any(holds)
-}
-
 /// The transaction that removes everything.
 fn plan(seen: &Seen) -> Transaction {
     let mut tx = Transaction::default();
     let kubelets = |table, chain: &Chain| {
-        seen.kubelet && table == Table::Filter && *chain == Chain::from(Fixed::Firewall)
+        seen.shares_firewall && table == Table::Filter && *chain == Chain::from(Fixed::Firewall)
     };
     for r in seen.references.iter().filter(|r| is_builtin(&r.chain) && !kubelets(r.table, &r.to)) {
         tx.unhook.push((r.table, r.chain.clone(), r.rule.clone()));
     }
-    if seen.kubelet {
+    if seen.shares_firewall {
         // The chain is the kubelet's, but the note in it is ours.
         tx.unhook.extend(notes(seen).map(|n| (Table::Filter, Fixed::Firewall.into(), n.clone())));
     }
@@ -96,10 +102,10 @@ fn plan(seen: &Seen) -> Transaction {
     chains.retain(|(table, chain)| !kubelets(*table, chain));
     chains.sort_by_key(|(table, chain)| (*table, chain.to_string()));
     for (table, chain) in chains {
-        match &chain {
-            Chain::Fixed(fixed) if is_held(seen, table, &chain) => drop(tx.create.insert((table, *fixed))),
-            chain if is_held(seen, table, chain) => {}
-            _ => tx.remove.entry(table).or_default().push(chain),
+        match seen.is_held(table, &chain) {
+            true if seen.is_filled(table, &chain) => tx.empty.entry(table).or_default().push(chain),
+            true => {}
+            false => tx.remove.entry(table).or_default().push(chain),
         }
     }
     tx

@@ -21,6 +21,9 @@
 pub mod chains;
 pub mod commit;
 pub mod diff;
+pub mod eval;
+mod failure;
+pub mod fake;
 pub mod leftovers;
 pub mod listing;
 pub mod mode;

@@ -6,9 +6,9 @@
 
 use crate::chains::{Chain, Fixed, PortChain, Table};
 use crate::diff::World;
-use crate::render::Shared;
+use crate::render::{Shared, is_firewalls};
 use crate::rules::Rule;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Chains that kube-proxy makes, or made, and we do not: in other modes, or in older versions.
@@ -122,16 +122,31 @@ pub struct Seen {
     pub(crate) fixed: HashMap<(Table, Fixed), Vec<String>>,
     /// Chains that are kube-proxy's but not this mode's.
     pub(crate) former: Vec<(Table, Chain)>,
+    /// Chains that nobody wants, and that have rules.
+    pub(crate) filled: HashSet<(Table, Chain)>,
     /// Rules elsewhere that lead to one of those.
     pub(crate) references: Vec<Reference>,
-    /// The kubelet keeps chains here too.
-    pub(crate) kubelet: bool,
+    /// `KUBE-FIREWALL` is not ours alone: the kubelet keeps chains here too, or somebody has rules in it.
+    pub(crate) shares_firewall: bool,
 }
 
 impl Seen {
     /// Whether there is anything of ours, or of kube-proxy's.
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.former.is_empty() && self.fixed.is_empty()
+    }
+
+    /// Whether another program's chain leads to one of ours: that one cannot go, but it can be emptied.
+    pub(crate) fn is_held(&self, table: Table, chain: &Chain) -> bool {
+        self.references.iter().any(|r| (r.table, &r.to) == (table, chain) && !is_builtin(&r.chain))
+    }
+
+    /// Whether a chain that nobody wants has rules.
+    pub(crate) fn is_filled(&self, table: Table, chain: &Chain) -> bool {
+        match chain {
+            Chain::Fixed(fixed) => self.fixed.get(&(table, *fixed)).is_some_and(|rules| !rules.is_empty()),
+            _ => self.filled.contains(&(table, chain.clone())),
+        }
     }
 }
 
@@ -168,6 +183,9 @@ impl<'w> Listing<'w> {
     /// What was found.
     pub fn finish(mut self) -> Seen {
         self.close();
+        let firewall = self.seen.fixed.get(&(Table::Filter, Fixed::Firewall)).into_iter().flatten();
+        let ours = |line: &String| Rule::parse(line).is_some_and(|rule| is_firewalls(&rule));
+        self.seen.shares_firewall |= firewall.into_iter().any(|line| !ours(line));
         self.seen
     }
 
@@ -194,7 +212,7 @@ impl<'w> Listing<'w> {
 
     fn chain(&mut self, table: Table, name: &str) {
         let chain = Chain::parse(name);
-        self.seen.kubelet |= KUBELET.contains(&name);
+        self.seen.shares_firewall |= KUBELET.contains(&name);
         match chain {
             _ if is_former(table, &chain) => self.seen.former.push((table, chain)),
             Chain::Fixed(fixed) => drop(self.seen.fixed.entry((table, fixed)).or_default()),
@@ -214,7 +232,7 @@ impl<'w> Listing<'w> {
         self.close();
         let chain = Chain::parse(name);
         match &chain {
-            _ if is_former(table, &chain) => {}
+            _ if is_former(table, &chain) => drop(self.seen.filled.insert((table, chain))),
             Chain::Port(port) => self.open = Some((*port, vec![rule.to_owned()])),
             Chain::Fixed(fixed) => {
                 self.seen.fixed.entry((table, *fixed)).or_default().push(rule.to_owned());
@@ -232,7 +250,11 @@ impl<'w> Listing<'w> {
     /// A chain's rules are complete.
     fn close(&mut self) {
         if let Some((chain, lines)) = self.open.take() {
-            self.seen.ports.insert(chain, self.judge(chain, &lines));
+            let compared = self.judge(chain, &lines);
+            if compared == Compared::Stale {
+                self.seen.filled.insert((Table::Nat, chain.into()));
+            }
+            self.seen.ports.insert(chain, compared);
         }
     }
 
@@ -255,9 +277,9 @@ impl<'w> Listing<'w> {
 }
 
 /// What a rule jumps or goes to.
-fn target(rule: &str) -> Option<&str> {
-    let at = [" -j ", " -g "].iter().find_map(|option| rule.rfind(option).map(|i| i + option.len()))?;
-    rule[at..].split(' ').next()
+pub(crate) fn target(rule: &str) -> Option<&str> {
+    let ends = [" -j ", " -g "].iter().filter_map(|option| Some(rule.rfind(option)? + option.len()));
+    rule[ends.max()?..].split(' ').next()
 }
 
 /// The table that the nf_tables variant says it cannot show.

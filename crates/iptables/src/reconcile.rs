@@ -6,7 +6,7 @@ use crate::listing::{Compared, Seen, Wanted, canonical, digest, is_builtin};
 use crate::render::Shared;
 use crate::rules::Rule;
 use portway_dataplane::Drift;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// What has to be done, and how the kernel differs from what was applied.
 pub fn reconcile(seen: &Seen, wanted: &Wanted, world: World<'_>) -> (Transaction, Drift) {
@@ -52,7 +52,6 @@ impl Difference<'_> {
             }
             self.tx.write.entry(name.clone()).or_default().insert(*chain);
         }
-        let referenced: HashSet<&Chain> = self.foreign_references().collect();
         let mut stale: Vec<Chain> = self
             .seen
             .ports
@@ -60,13 +59,20 @@ impl Difference<'_> {
             .filter(|c| !self.wanted.ports.contains_key(*c))
             .map(|c| Chain::from(*c))
             .collect();
-        stale.retain(|chain| !referenced.contains(chain));
         stale.sort_by_key(ToString::to_string);
-        if !stale.is_empty() {
-            self.drift.foreign += stale.len();
-            stale.iter().for_each(|chain| self.drift.note(format_args!("chain {chain} belongs to nobody")));
-            self.tx.remove.entry(Table::Nat).or_default().extend(stale);
-        }
+        stale.into_iter().for_each(|chain| self.unwanted(Table::Nat, chain));
+    }
+
+    /// A chain that nobody wants goes; if others lead to it, only its rules do.
+    fn unwanted(&mut self, table: Table, chain: Chain) {
+        let chains = match self.seen.is_held(table, &chain) {
+            true if self.seen.is_filled(table, &chain) => &mut self.tx.empty,
+            true => return,
+            false => &mut self.tx.remove,
+        };
+        self.drift.foreign += 1;
+        self.drift.note(format_args!("chain {chain} in table {table} belongs to nobody"));
+        chains.entry(table).or_default().push(chain);
     }
 
     /// The first rule of a chain that is missing, or too many.
@@ -187,19 +193,26 @@ impl Difference<'_> {
             let ours = |h: &&crate::render::Hook| {
                 (h.table, &h.chain) == (r.table, &r.chain) && Some(&h.rule) == rule.as_ref()
             };
-            let kubelets = r.to == Chain::from(Fixed::Firewall) && (wants_firewall || self.seen.kubelet);
+            let kubelets =
+                r.to == Chain::from(Fixed::Firewall) && (wants_firewall || self.seen.shares_firewall);
             if !kubelets && !hooks.iter().any(|h| ours(&h)) {
+                self.drift.foreign += 1;
+                self.drift.note(format_args!("`-A {}{}` is not ours, and leads to us", r.chain, r.rule));
                 self.tx.unhook.push((r.table, r.chain.clone(), r.rule.clone()));
             }
         }
-        if !wants_firewall && !self.seen.kubelet && self.seen.fixed.contains_key(&firewall) {
-            self.tx.remove.entry(firewall.0).or_default().push(firewall.1.into());
+        if !wants_firewall && self.seen.shares_firewall {
+            // The chain stays, for it is the kubelet's; our note in it does not.
+            let notes = crate::leftovers::notes(self.seen);
+            self.tx.unhook.extend(notes.map(|n| (Table::Filter, Fixed::Firewall.into(), n.clone())));
+        }
+        if !wants_firewall && !self.seen.shares_firewall && self.seen.fixed.contains_key(&firewall) {
+            self.unwanted(firewall.0, firewall.1.into());
         }
     }
 
     /// Chains that are kube-proxy's, but not of this mode, or not in this table.
     fn former(&mut self) {
-        let referenced: HashSet<Chain> = self.foreign_references().cloned().collect();
         let fixed = |chain: Fixed| self.world.base.chains.iter().any(|(_, c, _)| *c == chain);
         let misplaced = self.seen.fixed.keys().filter(|(table, chain)| {
             fixed(*chain) && !self.world.base.chains.iter().any(|(t, c, _)| (t, c) == (table, chain))
@@ -207,15 +220,6 @@ impl Difference<'_> {
         let misplaced = misplaced.map(|(table, chain)| (*table, Chain::from(*chain)));
         let mut all: Vec<(Table, Chain)> = self.seen.former.iter().cloned().chain(misplaced).collect();
         all.sort_by_key(|(table, chain)| (*table, chain.to_string()));
-        for (table, chain) in all {
-            if !referenced.contains(&chain) {
-                self.tx.remove.entry(table).or_default().push(chain);
-            }
-        }
-    }
-
-    /// Chains of ours that another program's chains lead to: they cannot go.
-    fn foreign_references(&self) -> impl Iterator<Item = &Chain> {
-        self.seen.references.iter().filter(|r| !is_builtin(&r.chain)).map(|r| &r.to)
+        all.into_iter().for_each(|(table, chain)| self.unwanted(table, chain));
     }
 }

@@ -8,6 +8,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use base::is_firewalls;
 pub use base::{Abilities, Base, Hook, TURNED_LOCALNET_ON, base};
 pub use service::service;
 
@@ -121,7 +122,9 @@ fn at_node_addresses(settings: &Settings, family: Family, rule: &Rule) -> Vec<Ru
     let local = |rule: Rule| rule.when(Match::DestinationIsLocal);
     let loopback = loopback(family);
     let answers = settings.answers_at_loopback(family);
-    let Some(ranges) = settings.node_ports.ranges(family) else {
+    // Everything is said in one rule too, where what is left without the loopback addresses would take a hundred.
+    let ranges = settings.node_ports.ranges(family).filter(|r| r.iter().all(|r| r.prefix_len() > 0));
+    let Some(ranges) = ranges else {
         let mut rule = local(rule.clone());
         rule.destination = (!answers).then_some(is_not(loopback));
         return vec![rule];

@@ -148,14 +148,27 @@ fn hooks(family: Family, settings: &Settings, abilities: Abilities) -> Vec<Hook>
     if settings.answers_at_loopback(family) {
         hook(Table::Filter, "INPUT", Rule::jump(Fixed::Firewall));
         hook(Table::Filter, "OUTPUT", Rule::jump(Fixed::Firewall));
-        let martian = Rule { source: Some(is_not(loopback(family))), ..Rule::to(Action::Drop) }
-            .destination(loopback(family))
-            .comment("block incoming localnet connections")
-            .when(Match::State(is_not(States::RELATED.or(States::ESTABLISHED).or(States::DNAT))));
-        hook(Table::Filter, Fixed::Firewall.as_str(), martian);
+        hook(Table::Filter, Fixed::Firewall.as_str(), martian(family));
         if abilities.turned_localnet_on {
-            hook(Table::Filter, Fixed::Firewall.as_str(), Rule::default().comment(TURNED_LOCALNET_ON));
+            hook(Table::Filter, Fixed::Firewall.as_str(), turned_localnet_on());
         }
     }
     hooks
+}
+
+/// Drops what comes from elsewhere to the loopback addresses, which routing may let in (CVE-2020-8558).
+fn martian(family: Family) -> Rule {
+    Rule { source: Some(is_not(loopback(family))), ..Rule::to(Action::Drop) }
+        .destination(loopback(family))
+        .comment("block incoming localnet connections")
+        .when(Match::State(is_not(States::RELATED.or(States::ESTABLISHED).or(States::DNAT))))
+}
+
+fn turned_localnet_on() -> Rule {
+    Rule::default().comment(TURNED_LOCALNET_ON)
+}
+
+/// Whether a rule in `KUBE-FIREWALL` is one that we make.
+pub(crate) fn is_firewalls(rule: &Rule) -> bool {
+    *rule == turned_localnet_on() || Family::ALL.iter().any(|family| *rule == martian(*family))
 }

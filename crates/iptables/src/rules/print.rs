@@ -88,7 +88,7 @@ fn quote(f: &mut Formatter<'_>, words: &str) -> fmt::Result {
     }
     f.write_char('"')?;
     for c in words.chars() {
-        if matches!(c, '"' | '\\') {
+        if matches!(c, '"' | '\\' | '\'') {
             f.write_char('\\')?;
         }
         f.write_char(c)?;

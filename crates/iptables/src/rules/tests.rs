@@ -21,6 +21,7 @@ fn what_the_tool_prints_is_read_and_printed_again() {
         r#" -m comment --comment "x" -m conntrack --ctorigdst 127.0.0.0/8 -m nfacct --nfacct-name localhost_nps_accepted_pkts"#.replace("\"x\"", "x").leak(),
         r#" -d fd00::1/128 -p tcp -m comment --comment "a/b has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp6-port-unreachable"#,
         r#" -p sctp -m comment --comment "a/b" -m sctp -j DNAT --to-destination [fd00::1]:80"#,
+        r#" -d 10.96.0.0/16 -m comment --comment "Service addresses without a Service\'s port" -j KUBE-CLUSTER-IPS"#,
         r#" -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"#,
     ];
     for line in lines {

@@ -2,7 +2,7 @@
 
 mod stage;
 
-use portway_lab::{Outcome, Probe};
+use portway_lab::{Load, Outcome, Probe};
 use stage::{Stage, command, heading, note};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn demo() -> Result<(), String> {
     stage.apply_services()?;
 
     heading("One agent on each node");
-    stage.start_agents()?;
+    stage.start_agents("nftables")?;
 
     heading("Requests spread over the pods");
     stage.show_requests()?;
@@ -43,6 +43,9 @@ fn demo() -> Result<(), String> {
 
     heading("What did it: elements of a set and a map");
     show_elements(&stage);
+
+    heading("From nftables to iptables, while requests go on");
+    switch_modes(&mut stage)?;
 
     heading("And away with it");
     stage.tear_down()
@@ -91,6 +94,35 @@ fn show_elements(stage: &Stage) {
     );
     println!("{}", command(stage.lab.node(1), "nft", &["list", "chain", "ip", "portway", "cluster-ip-4"]));
     note("an index without a pod is no match, and the next rule tries again; the last one never misses");
+}
+
+/// The agents are started anew in another mode; its rules are complete before the others go.
+fn switch_modes(stage: &mut Stage) -> Result<(), String> {
+    let loads = [("pod1c", stage::NGINX.address()), ("pod2c", stage::NGINX.address())]
+        .map(|(pod, to)| (pod, Load::start(stage.lab.pod(pod), to, 100.0)));
+    stage.stop_agents()?;
+    stage.start_agents("iptables")?;
+    for agent in &mut stage.agents {
+        agent
+            .wait_for("removed what another mode left behind", Duration::from_secs(10))
+            .map_err(|e| e.to_string())?;
+    }
+    for line in stage.agents[0].log().lines().iter().filter(|l| l.text.contains("left behind")) {
+        println!("   agent on node1: {}", line.text);
+    }
+    for (pod, load) in loads {
+        let report = load.stop();
+        println!("   meanwhile, from {pod}: {report}");
+        if !report.is_clean() {
+            return Err("requests failed while the mode was switched".into());
+        }
+    }
+    println!("   node1$ iptables-save -t nat | grep default/nginx");
+    let saved = command(stage.lab.node(1), "iptables-save", &["-t", "nat"]);
+    for line in saved.lines().filter(|l| l.contains("default/nginx") && !l.contains("default/nginx-")) {
+        println!("{line}");
+    }
+    Ok(())
 }
 
 fn wait(probe: impl Fn() -> Outcome, wanted: impl Fn(&Outcome) -> bool) -> Result<Outcome, String> {

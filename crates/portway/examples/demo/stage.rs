@@ -104,7 +104,7 @@ impl Stage {
             .map_err(|e| e.to_string())
     }
 
-    pub(crate) fn start_agents(&mut self) -> Result<(), String> {
+    pub(crate) fn start_agents(&mut self, mode: &str) -> Result<(), String> {
         let binary = binary()?;
         for node in self.lab.nodes() {
             let flags = [
@@ -112,6 +112,7 @@ impl Stage {
                 format!("--manifests={}", self.manifests.display()),
                 format!("--hostname-override={}", node.name()),
                 "--cluster-cidr=10.244.0.0/16,fd10:244::/32".into(),
+                format!("--proxy-mode={mode}"),
             ];
             println!("   {}: portway {}", node.name(), flags.join(" "));
             self.agents.push(Agent::start(node, &binary, &flags).map_err(|e| e.to_string())?);
@@ -141,21 +142,24 @@ impl Stage {
         Ok(())
     }
 
+    pub(crate) fn stop_agents(&mut self) -> Result<(), String> {
+        self.agents.drain(..).try_for_each(|agent| agent.terminate().map(drop).map_err(|e| e.to_string()))
+    }
+
     /// Stops the agents, removes their rules, and looks whether anything is left.
     pub(crate) fn tear_down(mut self) -> Result<(), String> {
-        for agent in self.agents.drain(..) {
-            agent.terminate().map_err(|e| e.to_string())?;
-        }
+        self.stop_agents()?;
         note("the agents are gone, and their rules still work");
         let outcome = Probe::tcp(self.lab.pod("pod1c"), NGINX.address()).count(30).timeout(PATIENCE).run();
         println!("   pod1c → {}: {outcome}", NGINX.address());
         let binary = binary()?;
         for node in self.lab.nodes() {
-            println!("{}", command(node, &binary.display().to_string(), &["cleanup"]));
-            let left = command(node, "nft", &["list", "tables"]);
-            // The first line is the command itself.
-            if left.lines().count() > 1 {
-                return Err(format!("{} still has {left}", node.name()));
+            let binary = binary.display().to_string();
+            println!("{}", command(node, &binary, &["cleanup"]));
+            let left = command(node, &binary, &["cleanup", "--dry-run"]);
+            println!("{left}");
+            if !left.contains("there is nothing to remove") {
+                return Err(format!("{} still has something", node.name()));
             }
         }
         std::fs::remove_dir_all(&self.manifests).map_err(|e| e.to_string())?;
