@@ -307,6 +307,7 @@ impl Agent {
         self.metrics.endpoint_changes_pending(0);
         let primary = addresses::primary(&self.config, self.cluster.node());
         self.counts.update(&changes.services);
+        planes.period(self.config.sync().period);
         let (outcomes, suspicious) = planes.sync(&self.settings(planes.mode(), &primary), changes.services);
         let mut failed = false;
         for outcome in outcomes {

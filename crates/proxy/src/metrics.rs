@@ -2,8 +2,8 @@
 //!
 //! [`Metrics`] has one plain method per thing that happens; who calls it need not know of labels or buckets. It is
 //! cheap to clone. [`Metrics::encode`] gives the text that `/metrics` serves. Names, labels and buckets are those of
-//! kube-proxy v1.36 (`pkg/proxy/metrics`), so that dashboards and alerts go on working; metrics of its iptables mode
-//! are there too, at zero, until that mode is.
+//! kube-proxy v1.36 (`pkg/proxy/metrics`), so that dashboards and alerts go on working; metrics of a mode
+//! that does not run are there too, at zero.
 
 mod counted;
 mod exposition;

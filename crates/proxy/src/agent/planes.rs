@@ -71,6 +71,11 @@ impl Planes {
         self.planes.iter().map(|p| p.family()).collect()
     }
 
+    /// How often everything is synced, though nothing happened.
+    pub(crate) fn period(&mut self, period: Duration) {
+        self.ear.audit_every(period);
+    }
+
     /// Brings every family up to date. Also tells whether somebody may have changed something unheard.
     pub(crate) fn sync(&mut self, settings: &Settings, services: Vec<ServiceChange>) -> (Vec<Outcome>, bool) {
         self.ear.prepare(&mut self.planes);

@@ -72,7 +72,7 @@ pub enum Problem {
         why: String,
     },
     /// A proxy mode that exists, but not in this release.
-    #[error("mode {0:?} is not available in this release: only \"nftables\" is (or leave it empty)", mode.as_str())]
+    #[error("mode {0:?} is not available in this release: only \"nftables\" and \"iptables\" are (or leave it empty)", mode.as_str())]
     ModeUnavailable {
         /// The mode that was asked for.
         mode: Mode,
@@ -178,7 +178,7 @@ mod tests {
                 Origin::Flag("--proxy-mode"),
                 "mode",
                 Problem::ModeUnavailable { mode: Mode::Ipvs },
-                r#"--proxy-mode: mode "ipvs" is not available in this release: only "nftables" is (or leave it empty)"#,
+                r#"--proxy-mode: mode "ipvs" is not available in this release: only "nftables" and "iptables" are (or leave it empty)"#,
             ),
         ] {
             let error = ConfigError { origin, field: field.to_owned(), problem };

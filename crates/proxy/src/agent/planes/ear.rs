@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 const SHARED_TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 /// How often sizes are looked at.
 const GLANCE: Duration = Duration::from_secs(1);
-/// How often everything is compared where nothing is announced, at most.
+/// How often everything is compared where nothing is announced, at most, unless the configuration says otherwise.
 const AUDIT: Duration = Duration::from_secs(30);
 /// Comparing everything may take this part of the time.
 const AUDIT_SHARE: u32 = 100;
@@ -39,6 +39,8 @@ pub(super) struct Ear {
     glance: Instant,
     /// When to compare everything next.
     audit: Option<Instant>,
+    /// How often to, at most.
+    audit_every: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,19 @@ impl Ear {
             Some(Plane::Iptables(_)) => Kind::SharedTables,
             _ => Kind::OwnTable,
         };
-        Ear { kind, heard: None, before: None, glance: Instant::now() + GLANCE, audit: None }
+        Ear {
+            kind,
+            heard: None,
+            before: None,
+            glance: Instant::now() + GLANCE,
+            audit: None,
+            audit_every: AUDIT,
+        }
+    }
+
+    /// Compares everything this often, where nothing is announced: whenever it is synced though nothing happened.
+    pub(super) fn audit_every(&mut self, period: Duration) {
+        self.audit_every = period;
     }
 
     /// To be called before a sync.
@@ -97,7 +111,7 @@ impl Ear {
         let took: Duration = full.map(|o| o.took).sum();
         if !took.is_zero() {
             let now = Instant::now();
-            self.audit = Some(now + AUDIT.max(took * AUDIT_SHARE));
+            self.audit = Some(now + self.audit_every.max(took * AUDIT_SHARE));
             self.glance = now + GLANCE.max(took * 10);
         }
     }
