@@ -1,0 +1,102 @@
+//! The cost of a change is that of the change.
+
+use crate::cluster::{World, endpoint, settings};
+use portway_dataplane::Dataplane;
+use portway_iptables::fake::Fake;
+use portway_iptables::{Iptables, Variant};
+use portway_model::Family;
+use serde_json::{Value, json};
+
+fn endpoints(places: &[&str]) -> Vec<Value> {
+    places.iter().map(|place| endpoint(place)).collect()
+}
+
+/// What the scripts of some steps look like in a cluster with so many other Services.
+fn costs(others: u8, family: Family, variant: Variant) -> Vec<String> {
+    let port = || json!({"name": "http", "port": 8080});
+    let spec = || json!({"type": "NodePort", "ports": [{"name": "http", "port": 80, "nodePort": 30001}]});
+    let mut world = World::new().service("web", 1, spec(), json!({})).slice("web", &endpoints(&["a", "c"]));
+    for n in 2..2 + others {
+        let name = format!("other{n}");
+        world.apply_service(&name, n, json!({}), json!({}));
+        // Some have nobody to serve them.
+        world.apply_slice(&name, port(), &endpoints(if n % 5 == 0 { &[] } else { &["b", "d"] }));
+    }
+    let mut mode = Iptables::with_kernel(Fake::new(family, variant), family);
+    mode.sync(&settings(), world.all(family)).unwrap();
+    let mut script = |world: &mut World| {
+        let report = mode.sync(&settings(), world.changes(family)).unwrap();
+        assert!(!report.full);
+        mode.kernel().last().to_owned()
+    };
+    let mut scripts = Vec::new();
+    for places in [&["a", "c", "d"][..], &["a", "d"], &["b", "d"], &[], &["a"]] {
+        world.apply_slice("web", port(), &endpoints(places));
+        scripts.push(script(&mut world));
+    }
+    world.delete("web");
+    scripts.push(script(&mut world));
+    world.apply_service("web", 1, spec(), json!({}));
+    scripts.push(script(&mut world));
+    scripts
+}
+
+#[test]
+fn other_services_do_not_make_a_change_dearer() {
+    for family in Family::ALL {
+        for variant in Variant::ALL {
+            let alone = costs(0, family, variant);
+            let longest = alone.iter().map(|script| script.lines().count()).max();
+            assert!(longest < Some(24), "{alone:#?}");
+            assert_eq!(alone, costs(200, family, variant));
+        }
+    }
+}
+
+#[test]
+fn one_endpoint_is_a_chain_and_the_choice_of_it() {
+    let scripts = costs(0, Family::V4, Variant::Legacy);
+    insta::assert_snapshot!(scripts[0], @r#"
+    *nat
+    :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
+    :KUBE-SEP-NIMRB72CNAYKLM25 - [0:0]
+    -A KUBE-SEP-NIMRB72CNAYKLM25 -s 10.244.2.21/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
+    -A KUBE-SEP-NIMRB72CNAYKLM25 -p tcp -m comment --comment "default/web:http" -m tcp -j DNAT --to-destination 10.244.2.21:8080
+    -A KUBE-SVC-CDGGSHYLG3RE2FKL ! -s 10.244.0.0/16 -d 10.96.0.1/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
+    -A KUBE-SVC-CDGGSHYLG3RE2FKL -m comment --comment "default/web:http" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-GWQABTP5GBYXHJY5
+    -A KUBE-SVC-CDGGSHYLG3RE2FKL -m comment --comment "default/web:http" -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-JSM7SY6H3R2Z3REK
+    -A KUBE-SVC-CDGGSHYLG3RE2FKL -m comment --comment "default/web:http" -j KUBE-SEP-NIMRB72CNAYKLM25
+    COMMIT
+    "#);
+    insta::assert_snapshot!(scripts[2], @r#"
+    *nat
+    :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
+    :KUBE-SEP-ELX6N4Z5RGB67TLC - [0:0]
+    -A KUBE-SEP-ELX6N4Z5RGB67TLC -s 10.244.1.11/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
+    -A KUBE-SEP-ELX6N4Z5RGB67TLC -p tcp -m comment --comment "default/web:http" -m tcp -j DNAT --to-destination 10.244.1.11:8080
+    -A KUBE-SVC-CDGGSHYLG3RE2FKL ! -s 10.244.0.0/16 -d 10.96.0.1/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
+    -A KUBE-SVC-CDGGSHYLG3RE2FKL -m comment --comment "default/web:http" -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-ELX6N4Z5RGB67TLC
+    -A KUBE-SVC-CDGGSHYLG3RE2FKL -m comment --comment "default/web:http" -j KUBE-SEP-NIMRB72CNAYKLM25
+    -F KUBE-SEP-GWQABTP5GBYXHJY5
+    -X KUBE-SEP-GWQABTP5GBYXHJY5
+    COMMIT
+    "#);
+    insta::assert_snapshot!(scripts[3], @r#"
+    *filter
+    -I KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "default/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
+    -I KUBE-EXTERNAL-SERVICES -d 192.168.50.0/24 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30001 -j REJECT --reject-with icmp-port-unreachable
+    COMMIT
+    *nat
+    -D KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-SVC-CDGGSHYLG3RE2FKL
+    -D KUBE-NODEPORTS -p tcp -m comment --comment "default/web:http" -m tcp --dport 30001 -j KUBE-EXT-CDGGSHYLG3RE2FKL
+    -F KUBE-SVC-CDGGSHYLG3RE2FKL
+    -F KUBE-EXT-CDGGSHYLG3RE2FKL
+    -F KUBE-SEP-ELX6N4Z5RGB67TLC
+    -F KUBE-SEP-NIMRB72CNAYKLM25
+    -X KUBE-SVC-CDGGSHYLG3RE2FKL
+    -X KUBE-EXT-CDGGSHYLG3RE2FKL
+    -X KUBE-SEP-ELX6N4Z5RGB67TLC
+    -X KUBE-SEP-NIMRB72CNAYKLM25
+    COMMIT
+    "#);
+}

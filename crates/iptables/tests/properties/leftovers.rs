@@ -1,0 +1,267 @@
+//! Taking over from kube-proxy, and leaving nothing behind.
+
+use crate::acts::{acts, play, start};
+use crate::cluster::{World, endpoint, mode, settings};
+use crate::ours::{FIREWALL, foreign, ours, settle_others};
+use crate::tamper::tamper;
+use crate::{among_others, families, is_from_scratch, variants};
+use portway_dataplane::{Dataplane, Settings};
+use portway_iptables::chains::Table;
+use portway_iptables::fake::Fake;
+use portway_iptables::leftovers::{find, remove};
+use portway_iptables::{Iptables, LOCALHOST_COUNTER, Variant};
+use portway_model::Family;
+use proptest::prelude::*;
+use serde_json::json;
+
+/// What kube-proxy 1.36 has on a node, with the kubelet's own.
+const KUBE_PROXY: &str = include_str!("kube-proxy.save");
+/// The kubelet's.
+const KUBELET: &str = "*nat
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*filter
+:KUBE-FIREWALL - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A OUTPUT -j KUBE-FIREWALL
+-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+COMMIT
+";
+const V4: Family = Family::V4;
+
+/// The Service that kube-proxy's rules lead to.
+fn world() -> World {
+    World::new().service("web", 1, json!({}), json!({})).slice("web", &["a", "c"].map(endpoint))
+}
+
+fn after(script: &str) -> Iptables<Fake> {
+    let mut mode = mode(V4, Variant::Legacy);
+    settle_others(mode.kernel(), V4);
+    mode.kernel().run(script).unwrap();
+    mode
+}
+
+/// What is left is what there is without us, in tables that may have been made meanwhile.
+fn only_others_are_left(kernel: &Fake, others: &Fake) {
+    let lines = |fake: &Fake| {
+        let mut lines = foreign(fake.tables());
+        lines.extend(ours(fake.tables()).lines());
+        lines
+    };
+    assert_eq!(lines(kernel), lines(others));
+}
+
+#[test]
+fn kube_proxys_rules_become_ours() {
+    let mut mode = after(KUBE_PROXY);
+    let others = foreign(mode.kernel().tables());
+    let report = mode.sync(&settings(), world().all(V4)).unwrap();
+    assert!(report.drift.is_empty(), "what another program left is nobody's tampering: {}", report.drift);
+    assert_eq!(foreign(mode.kernel().tables()), others);
+    let firewall = mode.kernel().tables().rules(Table::Filter, FIREWALL).map(<[_]>::len);
+    assert_eq!(firewall, Some(1), "the kubelet's");
+    let drift = mode.verify().unwrap();
+    assert!(drift.is_empty(), "{drift}");
+    // Endpoints' chains are the same, and were not touched.
+    assert!(!mode.kernel().last().contains("-A KUBE-SEP-"), "{}", mode.kernel().last());
+    mode.cleanup().unwrap();
+    only_others_are_left(mode.kernel(), after(KUBELET).kernel());
+}
+
+#[test]
+fn kube_proxys_rules_are_removed() {
+    let mut kubelet = after(KUBELET);
+    let mut mode = after(KUBE_PROXY);
+    let found = find(mode.kernel(), V4).unwrap();
+    assert_eq!(mode.kernel().restores(), 0, "looking changes nothing");
+    assert_eq!(remove(mode.kernel(), V4).unwrap(), found);
+    insta::assert_snapshot!(found.join("\n"), @r"
+    table nat: KUBE-MARK-MASQ, KUBE-NODEPORTS, KUBE-POSTROUTING, KUBE-PROXY-CANARY, KUBE-SERVICES and 6 chains of Services, and 3 rules that lead there
+    table filter: KUBE-EXTERNAL-SERVICES, KUBE-FORWARD, KUBE-NODEPORTS, KUBE-PROXY-CANARY, KUBE-PROXY-FIREWALL, KUBE-SERVICES, and 9 rules that lead there
+    table mangle: KUBE-PROXY-CANARY
+    ");
+    only_others_are_left(mode.kernel(), kubelet.kernel());
+    assert_eq!(find(mode.kernel(), V4).unwrap(), [""; 0]);
+    assert_eq!(remove(mode.kernel(), V4).unwrap(), [""; 0]);
+    assert_eq!(mode.kernel().restores(), 1, "there is nothing to do a second time");
+}
+
+#[test]
+fn rules_of_older_versions_and_other_modes_are_removed() {
+    let old = "*nat
+:KUBE-LOAD-BALANCER - [0:0]
+:KUBE-XLB-CDGGSHYLG3RE2FKL - [0:0]
+:KUBE-SEP-GWQABTP5GBYXHJY5 - [0:0]
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A KUBE-SERVICES -m set --match-set KUBE-LOAD-BALANCER dst,dst -j KUBE-LOAD-BALANCER
+-A KUBE-XLB-CDGGSHYLG3RE2FKL -j KUBE-SEP-GWQABTP5GBYXHJY5
+COMMIT
+*filter
+:KUBE-NODE-PORT - [0:0]
+:KUBE-IPVS-FILTER - [0:0]
+-A INPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-FILTER
+-A INPUT -m comment --comment \"kubernetes health check rules\" -j KUBE-NODE-PORT
+COMMIT
+";
+    let mut mode = after(old);
+    remove(mode.kernel(), V4).unwrap();
+    only_others_are_left(mode.kernel(), after("").kernel());
+    // A mode that starts instead of cleaning up comes to the same.
+    let mut mode = after(old);
+    let mut world = world();
+    mode.sync(&settings(), world.all(V4)).unwrap();
+    is_from_scratch(&mut mode, &mut world, V4, &settings());
+}
+
+/// A chain of somebody's that leads to a Service, to the middle of us, and to an older version's chain.
+const HOLDS: &str = "*nat
+:KUBE-XLB-CDGGSHYLG3RE2FKL - [0:0]
+:THEIRS - [0:0]
+-A KUBE-XLB-CDGGSHYLG3RE2FKL -j KUBE-SEP-GWQABTP5GBYXHJY5
+-A THEIRS -m comment --comment \"we know what we do\" -g KUBE-MARK-MASQ
+-A THEIRS -j KUBE-XLB-CDGGSHYLG3RE2FKL
+-A THEIRS -d 10.96.0.1/32 -j KUBE-SVC-CDGGSHYLG3RE2FKL
+COMMIT
+";
+
+#[test]
+fn chains_that_others_lead_to_are_emptied_but_stay() {
+    let mut mode = after("");
+    mode.sync(&settings(), world().all(V4)).unwrap();
+    mode.kernel().run(HOLDS).unwrap();
+    let said = remove(mode.kernel(), V4).unwrap();
+    insta::assert_snapshot!(said.join("\n"), @r#"
+    table nat: KUBE-NODEPORTS, KUBE-POSTROUTING, KUBE-SERVICES and 2 chains of Services, and 3 rules that lead there
+    table filter: KUBE-CLUSTER-IPS, KUBE-EXTERNAL-SERVICES, KUBE-FORWARD, KUBE-NODEPORTS, KUBE-PROXY-FIREWALL, KUBE-SERVICES, and 10 rules that lead there
+    table mangle: KUBE-PROXY-CANARY
+    chain KUBE-MARK-MASQ in table nat is emptied, but stays: `-A THEIRS -m comment --comment "we know what we do" -g KUBE-MARK-MASQ` leads to it
+    chain KUBE-XLB-CDGGSHYLG3RE2FKL in table nat is emptied, but stays: `-A THEIRS -j KUBE-XLB-CDGGSHYLG3RE2FKL` leads to it
+    chain KUBE-SVC-CDGGSHYLG3RE2FKL in table nat is emptied, but stays: `-A THEIRS -d 10.96.0.1/32 -j KUBE-SVC-CDGGSHYLG3RE2FKL` leads to it
+    "#);
+    let tables = mode.kernel().tables();
+    let nat: Vec<(&str, usize)> = tables
+        .chains()
+        .filter(|(t, chain, _)| *t == Table::Nat && chain.starts_with("KUBE-"))
+        .map(|(_, chain, rules)| (chain, rules.len()))
+        .collect();
+    assert_eq!(
+        nat,
+        [("KUBE-MARK-MASQ", 0), ("KUBE-SVC-CDGGSHYLG3RE2FKL", 0), ("KUBE-XLB-CDGGSHYLG3RE2FKL", 0)]
+    );
+    assert_eq!(tables.rules(Table::Nat, "THEIRS").map(<[_]>::len), Some(3), "that is not for us to change");
+    assert_eq!(remove(mode.kernel(), V4).unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_service_that_others_lead_to_can_go_and_come() {
+    let mut world = world().service("other", 2, json!({}), json!({})).slice("other", &[endpoint("b")]);
+    let mut mode = after("");
+    mode.sync(&settings(), world.all(V4)).unwrap();
+    mode.kernel().run(HOLDS).unwrap();
+    let others = foreign(mode.kernel().tables());
+    world.delete("web");
+    world.apply_slice("other", json!({"name": "http", "port": 8080}), &["b", "d"].map(endpoint));
+    let report = mode.sync(&settings(), world.changes(V4)).unwrap();
+    assert!(report.refused.is_empty(), "{:?}", report.refused);
+    let chain = |mode: &mut Iptables<Fake>| {
+        mode.kernel().tables().rules(Table::Nat, "KUBE-SVC-CDGGSHYLG3RE2FKL").map(<[_]>::len)
+    };
+    assert_eq!(chain(&mut mode), Some(0), "it leads nowhere any more");
+    let drift = mode.verify().unwrap();
+    assert!(drift.is_empty(), "{drift}");
+    let restores = mode.kernel().restores();
+    mode.distrust();
+    mode.sync(&settings(), Vec::new()).unwrap();
+    assert_eq!(mode.kernel().restores(), restores, "{}", mode.kernel().last());
+    world.apply_service("web", 1, json!({}), json!({}));
+    mode.sync(&settings(), world.changes(V4)).unwrap();
+    assert_eq!(chain(&mut mode), Some(3));
+    assert_eq!(foreign(mode.kernel().tables()), others);
+}
+
+/// Node ports at 127.0.0.1.
+fn localhost() -> Settings {
+    Settings {
+        localhost_node_ports: true,
+        node_ports: portway_dataplane::NodePortAddresses::All,
+        ..settings()
+    }
+}
+
+#[test]
+fn what_was_turned_on_is_turned_off_again_and_nothing_else() {
+    for kubelet in ["", KUBELET] {
+        for was_on in [false, true] {
+            let mut mode = after(kubelet);
+            mode.kernel().route_localnet = Some(was_on);
+            mode.sync(&localhost(), world().all(V4)).unwrap();
+            assert_eq!(mode.kernel().route_localnet, Some(true));
+            assert!(mode.kernel().counts.as_ref().unwrap().contains(LOCALHOST_COUNTER));
+            // A new process knows by what it finds.
+            let mut again = self::mode(V4, Variant::Legacy);
+            *again.kernel() = mode.kernel().clone();
+            again.sync(&localhost(), world().all(V4)).unwrap();
+            assert_eq!(again.kernel().restores(), mode.kernel().restores(), "{}", again.kernel().last());
+            again.sync(&settings(), Vec::new()).unwrap();
+            assert_eq!(again.kernel().route_localnet, Some(was_on));
+            // Should somebody turn it on now, that is their business.
+            again.kernel().route_localnet = Some(true);
+            again.distrust();
+            again.sync(&settings(), Vec::new()).unwrap();
+            assert_eq!(again.kernel().route_localnet, Some(true));
+            // And so does somebody who cleans up.
+            remove(mode.kernel(), V4).unwrap();
+            assert_eq!(mode.kernel().route_localnet, Some(was_on));
+            assert!(mode.kernel().counts.as_ref().unwrap().is_empty());
+            only_others_are_left(mode.kernel(), after(kubelet).kernel());
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_cannot_count_or_be_asked_will_do() {
+    let mut mode = after("");
+    mode.kernel().counts = None;
+    mode.kernel().route_localnet = None;
+    let report = mode.sync(&localhost(), world().all(V4)).unwrap();
+    assert!(report.afterthoughts.is_empty() && report.refused.is_empty(), "{report:?}");
+    assert!(!mode.kernel().tables().to_string().contains("nfacct"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happened_nothing_of_ours_is_left(
+        family in families(), variant in variants(), acts in acts(6),
+        tampers in prop::collection::vec(tamper(), 0..3), kubelet: bool,
+    ) {
+        let (mut world, mut settings) = (start(), settings());
+        acts.iter().for_each(|act| play(&mut world, &mut settings, act));
+        let (mut mode, _) = among_others(family, variant);
+        if kubelet && family == V4 {
+            mode.kernel().run(KUBELET).unwrap();
+        }
+        mode.sync(&settings, world.all(family)).unwrap();
+        tampers.iter().for_each(|t| t.apply(mode.kernel().tables_mut()));
+        let others = foreign(mode.kernel().tables());
+        mode.cleanup().unwrap();
+        prop_assert_eq!(&foreign(mode.kernel().tables()), &others);
+        let left: Vec<String> = ours(mode.kernel().tables()).lines().collect();
+        let kubelets = left.iter().all(|line| line.contains(FIREWALL));
+        prop_assert!(left.is_empty() || kubelet && kubelets, "{:#?}", left);
+        prop_assert_eq!(mode.kernel().route_localnet, Some(false));
+        // It can be done twice, and undone.
+        let restores = mode.kernel().restores();
+        mode.cleanup().unwrap();
+        prop_assert_eq!(mode.kernel().restores(), restores);
+        mode.sync(&settings, Vec::new()).unwrap();
+        prop_assert!(mode.verify().unwrap().is_empty());
+    }
+}
