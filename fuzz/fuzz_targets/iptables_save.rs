@@ -44,8 +44,7 @@ fn listing(text: &str) {
     for wanted in [Wanted::default(), Wanted::of(world)] {
         let mut listing = Listing::new(&wanted);
         text.lines().for_each(|line| listing.line(line));
-        let (tx, drift) = reconcile(&listing.finish(), &wanted, world);
-        assert!(!drift.is_empty() || tx.is_empty(), "something is done about nothing");
+        let (_, drift) = reconcile(&listing.finish(), &wanted, world);
         let _ = drift.to_string();
     }
 }

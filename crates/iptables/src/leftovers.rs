@@ -4,7 +4,7 @@ use crate::LOCALHOST_COUNTER;
 use crate::chains::{Chain, Fixed, Table};
 use crate::commit::Kernel;
 use crate::diff::{Transaction, World};
-use crate::listing::{Listing, Seen, Wanted, is_builtin};
+use crate::listing::{BUILTIN, Listing, Seen, Wanted, is_builtin};
 use crate::mode::diagnose;
 use crate::render::{Base, TURNED_LOCALNET_ON};
 use crate::rules::{Match, Rule};
@@ -16,13 +16,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// What is there of ours or of kube-proxy's, in words.
 pub fn find(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
     let seen = list(kernel, family)?;
-    is_shown(&seen, family)?;
+    is_shown(kernel, &seen, family)?;
     Ok(describe(&plan(&seen), &seen))
 }
 
-/// A table that the tool cannot show may hold anything.
-fn is_shown(seen: &Seen, family: Family) -> Result<(), Error> {
-    let Some(table) = seen.opaque.first() else { return Ok(()) };
+/// A table that the tool cannot show may hold anything. It is nobody's fault if nothing in it leads to a chain of ours.
+fn is_shown(kernel: &mut impl Kernel, seen: &Seen, family: Family) -> Result<(), Error> {
+    // That one may be the kubelet's.
+    let ours = |chain: &String| crate::is_ours(chain) && chain != Fixed::Firewall.as_str();
+    let mut leads = |table: Table, chain: &str| {
+        let jumps = kernel.jumps(table, &Chain::parse(chain));
+        jumps.is_none_or(|to| to.iter().any(ours))
+    };
+    let mut opaque = seen.opaque.iter();
+    let Some(table) = opaque.find(|table| BUILTIN.iter().any(|chain| leads(**table, chain))) else {
+        return Ok(());
+    };
     let words = format!(
         "iptables cannot show its table {table}, in which somebody has native nftables rules, so what is in it stays: remove those (nft list table {} {table} shows them)",
         if family == Family::V6 { "ip6" } else { "ip" }
@@ -35,7 +44,7 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
     let seen = list(kernel, family)?;
     let tx = plan(&seen);
     if tx.is_empty() {
-        return is_shown(&seen, family).map(|()| Vec::new());
+        return is_shown(kernel, &seen, family).map(|()| Vec::new());
     }
     if turned_localnet_on(&seen) {
         turn_localnet_off(kernel);
@@ -51,7 +60,7 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
     });
     restored.map_err(|e| diagnose(family, e))?;
     kernel.uncount(LOCALHOST_COUNTER);
-    is_shown(&seen, family)?;
+    is_shown(kernel, &seen, family)?;
     Ok(describe(&tx, &seen))
 }
 

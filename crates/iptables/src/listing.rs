@@ -151,8 +151,10 @@ impl Seen {
 }
 
 /// Chains that iptables brings along.
+pub(crate) const BUILTIN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+
+/// Whether it is one of them.
 pub(crate) fn is_builtin(chain: &Chain) -> bool {
-    const BUILTIN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
     matches!(chain, Chain::Other(name) if BUILTIN.contains(&&**name))
 }
 
@@ -236,14 +238,19 @@ impl<'w> Listing<'w> {
             Chain::Port(port) => self.open = Some((*port, vec![rule.to_owned()])),
             Chain::Fixed(fixed) => {
                 self.seen.fixed.entry((table, *fixed)).or_default().push(rule.to_owned());
-            }
-            Chain::Other(_) => {
-                let Some(to) = target(rule) else { return };
-                let to = Chain::parse(to);
-                if !matches!(to, Chain::Other(_)) || is_former(table, &to) {
-                    self.seen.references.push(Reference { table, chain, rule: rule.to_owned(), to });
+                if *fixed == Fixed::Firewall {
+                    // It stays if others have rules in it.
+                    self.reference(table, chain, rule);
                 }
             }
+            Chain::Other(_) => self.reference(table, chain, rule),
+        }
+    }
+
+    fn reference(&mut self, table: Table, chain: Chain, rule: &str) {
+        let Some(to) = target(rule).map(Chain::parse) else { return };
+        if !matches!(to, Chain::Other(_)) || is_former(table, &to) {
+            self.seen.references.push(Reference { table, chain, rule: rule.to_owned(), to });
         }
     }
 

@@ -280,6 +280,10 @@ impl<K: Kernel> Dataplane for Iptables<K> {
 
     fn cleanup(&mut self) -> Result<(), Error> {
         self.trust = Trust::Fresh;
+        if std::mem::take(&mut self.turned_localnet_on) {
+            // The rule that remembers it may be gone.
+            crate::leftovers::turn_localnet_off(&mut self.kernel);
+        }
         crate::leftovers::remove(&mut self.kernel, self.family).map(drop)
     }
 }

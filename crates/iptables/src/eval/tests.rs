@@ -113,6 +113,18 @@ fn conditions() {
     }
 }
 
+#[test]
+fn a_mark_is_cleared_and_flipped() {
+    let marked = |marks: &[&str], mark: &str| {
+        let set = marks.iter().map(|m| format!("-A FORWARD -j MARK --set-xmark {m}\n")).collect::<String>();
+        forwarded(&format!("{set}-A FORWARD -m mark --mark {mark} -j DROP")) == Verdict::Dropped
+    };
+    assert!(marked(&["0x4000/0x4000"], "0x4000"));
+    assert!(marked(&["0x4001/0x4001", "0x4000/0x0"], "0x1"));
+    assert!(marked(&["0xff/0xff", "0x20/0xf0"], "0x2f"));
+    assert!(!marked(&["0x4000/0x0", "0x4000/0x0"], "0x4000/0x4000"));
+}
+
 fn delivered(to: &[&str], masqueraded: bool) -> Verdict {
     let target = |text: &&str| {
         let at: std::net::SocketAddr = text.parse().unwrap();

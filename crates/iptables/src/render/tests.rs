@@ -487,9 +487,7 @@ fn node_ports_at_127_0_0_1() {
     -I OUTPUT -j KUBE-FIREWALL
     -I INPUT -j KUBE-FIREWALL
     "#);
-    insta::assert_snapshot!(other(&without, &text), @r#"
-    -A KUBE-SERVICES ! -d 127.0.0.0/8 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
-    "#);
+    insta::assert_snapshot!(other(&without, &text), @r#"-A KUBE-SERVICES ! -d 127.0.0.0/8 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"#);
     let six = wanted(Family::V6, &settings, Vec::new());
     assert_eq!(six, wanted(Family::V6, &self::settings(), Vec::new()), "only in IPv4");
 }

@@ -159,6 +159,19 @@ fn chains_that_others_lead_to_are_emptied_but_stay() {
 }
 
 #[test]
+fn the_kubelets_chain_may_lead_to_us_too() {
+    let mut mode = after(KUBELET);
+    mode.sync(&settings(), world().all(V4)).unwrap();
+    mode.kernel().run("*filter\n-A KUBE-FIREWALL -j KUBE-PROXY-FIREWALL\nCOMMIT\n").unwrap();
+    remove(mode.kernel(), V4).unwrap();
+    let left = |chain| mode.kernel().tables().rules(Table::Filter, chain).map(<[_]>::len);
+    assert_eq!(
+        [left(FIREWALL), left("KUBE-PROXY-FIREWALL"), left("KUBE-SERVICES")],
+        [Some(2), Some(0), None]
+    );
+}
+
+#[test]
 fn a_service_that_others_lead_to_can_go_and_come() {
     let mut world = world().service("other", 2, json!({}), json!({})).slice("other", &[endpoint("b")]);
     let mut mode = after("");
@@ -222,6 +235,15 @@ fn what_was_turned_on_is_turned_off_again_and_nothing_else() {
             only_others_are_left(mode.kernel(), after(kubelet).kernel());
         }
     }
+}
+
+#[test]
+fn it_is_turned_off_even_if_the_rule_that_remembers_is_gone() {
+    let mut mode = after("");
+    mode.sync(&localhost(), world().all(V4)).unwrap();
+    mode.kernel().run("*filter\n-F KUBE-FIREWALL\nCOMMIT\n").unwrap();
+    mode.cleanup().unwrap();
+    assert_eq!(mode.kernel().route_localnet, Some(false));
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn mistakes(world: &mut World) -> Outcome {
 fn wrong_flag(world: &mut World) -> Outcome {
     for (flag, words) in [
         ("--masquerade-al", &["--masquerade-al", "--masquerade-all"][..]),
-        ("--proxy-mode=iptables", &["--proxy-mode", "\"iptables\" is not available", "nftables"]),
+        ("--proxy-mode=ipvs", &["--proxy-mode", "\"ipvs\" is not available", "nftables", "iptables"]),
         ("--cluster-cidr=10.0.0.0/40", &["--cluster-cidr", "10.0.0.0/40"]),
         ("--nftables-sync-period=soon", &["--nftables-sync-period", "soon"]),
     ] {
@@ -194,8 +194,10 @@ fn needs_restart(world: &mut World) -> Outcome {
     world.logged(&["configuration applied", "oomScoreAdj"])?;
     // The pages tell what is in force, and so does the table.
     wanted["kubeproxy.config.k8s.io"]["oomScoreAdj"] = 7.into();
-    let shown = world.status("/configz")?.json()?;
-    ensure(shown == wanted, || format!("/configz says\n{shown}\nand not\n{wanted}"))?;
+    eventually(PATIENCE, || {
+        let shown = world.status("/configz")?.json()?;
+        if shown == wanted { Ok(()) } else { Err(format!("/configz says\n{shown}\nand not\n{wanted}")) }
+    })?;
     world.web_works()?;
     let rules = world.nft(&["list", "table", "ip", "portway"])?;
     ensure(rules.contains("0x00004000") && !rules.contains("0x00100000"), || {

@@ -112,16 +112,16 @@ table ip portway-other {
     chain services { tcp dport 80 accept; }
     chain prerouting { type nat hook prerouting priority -90; policy accept; ip daddr 203.0.113.7 jump services; }
 }
-table ip6 kube-proxy {
+table ip6 kube-proxies {
     map m { type ipv6_addr : verdict; elements = { fd00::1 : drop }; }
     chain forward { type filter hook forward priority 5; policy accept; ip6 daddr vmap @m; }
 }
 table ip nat {
-    chain KUBE-SERVICES { ip daddr 10.96.0.99 counter masquerade; }
-    chain POSTROUTING { type nat hook postrouting priority 100; policy accept; jump KUBE-SERVICES; }
+    chain KUBE-ROUTER { ip daddr 10.96.0.99 counter masquerade; }
+    chain POSTROUTING { type nat hook postrouting priority 100; policy accept; jump KUBE-ROUTER; }
 }";
 const NAMES: [[&str; 2]; 4] =
-    [["inet", "portway"], ["ip", "portway-other"], ["ip6", "kube-proxy"], ["ip", "nat"]];
+    [["inet", "portway"], ["ip", "portway-other"], ["ip6", "kube-proxies"], ["ip", "nat"]];
 
 /// Makes the foreign tables.
 fn make_foreign(world: &World) -> Outcome {

@@ -5,16 +5,28 @@
 
 mod config;
 mod drift;
+mod faults;
+mod hidden;
 mod http;
 mod input;
+mod iptables;
 mod life;
+mod localhost;
 mod metrics;
 mod node;
 mod objects;
+mod others;
 mod ports;
 mod privilege;
+mod seeds;
 mod status;
+mod switch;
+mod takeover;
+mod tampering;
+mod tool;
+mod traffic;
 mod world;
+mod wrapped;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
@@ -34,7 +46,7 @@ fn main() -> ExitCode {
         eprintln!("{e}");
         return ExitCode::FAILURE;
     }
-    let rooms: [(&str, &[Test]); 8] = [
+    let rooms: [(&str, &[Test]); 15] = [
         ("status", status::TESTS),
         ("input", input::TESTS),
         ("config", config::TESTS),
@@ -43,6 +55,13 @@ fn main() -> ExitCode {
         ("drift", drift::TESTS),
         ("life", life::TESTS),
         ("node", node::TESTS),
+        ("switch", switch::TESTS),
+        ("takeover", takeover::TESTS),
+        ("faults", faults::TESTS),
+        ("tampering", tampering::TESTS),
+        ("localhost", localhost::TESTS),
+        ("iptables", iptables::TESTS),
+        ("seeds", seeds::TESTS),
     ];
     let mut trials = Vec::new();
     for (room, tests) in rooms {

@@ -80,6 +80,24 @@ impl World {
         self.lab.node(1).ips()
     }
 
+    /// The addresses of the client, IPv4 first.
+    pub(crate) fn client_ips(&self) -> [IpAddr; 2] {
+        self.lab.client(1).ips()
+    }
+
+    /// Serves on the node itself.
+    pub(crate) fn serve_on_node(&self, port: u16) -> Outcome {
+        Ok(self.lab.node(1).serve(&[Port::Tcp(port)])?)
+    }
+
+    /// Runs a program on the client's machine; it must succeed.
+    pub(crate) fn client_runs(&self, program: &str, arguments: &[&str]) -> Outcome {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let output = self.client().run(|| command.output())?;
+        ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
     /// Gives the node another address.
     pub(crate) fn add_address(&self, net: &str) -> Outcome {
         Ok(self.lab.node(1).add_address(net.parse()?)?)

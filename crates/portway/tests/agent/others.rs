@@ -1,0 +1,179 @@
+//! What other programs have in the same places: kube-proxy, whose leavings go, and everybody else, whose rules stay
+//! byte for byte.
+
+use crate::tool::{FAMILIES, VARIANTS, Variant};
+use crate::world::World;
+use crate::{Outcome, ensure};
+use libtest_mimic::Failed;
+
+/// What kube-proxy v1.36.4 made for `web` (`iptables-save`, `nft list ruleset`), without its counters.
+const IPTABLES: [&str; 2] =
+    [include_str!("kube-proxy/iptables.rules"), include_str!("kube-proxy/ip6tables.rules")];
+const TABLES: &str = include_str!("kube-proxy/tables.nft");
+/// What its ipvs mode makes, without the virtual servers: most kernels here have no ipvs.
+const IPVS: &str = include_str!("kube-proxy/ipvs.rules");
+const SETS: &str = "create KUBE-CLUSTER-IP hash:ip,port\nadd KUBE-CLUSTER-IP 10.96.0.1,tcp:80\n\
+    create KUBE-LOAD-BALANCER hash:ip,port\ncreate KUBE-LOOP-BACK hash:ip,port,ip\n\
+    create KUBE-NODE-PORT-TCP bitmap:port range 0-65535\nadd KUBE-NODE-PORT-TCP 30001\n\
+    create KUBE-IPVS-IPS hash:ip\nadd KUBE-IPVS-IPS 10.96.0.77\n\
+    create KUBE-6-CLUSTER-IP hash:ip,port family inet6\n";
+
+/// Docker's rules, an administrator's, and those of a network policy agent whose chains are called KUBE- too.
+const FOREIGN: &str = "*nat
+:DOCKER - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER
+-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+-A DOCKER -i docker0 -j RETURN
+-A DOCKER ! -i docker0 -p tcp -m tcp --dport 8888 -j DNAT --to-destination 172.17.0.2:80
+COMMIT
+*filter
+:DOCKER - [0:0]
+:DOCKER-USER - [0:0]
+:KUBE-NWPLCY-DEFAULT - [0:0]
+:KUBE-ROUTER-INPUT - [0:0]
+:MY-RULES - [0:0]
+-A INPUT -m comment --comment \"kube-router netpol\" -j KUBE-ROUTER-INPUT
+-A INPUT -j MY-RULES
+-A FORWARD -j DOCKER-USER
+-A FORWARD -o docker0 -j DOCKER
+-A DOCKER -d 172.17.0.2/32 ! -i docker0 -o docker0 -p tcp -m tcp --dport 80 -j ACCEPT
+-A DOCKER-USER -j RETURN
+-A KUBE-NWPLCY-DEFAULT -j MARK --set-xmark 0x10000/0x10000
+-A KUBE-ROUTER-INPUT -d 10.96.0.0/12 -m comment --comment \"allow traffic to cluster IP\" -j RETURN
+-A MY-RULES -s 203.0.113.0/24 -m set --match-set KUBE-MINE src -m comment --comment \"about KUBE-SERVICES\" -j DROP
+COMMIT
+";
+const FOREIGN_TABLE: &str = "table inet mine {
+    map m { type ipv4_addr : verdict; elements = { 203.0.113.7 : drop }; }
+    chain forward { type filter hook forward priority 5; policy accept; ip saddr vmap @m; }
+}
+table ip kube-proxy-like {
+    chain services { tcp dport 80 accept; }
+}
+";
+
+impl World {
+    /// kube-proxy ran in its iptables mode.
+    pub(crate) fn kube_proxy_iptables(&self, variant: Variant) -> Outcome {
+        FAMILIES.into_iter().zip(IPTABLES).try_for_each(|(family, rules)| self.load(variant, family, rules))
+    }
+
+    /// kube-proxy ran in its nftables mode.
+    pub(crate) fn kube_proxy_nftables(&self) -> Outcome {
+        self.tool("nft", &["-f", "-"], TABLES).map(drop)
+    }
+
+    /// kube-proxy ran in its ipvs mode.
+    pub(crate) fn kube_proxy_ipvs(&self, variant: Variant) -> Outcome {
+        self.tool("ipset", &["restore"], SETS)?;
+        self.load(variant, FAMILIES[0], IPVS)?;
+        // Of another kind than kube-proxy's, which not every kernel has; it goes by its name.
+        self.tool("ip", &["link", "add", "kube-ipvs0", "type", "bridge"], "")?;
+        for address in ["10.96.0.1/32", "10.96.0.77/32", "fd96::1/128"] {
+            self.tool("ip", &["address", "add", address, "dev", "kube-ipvs0"], "")?;
+        }
+        Ok(())
+    }
+
+    /// What is left of kube-proxy's ipvs mode, besides rules.
+    pub(crate) fn ipvs_left(&self) -> Result<Vec<String>, Failed> {
+        let sets = self.tool("ipset", &["list", "-name"], "")?;
+        let links = self.tool("ip", &["-brief", "link"], "")?;
+        let left = sets.lines().chain(links.lines());
+        let left = left.filter(|l| l.starts_with("KUBE-") && *l != "KUBE-MINE" || l.contains("kube-ipvs0"));
+        Ok(left.map(str::to_owned).collect())
+    }
+
+    /// Everything there is in the node's tables, sets and links.
+    pub(crate) fn everything(&self) -> Result<String, Failed> {
+        let mut text = String::new();
+        for variant in VARIANTS {
+            for family in FAMILIES {
+                text += &self.save(variant, family)?;
+            }
+        }
+        text += &self.nft(&["-a", "-s", "list", "ruleset"])?;
+        text += &self.tool("ipset", &["save"], "")?;
+        text += &self.tool("ip", &["address"], "")?;
+        Ok(text)
+    }
+}
+
+/// What is nobody's business but its owners', as it was.
+pub(crate) struct Foreign {
+    variant: Variant,
+    rules: Vec<String>,
+    tables: Vec<String>,
+    set: String,
+}
+
+impl Foreign {
+    /// Makes it, and notes what there is now, the kubelet's included.
+    pub(crate) fn make(world: &World, variant: Variant) -> Result<Foreign, Failed> {
+        world.tool("ipset", &["restore"], "create KUBE-MINE hash:net\nadd KUBE-MINE 203.0.113.0/25\n")?;
+        world.load(variant, FAMILIES[0], FOREIGN)?;
+        world.tool("nft", &["-f", "-"], FOREIGN_TABLE)?;
+        let rules =
+            FAMILIES.into_iter().map(|family| world.save(variant, family)).collect::<Result<_, _>>()?;
+        Ok(Foreign { variant, rules, tables: tables(world)?, set: set(world)? })
+    }
+
+    /// It is still there, in the same order, whatever else is.
+    pub(crate) fn is_there(&self, world: &World, when: &str) -> Outcome {
+        for (family, before) in FAMILIES.into_iter().zip(&self.rules) {
+            let now = world.save(self.variant, family)?;
+            for (table, before) in by_table(before) {
+                let now =
+                    by_table(&now).into_iter().find(|(t, _)| *t == table).map_or(vec![], |(_, lines)| lines);
+                let mut rest = now.iter();
+                let lost = before.iter().find(|line| !rest.any(|l| l == *line));
+                ensure(lost.is_none(), || {
+                    format!("{when}, {family} {table}: lost, or moved: {lost:?}\n{}", now.join("\n"))
+                })?;
+            }
+        }
+        let now = tables(world)?;
+        ensure(now == self.tables, || format!("{when}: it was {:?} and is {now:?}", self.tables))?;
+        let now = set(world)?;
+        ensure(now == self.set, || format!("{when}: it was {} and is {now}", self.set))
+    }
+
+    /// It is still there, and in the tables of iptables there is nothing else.
+    pub(crate) fn is_alone(&self, world: &World, when: &str) -> Outcome {
+        self.is_there(world, when)?;
+        for (family, before) in FAMILIES.into_iter().zip(&self.rules) {
+            let now = world.save(self.variant, family)?;
+            ensure(by_table(&now) == by_table(before), || {
+                format!("{when}, {family}: it was\n{before}\nand is\n{now}")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Tables come in any order.
+fn by_table(text: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in text.lines() {
+        match (line.strip_prefix('*'), tables.last_mut()) {
+            (Some(name), _) => tables.push((name, Vec::new())),
+            (None, Some((_, lines))) => lines.push(line),
+            (None, None) => {}
+        }
+    }
+    tables.sort_unstable();
+    tables
+}
+
+/// With handles: a table that was removed and made again would have others.
+fn tables(world: &World) -> Result<Vec<String>, Failed> {
+    [["inet", "mine"], ["ip", "kube-proxy-like"]]
+        .iter()
+        .map(|[family, name]| world.nft(&["-a", "list", "table", family, name]))
+        .collect()
+}
+
+fn set(world: &World) -> Result<String, Failed> {
+    world.tool("ipset", &["save", "KUBE-MINE"], "")
+}

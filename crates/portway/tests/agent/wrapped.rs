@@ -1,0 +1,48 @@
+//! A tool that goes wrong: a wrapper around the real one, first in the agent's `PATH`.
+
+use crate::tool::{FAMILIES, Variant};
+use crate::world::{PORTWAY, World};
+use libtest_mimic::Failed;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// What it does wrong, by files beside it:
+/// - `refuse`: text that no line may have in it.
+/// - `die`: it kills itself once, when the first table is done.
+/// - `hurry`: it waits a second for the lock, however long it was told to.
+const SCRIPT: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+script="$here/script.$$"
+trap 'rm -f "$script"' EXIT
+cat > "$script"
+if [ -e "$here/refuse" ] && line=$(grep -n -m 1 -F -f "$here/refuse" "$script"); then
+    echo "$(basename "$0"): line ${line%%:*} failed" >&2
+    exit 1
+fi
+if [ -e "$here/die" ]; then
+    rm "$here/die"
+    sed '/^COMMIT$/q' "$script" | REAL "$@"
+    rm -f "$script"
+    kill -KILL $$
+fi
+[ -e "$here/hurry" ] && set -- --noflush -w 1
+REAL "$@" < "$script"
+"#;
+
+/// The agent, in the iptables mode, with such a tool.
+pub(crate) fn wrap(world: &World, variant: Variant) -> Result<Command, Failed> {
+    let tools = world.path("tools");
+    std::fs::create_dir_all(&tools)?;
+    for family in FAMILIES {
+        let name = format!("{}-restore", variant.of(family));
+        let path = tools.join(&name);
+        std::fs::write(&path, SCRIPT.replace("REAL", &format!("/usr/sbin/{name}")))?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+    }
+    let mut command = Command::new(PORTWAY);
+    command.args(["proxy", "--proxy-mode=iptables"]).args(world.flags());
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", tools.display()));
+    Ok(command)
+}
