@@ -17,7 +17,7 @@ use portway_iptables::{Iptables, Variant, leftovers};
 use portway_model::{
     Family, Frontend, FrontendKind, PortPlan, Protocol, ServiceName, ServicePlan, Target, TrafficPolicy,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 fuzz_target!(|text: &str| {
     text.lines().for_each(rule);
@@ -38,7 +38,7 @@ fn listing(text: &str) {
     let settings = Settings::default();
     let base = base(Family::V4, &settings, Abilities::default());
     let plans = HashMap::from([(name(), web())]);
-    let left_out = HashSet::new();
+    let left_out = Default::default();
     let world =
         World { family: Family::V4, settings: &settings, base: &base, plans: &plans, left_out: &left_out };
     for wanted in [Wanted::default(), Wanted::of(world)] {

@@ -5,7 +5,7 @@
 
 use crate::chains::{Chain, Table};
 pub use crate::failure::Failure;
-use crate::failure::diagnose;
+use crate::run::{Run, name};
 use crate::variant::{Tools, Variant};
 use portway_flows::Tracker;
 use portway_model::Family;
@@ -15,8 +15,8 @@ use portway_netlink::{Protocol, Result as NetlinkResult, Socket, nfacct, xtables
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
 
 /// Writes a script; how many transactions it makes comes back.
 pub type Writer<'w> = dyn FnMut(&mut dyn Write) -> io::Result<usize> + 'w;
@@ -31,6 +31,8 @@ pub trait Kernel: Tracker {
     fn looks_at_all(&self) -> bool;
     /// The chains that rules of this one lead to, if they can be had without the tool.
     fn jumps(&mut self, table: Table, chain: &Chain) -> Option<Vec<String>>;
+    /// The rules of some chains, with `-A` and the chain, if they can be had alone.
+    fn show(&mut self, table: Table, chains: &[Chain]) -> Option<Vec<String>>;
     /// Has the kernel count under this name; false if it cannot.
     fn count(&mut self, name: &str) -> bool;
     /// Forgets the count.
@@ -65,10 +67,13 @@ pub struct Tool {
     restore: PathBuf,
     socket: Socket,
     spans: VecDeque<Span>,
+    /// The kernel tells processes by the numbers that we know them by.
+    pids_are_real: bool,
     /// The generation when we last looked.
     looked_at: Option<u32>,
-    /// The tables' sizes after our last change (legacy).
+    /// The tables' sizes after our last change, and what looks at them (legacy).
     sizes: HashMap<Table, Option<xtables::TableInfo>>,
+    watch: Option<xtables::Watch>,
 }
 
 impl Tool {
@@ -86,8 +91,10 @@ impl Tool {
             restore,
             socket,
             spans: VecDeque::new(),
+            pids_are_real: is_initial_pid_namespace(),
             looked_at: None,
             sizes: HashMap::new(),
+            watch: None,
         })
     }
 
@@ -102,32 +109,36 @@ impl Tool {
             // Generations wrap around.
             commit.generation.wrapping_sub(s.after).wrapping_sub(1) < s.until.wrapping_sub(s.after)
         };
-        self.spans
-            .iter()
-            .filter(within)
-            .any(|s| s.ours_alone || commit.process.as_ref().is_some_and(|(pid, _)| *pid == s.process))
+        let by_us = |s: &Span| commit.process.as_ref().is_some_and(|(pid, _)| *pid == s.process);
+        self.spans.iter().filter(within).any(|s| if self.pids_are_real { by_us(s) } else { s.ours_alone })
     }
 
     /// Whether the tables have other sizes than after our last change: they changed, though not everything that
     /// changes them shows. Only legacy tables have sizes.
-    pub fn has_other_sizes(&self) -> bool {
-        self.variant == Variant::Legacy && self.sizes.iter().any(|(table, size)| self.size(*table) != *size)
+    pub fn has_other_sizes(&mut self) -> bool {
+        self.variant == Variant::Legacy && self.sizes() != self.sizes
     }
 
-    fn size(&self, table: Table) -> Option<xtables::TableInfo> {
-        xtables::info(self.family == Family::V6, table.as_str()).ok().flatten()
+    fn sizes(&mut self) -> HashMap<Table, Option<xtables::TableInfo>> {
+        if self.watch.is_none() {
+            self.watch = xtables::Watch::open(self.family == Family::V6).ok();
+        }
+        let Some(watch) = &mut self.watch else { return HashMap::new() };
+        let size = |table: Table| (table, watch.info(table.as_str()).ok().flatten());
+        Table::ALL.into_iter().map(size).collect()
     }
 
     /// Notes the tables' sizes as they are now.
     pub fn note_sizes(&mut self) {
         if self.variant == Variant::Legacy {
-            self.sizes = Table::ALL.into_iter().map(|t| (t, self.size(t))).collect();
+            self.sizes = self.sizes();
         }
     }
 
     /// Whether nobody else changed anything while we did.
     pub fn was_alone(&self) -> bool {
-        self.spans.iter().all(|s| s.ours_alone)
+        let since_looking = |s: &Span| self.looked_at.is_none_or(|looked| looked == s.after);
+        self.spans.iter().all(|s| s.ours_alone) && self.spans.front().is_none_or(since_looking)
     }
 
     /// The ruleset's generation when we last looked or changed something, where there is one.
@@ -147,21 +158,6 @@ impl Tool {
         }
     }
 
-    fn start(
-        &self,
-        program: &Path,
-        arguments: &[&str],
-        input: Stdio,
-        output: Stdio,
-    ) -> Result<Child, Failure> {
-        let mut command = Command::new(program);
-        command.args(arguments).env("LC_ALL", "C").stdin(input).stdout(output).stderr(Stdio::piped());
-        command.spawn().map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Failure::Missing { program: name(program) },
-            _ => Failure::Io { program: name(program), source },
-        })
-    }
-
     fn tracker(&mut self) -> portway_flows::Kernel<'_> {
         portway_flows::Kernel { v6: self.family == Family::V6, socket: &mut self.socket }
     }
@@ -172,9 +168,9 @@ impl Kernel for Tool {
         // What changes from here on is seen by its size, or by this.
         self.note_sizes();
         self.looked_at = self.generation();
-        let mut child = self.start(&self.save, &[], Stdio::null(), Stdio::piped())?;
+        let mut run = Run::start(&self.save, &[], Stdio::null(), Stdio::piped())?;
         let mut read = Ok(());
-        if let Some(output) = child.stdout.take() {
+        if let Some(output) = run.output() {
             let mut reader = BufReader::with_capacity(1 << 16, output);
             let mut line = Vec::new();
             loop {
@@ -189,21 +185,21 @@ impl Kernel for Tool {
                 }
             }
         }
-        finish(&self.save, child)?;
+        run.finish()?;
         read.map_err(|source| Failure::Io { program: name(&self.save), source })
     }
 
     fn restore(&mut self, write: &mut Writer<'_>) -> Result<(), Failure> {
         let before = self.generation();
         let arguments = ["--noflush", "-w", PATIENCE];
-        let mut child = self.start(&self.restore, &arguments, Stdio::piped(), Stdio::null())?;
-        let process = child.id();
+        let mut run = Run::start(&self.restore, &arguments, Stdio::piped(), Stdio::null())?;
+        let process = run.id();
         // A tool that has read enough closes the pipe; why, it says itself.
-        let written = child.stdin.take().map(|input| {
+        let written = run.input().map(|input| {
             let mut input = BufWriter::with_capacity(1 << 16, input);
             write(&mut input).and_then(|sections| input.flush().map(|()| sections))
         });
-        let finished = finish(&self.restore, child);
+        let finished = run.finish();
         if let (Some(after), Some(until)) = (before, self.generation()) {
             let sections = written.as_ref().and_then(|w| w.as_ref().ok()).copied().unwrap_or(0);
             let ours_alone = until.wrapping_sub(after) as usize <= sections;
@@ -231,6 +227,20 @@ impl Kernel for Tool {
         let family = self.nft_family();
         let leads = list::leads(&mut self.socket, family, table.as_str(), &chain.to_string());
         leads.ok().map(|l| l.into_iter().flatten().collect())
+    }
+
+    fn show(&mut self, table: Table, chains: &[Chain]) -> Option<Vec<String>> {
+        if self.variant == Variant::Legacy {
+            return None;
+        }
+        let mut run = Run::start(&self.restore, &["--noflush"], Stdio::piped(), Stdio::piped()).ok()?;
+        let mut script = format!("*{table}\n");
+        chains.iter().for_each(|chain| script += &format!("-S {chain}\n"));
+        run.input()?.write_all(format!("{script}COMMIT\n").as_bytes()).ok()?;
+        let mut text = String::new();
+        run.output()?.read_to_string(&mut text).ok()?;
+        run.finish().ok()?;
+        Some(text.lines().map(str::to_owned).collect())
     }
 
     fn count(&mut self, name: &str) -> bool {
@@ -268,25 +278,9 @@ impl Tracker for Tool {
     }
 }
 
-fn name(program: &Path) -> String {
-    program.file_name().map_or_else(|| program.display().to_string(), |n| n.to_string_lossy().into_owned())
-}
-
-/// Waits for the end, and says what went wrong.
-fn finish(program: &Path, mut child: Child) -> Result<(), Failure> {
-    let io = |source| Failure::Io { program: name(program), source };
-    let mut message = String::new();
-    if let Some(mut errors) = child.stderr.take() {
-        let mut bytes = Vec::new();
-        errors.read_to_end(&mut bytes).map_err(io)?;
-        message = String::from_utf8_lossy(&bytes).trim().to_owned();
-    }
-    let status = child.wait().map_err(io)?;
-    if status.success() {
-        if !message.is_empty() {
-            tracing::debug!(program = name(program), "{message}");
-        }
-        return Ok(());
-    }
-    Err(diagnose(name(program), status, message))
+/// The kernel announces changes with the numbers that processes have in the first of all PID namespaces, whose own
+/// number is fixed (`PROC_PID_INIT_INO`). In a container's, only generations can tell whose a change is.
+fn is_initial_pid_namespace() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|m| m.ino() == 0xefff_fffc)
 }

@@ -9,7 +9,7 @@ use crate::rules::Rule;
 use crate::script::Script;
 use portway_dataplane::Settings;
 use portway_model::{Family, ServiceName, ServicePlan};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{Result, Write};
 
 /// What to do to the kernel's rules.
@@ -46,20 +46,31 @@ pub struct World<'a> {
     pub base: &'a Base,
     /// The Services.
     pub plans: &'a HashMap<ServiceName, ServicePlan>,
-    /// Those that the tool refused, which are left out.
-    pub left_out: &'a HashSet<ServiceName>,
+    /// Those that the tool refused: in their place stands what they were before, or nothing.
+    pub left_out: &'a HashMap<ServiceName, Option<ServicePlan>>,
 }
 
-impl World<'_> {
+impl<'a> World<'a> {
+    /// What is programmed for a Service.
+    pub fn plan(&self, name: &ServiceName) -> Option<&'a ServicePlan> {
+        match self.left_out.get(name) {
+            Some(stand_in) => stand_in.as_ref(),
+            None => self.plans.get(name),
+        }
+    }
+
     /// A Service's share.
     pub fn part(&self, plan: &ServicePlan) -> Part {
         service(self.family, self.settings, plan)
     }
 
     /// The Services that are programmed, in a lasting order.
-    pub fn services(&self) -> Vec<&ServicePlan> {
-        let mut plans: Vec<&ServicePlan> =
-            self.plans.values().filter(|p| !self.left_out.contains(&p.name)).collect();
+    pub fn services(&self) -> Vec<&'a ServicePlan> {
+        let mut plans: Vec<&ServicePlan> = if self.left_out.is_empty() {
+            self.plans.values().collect()
+        } else {
+            self.plans.keys().filter_map(|name| self.plan(name)).collect()
+        };
         plans.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         plans
     }
@@ -105,8 +116,7 @@ impl Transaction {
         look_at_all: bool,
         script: &mut Script<'_, W>,
     ) -> Result<()> {
-        let refused_first = self.insert.iter().any(|(s, ..)| s.table == Table::Filter)
-            && !self.fixed.iter().any(|(t, _)| *t == Table::Filter);
+        let refused_first = self.insert.iter().any(|(s, ..)| s.table == Table::Filter);
         if refused_first {
             script.begin(Table::Filter)?;
             self.inserts(Table::Filter, script)?;
@@ -119,9 +129,7 @@ impl Transaction {
     }
 
     fn inserts<W: Write>(&self, table: Table, script: &mut Script<'_, W>) -> Result<()> {
-        // A chain that is filled anew gets all rules there are.
-        let whole = |shared: &Shared| self.fixed.contains(&(shared.table, shared.chain));
-        for (shared, rule, service) in self.insert.iter().filter(|(s, ..)| s.table == table && !whole(s)) {
+        for (shared, rule, service) in self.insert.iter().filter(|(s, ..)| s.table == table) {
             script.origin(Some(service));
             script.insert(shared.chain.as_str(), rule)?;
         }
@@ -193,7 +201,10 @@ impl Only<'_> {
         }
         tx.deletes(self.table, script)?;
         script.origin(None);
-        if look_at_all {
+        let others = tx.hook.iter().any(|h| h.table == self.table)
+            || tx.unhook.iter().any(|(t, ..)| *t == self.table)
+            || tx.remove.contains_key(&self.table);
+        if look_at_all && others {
             // Having looked, the tool takes chains for made that it brings along and that nobody used yet.
             script.commit()?;
             script.begin(self.table)?;
@@ -231,7 +242,7 @@ impl Only<'_> {
         if everybody {
             return self.world.services().into_iter().try_for_each(each);
         }
-        tx.write.keys().filter_map(|name| self.world.plans.get(name)).try_for_each(&mut each)
+        tx.write.keys().filter_map(|name| self.world.plan(name)).try_for_each(&mut each)
     }
 
     fn fixed_rules<W: Write>(&self, script: &mut Script<'_, W>) -> Result<()> {

@@ -211,6 +211,17 @@ impl Kernel for Fake {
         Some(rules.iter().filter_map(|r| target(r)).map(str::to_owned).collect())
     }
 
+    fn show(&mut self, table: Table, chains: &[Chain]) -> Option<Vec<String>> {
+        if self.variant == Variant::Legacy {
+            return None;
+        }
+        let rules = |chain: &Chain| {
+            let rules = self.tables.rules(table, &chain.to_string()).unwrap_or_default();
+            rules.iter().map(|r| format!("-A {chain}{r}")).collect::<Vec<_>>()
+        };
+        Some(chains.iter().flat_map(rules).collect())
+    }
+
     fn count(&mut self, name: &str) -> bool {
         self.counts.as_mut().map(|counts| counts.insert(name.to_owned())).is_some()
     }

@@ -11,12 +11,16 @@ use crate::rules::{Match, Rule};
 use crate::script::{Origins, Script};
 use portway_dataplane::{Error, Settings};
 use portway_model::Family;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
+
+/// What kube-proxy counts besides.
+const KUBE_PROXY_COUNTER: &str = "ct_state_invalid_dropped_pkts";
 
 /// What is there of ours or of kube-proxy's, in words.
 pub fn find(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
-    let seen = list(kernel, family)?;
+    let mut seen = list(kernel, family)?;
     is_shown(kernel, &seen, family)?;
+    seen.shares_firewall |= !turned_localnet_on(&seen) && routes_localnet(kernel, family);
     Ok(describe(&plan(&seen), &seen))
 }
 
@@ -41,16 +45,17 @@ fn is_shown(kernel: &mut impl Kernel, seen: &Seen, family: Family) -> Result<(),
 
 /// Removes it; what was removed, and what had to stay, comes back in words.
 pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
-    let seen = list(kernel, family)?;
+    let mut seen = list(kernel, family)?;
+    if turned_localnet_on(&seen) {
+        turn_localnet_off(kernel);
+    }
+    seen.shares_firewall |= routes_localnet(kernel, family);
     let tx = plan(&seen);
     if tx.is_empty() {
         return is_shown(kernel, &seen, family).map(|()| Vec::new());
     }
-    if turned_localnet_on(&seen) {
-        turn_localnet_off(kernel);
-    }
     let (settings, base) = (Settings::default(), Base::default());
-    let (plans, left_out) = (HashMap::new(), HashSet::new());
+    let (plans, left_out) = (HashMap::new(), HashMap::new());
     let world = World { family, settings: &settings, base: &base, plans: &plans, left_out: &left_out };
     let mut origins = Origins::default();
     let restored = kernel.restore(&mut |out| {
@@ -60,6 +65,7 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
     });
     restored.map_err(|e| diagnose(family, e))?;
     kernel.uncount(LOCALHOST_COUNTER);
+    kernel.uncount(KUBE_PROXY_COUNTER);
     is_shown(kernel, &seen, family)?;
     Ok(describe(&tx, &seen))
 }
@@ -85,6 +91,11 @@ pub(crate) fn notes(seen: &Seen) -> impl Iterator<Item = &String> {
     })
 }
 
+/// Whether packets to 127.0.0.1 are routed, whoever wants it: then the rule stays that keeps strangers from using it.
+pub(crate) fn routes_localnet(kernel: &mut impl Kernel, family: Family) -> bool {
+    family == Family::V4 && kernel.route_localnet() == Some(true)
+}
+
 /// Turns it off again.
 pub(crate) fn turn_localnet_off(kernel: &mut impl Kernel) {
     if let Err(error) = kernel.set_route_localnet(false) {
@@ -98,7 +109,7 @@ fn plan(seen: &Seen) -> Transaction {
     let kubelets = |table, chain: &Chain| {
         seen.shares_firewall && table == Table::Filter && *chain == Chain::from(Fixed::Firewall)
     };
-    for r in seen.references.iter().filter(|r| is_builtin(&r.chain) && !kubelets(r.table, &r.to)) {
+    for r in seen.references.iter().filter(|r| r.is_hook() && !kubelets(r.table, &r.to)) {
         tx.unhook.push((r.table, r.chain.clone(), r.rule.clone()));
     }
     if seen.shares_firewall {
@@ -144,7 +155,7 @@ fn describe(tx: &Transaction, seen: &Seen) -> Vec<String> {
         }
     }
     let mut lines: Vec<String> = lines.into_values().collect();
-    for r in seen.references.iter().filter(|r| !is_builtin(&r.chain)) {
+    for r in seen.references.iter().filter(|r| !r.is_hook()) {
         lines.push(format!(
             "chain {} in table {} is emptied, but stays: `-A {}{}` leads to it",
             r.to, r.table, r.chain, r.rule

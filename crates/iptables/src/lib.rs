@@ -30,6 +30,7 @@ pub mod mode;
 pub mod reconcile;
 pub mod render;
 pub mod rules;
+mod run;
 pub mod script;
 pub mod variant;
 

@@ -7,7 +7,7 @@
 use crate::chains::{Chain, Fixed, PortChain, Table};
 use crate::diff::World;
 use crate::render::{Shared, is_firewalls};
-use crate::rules::Rule;
+use crate::rules::{Match, Rule};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -109,6 +109,19 @@ pub(crate) struct Reference {
     pub(crate) to: Chain,
 }
 
+impl Reference {
+    /// Whether it is one of ours or of kube-proxy's, by where it is, where it leads, and that it asks for nothing else.
+    pub(crate) fn is_hook(&self) -> bool {
+        let plain = |rule: &Rule| {
+            let said = |m: &Match| matches!(m, Match::Comment(_) | Match::State(_));
+            let anything = rule.source.is_none() && rule.destination.is_none() && rule.input.is_none();
+            anything && rule.protocol.is_none() && rule.matches.iter().all(said)
+        };
+        let entrance = !matches!(self.to, Chain::Port(_) | Chain::Fixed(Fixed::MarkMasq));
+        is_builtin(&self.chain) && entrance && Rule::parse(&self.rule).is_some_and(|rule| plain(&rule))
+    }
+}
+
 /// What the kernel holds of ours, or of kube-proxy's.
 #[derive(Debug, Default)]
 pub struct Seen {
@@ -138,7 +151,7 @@ impl Seen {
 
     /// Whether another program's chain leads to one of ours: that one cannot go, but it can be emptied.
     pub(crate) fn is_held(&self, table: Table, chain: &Chain) -> bool {
-        self.references.iter().any(|r| (r.table, &r.to) == (table, chain) && !is_builtin(&r.chain))
+        self.references.iter().any(|r| (r.table, &r.to) == (table, chain) && !r.is_hook())
     }
 
     /// Whether a chain that nobody wants has rules.

@@ -9,14 +9,15 @@ use crate::commit::{Failure, Kernel, Tool};
 use crate::diff::{Transaction, World};
 use crate::listing::{Seen, Wanted};
 use crate::reconcile::reconcile;
-use crate::render::{Abilities, Base, Part, base};
+use crate::render::{Abilities, Base, Hook, Part, base};
+use crate::rules::Rule;
 use crate::script::{Origins, Script};
 use crate::variant::{Tools, Variant};
-use portway_dataplane::{Dataplane, Drift, Error, Report, Settings, TableRules};
+use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Settings, TableRules};
 use portway_flows::Checks;
 use portway_model::{Family, ServiceName, ServicePlan};
 use portway_netlink::nft::Commit;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// What was applied, as far as we know.
@@ -43,14 +44,21 @@ pub struct Iptables<K = Tool> {
     settings: Settings,
     base: Base,
     plans: HashMap<ServiceName, ServicePlan>,
-    /// Services that the tool refused: their rules are left out, so that the others' are in force.
-    left_out: HashSet<ServiceName>,
+    /// Services that the tool refused, so that the others' rules are in force: what they were before stands in for
+    /// them, or nothing.
+    left_out: HashMap<ServiceName, Option<ServicePlan>>,
+    /// Those of them that nobody was told of yet.
+    refused: Vec<Refused>,
+    /// What Services were before the changes that are not in force yet.
+    before: HashMap<ServiceName, ServicePlan>,
     left_out_since: Option<Instant>,
     trust: Trust,
     /// Somebody changed our rules, and they have not been repaired since.
     tampered: bool,
     /// It was us who had packets to 127.0.0.1 routed.
     turned_localnet_on: bool,
+    /// The tool does not know the match that counts.
+    cannot_count: bool,
     totals: HashMap<Table, usize>,
     checks: Checks,
 }
@@ -107,7 +115,10 @@ impl<K: Kernel> Iptables<K> {
             settings: Settings::default(),
             base: Base::default(),
             plans: HashMap::new(),
-            left_out: HashSet::new(),
+            left_out: HashMap::new(),
+            refused: Vec::new(),
+            before: HashMap::new(),
+            cannot_count: false,
             left_out_since: None,
             trust: Trust::Fresh,
             tampered: false,
@@ -127,17 +138,31 @@ impl<K: Kernel> Iptables<K> {
         self.kernel.save(&mut |_| {}).map_err(|e| diagnose(self.family, e))
     }
 
-    /// Whether a rule of ours is gone from a chain that everybody uses, as far as that can be told without the tool.
+    /// Whether a rule of ours is gone from a chain that everybody uses, as far as that can be told without listing all.
     pub fn lacks_hooks(&mut self) -> bool {
-        let hooks: Vec<(Table, Chain, Chain)> = self
-            .base
-            .hooks
-            .iter()
-            .filter_map(|h| Some((h.table, h.chain.clone(), h.rule.target()?.clone())))
-            .collect();
-        hooks.into_iter().any(|(table, chain, to)| {
-            let to = to.to_string();
-            self.kernel.jumps(table, &chain).is_some_and(|jumps| !jumps.contains(&to))
+        let hooks = self.base.hooks.clone();
+        Table::ALL.into_iter().any(|table| {
+            let hooks: Vec<&Hook> = hooks.iter().filter(|h| h.table == table).collect();
+            let mut chains: Vec<Chain> = hooks.iter().map(|h| h.chain.clone()).collect();
+            chains.dedup();
+            if chains.is_empty() {
+                return false;
+            }
+            if let Some(lines) = self.kernel.show(table, &chains) {
+                let there = |hook: &Hook| {
+                    let rule = |line: &String| {
+                        line.strip_prefix(&format!("-A {}", hook.chain)).and_then(Rule::parse)
+                    };
+                    lines.iter().any(|line| rule(line).as_ref() == Some(&hook.rule))
+                };
+                return !hooks.iter().all(|hook| there(hook));
+            }
+            // A chain that the tool cannot show: at least where it leads can be read.
+            let leads = |hook: &&Hook| Some((hook.chain.clone(), hook.rule.target()?.to_string()));
+            let leads: Vec<_> = hooks.iter().filter_map(leads).collect();
+            leads
+                .iter()
+                .any(|(chain, to)| self.kernel.jumps(table, chain).is_some_and(|jumps| !jumps.contains(to)))
         })
     }
 
@@ -173,20 +198,24 @@ impl<K: Kernel> Iptables<K> {
         let mut tx = Transaction::default();
         for (name, new) in changes {
             let old = self.plans.remove(&name);
-            let left_out = self.left_out.contains(&name);
             if old == new {
                 self.plans.extend(new.map(|plan| (name, plan)));
                 continue;
             }
             self.checks.change(&name, old.as_ref(), new.as_ref());
             // It is another Service now: maybe one that the tool takes.
-            self.left_out.remove(&name);
+            let in_force = self.left_out.remove(&name).unwrap_or(old);
             if self.trust == Trust::Sure {
                 let part =
                     |plan: Option<&ServicePlan>| plan.map(|p| self.world().part(p)).unwrap_or_default();
-                let (before, now) = (part(old.as_ref().filter(|_| !left_out)), part(new.as_ref()));
+                let (before, now) = (part(in_force.as_ref()), part(new.as_ref()));
                 self.count(&before, &now);
                 tx.change(&name, before, now);
+            }
+            if let Some(plan) = in_force
+                && self.trust != Trust::Fresh
+            {
+                self.before.entry(name.clone()).or_insert(plan);
             }
             self.plans.extend(new.map(|plan| (name, plan)));
         }
@@ -220,7 +249,7 @@ impl<K: Kernel> Iptables<K> {
 
     fn rebuild_base(&mut self) {
         let answers = self.settings.answers_at_loopback(self.family);
-        let counting = answers && self.kernel.count(LOCALHOST_COUNTER);
+        let counting = answers && !self.cannot_count && self.kernel.count(LOCALHOST_COUNTER);
         let abilities = Abilities { counting, turned_localnet_on: self.turned_localnet_on };
         self.base = base(self.family, &self.settings, abilities);
     }
@@ -237,6 +266,14 @@ impl<K: Kernel> Dataplane for Iptables<K> {
         changes: Vec<(ServiceName, Option<ServicePlan>)>,
     ) -> Result<Report, Error> {
         let mut report = Report::default();
+        if self.trust == Trust::Tampered
+            && let Err(e) = self.repair(&mut report)
+        {
+            // Nobody tells us of these changes again: they are made with the next repair.
+            self.settle(settings);
+            self.absorb(changes);
+            return Err(e);
+        }
         if self.settle(settings) && self.trust == Trust::Sure {
             // What settings touch is in every Service's rules.
             self.trust = Trust::Failed;
@@ -249,6 +286,8 @@ impl<K: Kernel> Dataplane for Iptables<K> {
         }
         let tx = self.absorb(changes);
         self.apply(&tx, &mut report)?;
+        self.before.clear();
+        report.refused = std::mem::take(&mut self.refused);
         if report.full {
             self.route_localnet(&mut report);
         }

@@ -2,7 +2,7 @@
 
 use crate::chains::{Chain, Fixed, PortChain, Table};
 use crate::diff::{Transaction, World};
-use crate::listing::{Compared, Seen, Wanted, canonical, digest, is_builtin};
+use crate::listing::{Compared, Seen, Wanted, canonical, digest};
 use crate::render::Shared;
 use crate::rules::Rule;
 use portway_dataplane::Drift;
@@ -149,15 +149,19 @@ impl Difference<'_> {
         differs || !in_order
     }
 
+    /// Names missing rules; those that refuse are added before anything else changes.
     fn name_missing(&mut self, at: Shared, missing: &HashMap<u64, usize>) {
         for plan in self.world.services() {
             for (shared, rule) in self.world.part(plan).shared {
                 let text = rule.to_string();
                 if shared == at && missing.contains_key(&digest(&text)) {
                     self.drift.note(format_args!("`-A {}{text}` is missing", at.chain.as_str()));
+                    if at.table == Table::Filter {
+                        self.tx.insert.push((at, rule, plan.name.clone()));
+                    }
                 }
             }
-            if self.drift.examples.len() >= 8 {
+            if self.drift.examples.len() >= 8 && at.table != Table::Filter {
                 return;
             }
         }
@@ -188,7 +192,7 @@ impl Difference<'_> {
                 self.tx.hook.push(hook.clone());
             }
         }
-        for r in self.seen.references.iter().filter(|r| is_builtin(&r.chain)) {
+        for r in self.seen.references.iter().filter(|r| r.is_hook()) {
             let rule = Rule::parse(&r.rule);
             let ours = |h: &&crate::render::Hook| {
                 (h.table, &h.chain) == (r.table, &r.chain) && Some(&h.rule) == rule.as_ref()

@@ -143,11 +143,21 @@ impl Socket {
 
     /// Waits until there is something to read.
     pub fn wait(&self) -> Result<()> {
+        self.wait_at_most(-1).map(drop)
+    }
+
+    /// Waits until there is something to read, but not for longer; false if there is not.
+    pub fn wait_for(&self, time: std::time::Duration) -> Result<bool> {
+        self.wait_at_most(time.as_millis().try_into().unwrap_or(i32::MAX))
+    }
+
+    fn wait_at_most(&self, milliseconds: i32) -> Result<bool> {
         let mut fd = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         loop {
             // SAFETY: the one pollfd lives on our stack.
-            if unsafe { libc::poll(&raw mut fd, 1, -1) } >= 0 {
-                return Ok(());
+            let ready = unsafe { libc::poll(&raw mut fd, 1, milliseconds) };
+            if ready >= 0 {
+                return Ok(ready > 0);
             }
             let source = io::Error::last_os_error();
             if source.raw_os_error() != Some(libc::EINTR) {

@@ -24,7 +24,7 @@ use crate::metrics::{Metrics, Traffic};
 use crate::{health, sysctl};
 use local::LocalCounts;
 use pace::Pace;
-use planes::{Outcome, Planes};
+use planes::{Outcome, Planes, Suspicion};
 use portway_client::{Access, Client, Encoding, Notice, Recorder, Regarding, Selection, Source, Trouble};
 use portway_dataplane::Settings;
 use portway_model::api::Kind;
@@ -108,6 +108,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         pace: Pace::new(options.config.sync()),
         config: options.config,
         node,
+        settings: None,
         recorder,
         metrics,
         health,
@@ -128,8 +129,11 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             Some(result) = servers.join_next() => if let Ok(Err(e)) = result { return Err(e.into()) },
-            by = planes.tampered() => {
-                tracing::warn!(by, "somebody else changed our rules");
+            suspicion = planes.tampered() => {
+                match suspicion {
+                    Suspicion::Known { by } => tracing::warn!(by, "somebody else changed our rules"),
+                    Suspicion::Vague => tracing::debug!("somebody changed something in the tables we use"),
+                }
                 planes.distrust();
                 agent.repair_soon();
             }
@@ -246,6 +250,8 @@ struct Agent {
     families: Vec<Family>,
     config: Config,
     node: String,
+    /// What the mode that runs was last told.
+    settings: Option<Settings>,
     pace: Pace,
     recorder: Recorder,
     metrics: Metrics,
@@ -308,7 +314,13 @@ impl Agent {
         let primary = addresses::primary(&self.config, self.cluster.node());
         self.counts.update(&changes.services);
         planes.period(self.config.sync().period);
-        let (outcomes, suspicious) = planes.sync(&self.settings(planes.mode(), &primary), changes.services);
+        let settings = match self.settings.take() {
+            // A mode that is to be switched from is not told what is meant for another.
+            Some(settings) if self.config.mode != planes.mode() => settings,
+            _ => self.settings_now(&primary),
+        };
+        let (outcomes, suspicious) = planes.sync(&settings, changes.services);
+        self.settings = Some(settings);
         let mut failed = false;
         for outcome in outcomes {
             failed |= !self.record(&outcome, &changes.triggers)?;
@@ -331,10 +343,9 @@ impl Agent {
         Ok(())
     }
 
-    /// The settings for a mode, which is not the configured one while that is being switched to.
-    fn settings(&self, mode: Mode, primary: &[IpAddr]) -> Settings {
-        let config = Config { mode, ..self.config.clone() };
-        settings::settings(&config, self.cluster.node(), primary, self.cluster.service_cidrs())
+    /// The settings for the configured mode.
+    fn settings_now(&self, primary: &[IpAddr]) -> Settings {
+        settings::settings(&self.config, self.cluster.node(), primary, self.cluster.service_cidrs())
     }
 
     /// Goes over to the configured mode: its rules are complete before the others go. False if it has to be tried again,
@@ -348,7 +359,7 @@ impl Agent {
                 return Ok(false);
             }
         };
-        let settings = self.settings(self.config.mode, primary);
+        let settings = self.settings_now(primary);
         let (outcomes, suspicious) = next.sync(&settings, self.cluster.plans());
         let mut failed = false;
         for outcome in outcomes {
@@ -356,9 +367,13 @@ impl Agent {
         }
         if failed {
             tracing::error!("stays in mode {from}: not all rules of mode {to} could be written");
+            // Those that were are nobody's to keep up to date.
+            drop(next);
+            planes.tidy_up();
             return Ok(false);
         }
         self.families = next.families();
+        self.settings = Some(settings);
         *planes = next;
         tracing::info!(from, to, "the mode was switched");
         self.config_sender.send_replace(Arc::new(self.config.clone()));

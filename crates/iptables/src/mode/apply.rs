@@ -1,17 +1,20 @@
 //! Making changes, and finding whose fault it is when one is refused.
 
 use super::{Iptables, Trust, diagnose};
+use crate::LOCALHOST_COUNTER;
 use crate::chains::Table;
 use crate::commit::{Failure, Kernel};
 use crate::diff::{Transaction, World};
+use crate::leftovers;
 use crate::listing::{Listing, Seen, Wanted};
 use crate::reconcile::reconcile;
 use crate::script::{Origins, Script, Tally};
 use portway_dataplane::{Drift, Error, Refused, Report, TableRules};
-use portway_model::ServiceName;
+use portway_model::{PortPlan, Protocol, ServiceName, ServicePlan};
 use std::time::Instant;
 
-/// How many Services the tool may refuse in one sync before the fault is looked for elsewhere.
+/// How many Services the tool may refuse in one sync, each for a reason of its own, before the fault is looked for
+/// elsewhere.
 const REFUSALS: usize = 16;
 
 /// A transaction that failed, and whose fault that is.
@@ -41,30 +44,38 @@ impl<K: Kernel> Iptables<K> {
                 }
             }
         }
-        let tampered = std::mem::take(&mut self.tampered);
-        let fresh = self.trust == Trust::Fresh;
+        self.repair(report)
+    }
+
+    /// Makes the kernel hold what is wanted, whatever it holds. If somebody else was at it, what differed is reported.
+    pub(super) fn repair(&mut self, report: &mut Report) -> Result<(), Error> {
+        let (fresh, tampered) = (self.trust == Trust::Fresh, self.trust == Trust::Tampered || self.tampered);
         report.full = true;
         match self.reconcile(report) {
-            Ok(drift) if tampered && !fresh => report.drift = drift,
-            Ok(_) => {}
+            Ok(drift) => {
+                if tampered && !fresh {
+                    report.drift = drift;
+                }
+                self.tampered = false;
+                Ok(())
+            }
             Err(e) => {
-                self.tampered = tampered;
                 if !fresh {
                     self.trust = Trust::Failed;
                 }
-                return Err(e);
+                Err(e)
             }
         }
-        Ok(())
     }
 
     /// Lists the kernel, and makes it hold what is wanted. Services that the tool refuses are left out, one by one.
     fn reconcile(&mut self, report: &mut Report) -> Result<Drift, Error> {
         let mut first = None;
-        loop {
+        for _ in 0..=REFUSALS {
             let wanted = Wanted::of(self.world());
-            let seen = self.list(&wanted)?;
+            let mut seen = self.list(&wanted)?;
             self.unroute_localnet(&seen);
+            seen.shares_firewall |= leftovers::routes_localnet(&mut self.kernel, self.family);
             let (tx, drift) = reconcile(&seen, &wanted, self.world());
             let tx = self.without_opaque_hooks(&seen, tx);
             drop(seen);
@@ -75,6 +86,9 @@ impl<K: Kernel> Iptables<K> {
                 Err(failed) => self.leave_out(failed, report)?,
             }
         }
+        let last = self.refused.last().map_or("", |refused| &refused.reason);
+        let words = format!("the rules of more than {REFUSALS} Services were refused, the last: {last}");
+        Err(Error::Kernel { family: self.family, source: words.into() })
     }
 
     pub(super) fn list(&mut self, wanted: &Wanted) -> Result<Seen, Error> {
@@ -156,16 +170,49 @@ impl<K: Kernel> Iptables<K> {
             Some(line) => format!("{failure}: `{line}`"),
             None => failure.to_string(),
         };
-        match service {
-            Some(service) if report.refused.len() < REFUSALS => {
-                self.left_out.insert(service.clone());
+        match (service, &line) {
+            (Some(service), Some(line)) => {
                 self.left_out_since.get_or_insert_with(Instant::now);
-                report.refused.push(Refused { service, reason: words });
+                for other in self.likewise(&service, line) {
+                    let reason = format!("it needs what the tool refused for {service}: {words}");
+                    self.stand_in(other, reason);
+                }
+                self.stand_in(service, words);
                 Ok(())
             }
-            _ if line.is_some() => Err(Error::Kernel { family: self.family, source: words.into() }),
+            (None, Some(line)) if line.contains(LOCALHOST_COUNTER) && !self.cannot_count => {
+                self.cannot_count = true;
+                self.rebuild_base();
+                report
+                    .afterthoughts
+                    .push(format!("connections to node ports at 127.0.0.1 are not counted: {words}"));
+                Ok(())
+            }
+            (_, Some(_)) => Err(Error::Kernel { family: self.family, source: words.into() }),
             _ => Err(diagnose(self.family, failure)),
         }
+    }
+
+    /// Programs what a Service was before in its place, or nothing.
+    fn stand_in(&mut self, service: ServiceName, reason: String) {
+        // What was refused may be what stands in already.
+        let before = if self.left_out.contains_key(&service) { None } else { self.before.remove(&service) };
+        self.left_out.insert(service.clone(), before);
+        self.refused.push(Refused { service, reason });
+    }
+
+    /// Services that would be refused for the same: what is missing is mostly the kernel's part of a match.
+    fn likewise(&self, service: &ServiceName, line: &str) -> Vec<ServiceName> {
+        let affected: fn(&PortPlan) -> bool = if line.contains(" -m recent ") {
+            |port| port.affinity.is_some()
+        } else if line.contains(" -p sctp ") {
+            |port| port.protocol == Protocol::Sctp
+        } else {
+            return Vec::new();
+        };
+        let other = |plan: &&ServicePlan| plan.name != *service && !self.left_out.contains_key(&plan.name);
+        let others = self.plans.values().filter(other).filter(|plan| plan.ports.iter().any(affected));
+        others.map(|plan| plan.name.clone()).collect()
     }
 }
 

@@ -57,7 +57,7 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
         match option {
             "-s" => self.rule.source = Some(Is { value: range(self.words.next()?)?, not }),
             "-d" => self.rule.destination = Some(Is { value: range(self.words.next()?)?, not }),
-            "-i" => self.rule.input = Some(Is { value: self.words.next()?.into(), not }),
+            "-i" => self.rule.input = Some(Is { value: self.name()?.into(), not }),
             _ if not => return None,
             "-p" => self.rule.protocol = Some(protocol(self.words.next()?)?),
             "-m" => {
@@ -68,6 +68,12 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
             _ => return None,
         }
         Some(true)
+    }
+
+    /// The next word, if it can be a name: one that needs quotes is none of ours.
+    fn name(&mut self) -> Option<&'t str> {
+        let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
+        self.words.next().filter(|name| !name.is_empty() && name.chars().all(plain))
     }
 
     /// The next word, if it is this option.
@@ -103,7 +109,7 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
                 Match::Random(probability(text)?)
             }
             "recent" => Match::Recent(self.recent()?),
-            "nfacct" => Match::Count(self.value("--nfacct-name")?.into()),
+            "nfacct" if self.option("--nfacct-name") => Match::Count(self.name()?.into()),
             name => {
                 let destination = self.value("--dport").map(str::parse).transpose().ok()?;
                 Match::Port { protocol: protocol(name)?, destination }
@@ -130,7 +136,7 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
                 Some("--rcheck") => check = true,
                 Some("--reap") => reap = true,
                 Some("--seconds") => within = Some(self.words.next()?.parse().ok()?),
-                Some("--name") => list = Some(Chain::parse(self.words.next()?)),
+                Some("--name") => list = Some(Chain::parse(self.name()?)),
                 Some("--mask") => mask = Some(self.words.next()?.parse().ok()?),
                 Some("--rsource") => {}
                 Some(_) => return None,
@@ -147,7 +153,7 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
     }
 
     fn action(&mut self) -> Option<Action> {
-        Some(match self.words.next()? {
+        Some(match self.name()? {
             "ACCEPT" => Action::Accept,
             "DROP" => Action::Drop,
             "RETURN" => Action::Return,

@@ -61,6 +61,10 @@ fn somebody_elses_rules_are_not_read_as_ours() {
         " -m comment --comment \"open",
         " -j TPROXY --on-port 1",
         " -m conntrack --ctstate NEW --ctdir ORIGINAL",
+        r#" -j "two words""#,
+        r#" -i "" -j ACCEPT"#,
+        r#" -m nfacct --nfacct-name "a b""#,
+        r#" -m recent --set --name "a b" --rsource"#,
     ] {
         assert_eq!(Rule::parse(line), None, "{line}");
     }

@@ -164,7 +164,7 @@ fn the_kubelets_chain_may_lead_to_us_too() {
     mode.sync(&settings(), world().all(V4)).unwrap();
     mode.kernel().run("*filter\n-A KUBE-FIREWALL -j KUBE-PROXY-FIREWALL\nCOMMIT\n").unwrap();
     remove(mode.kernel(), V4).unwrap();
-    let left = |chain| mode.kernel().tables().rules(Table::Filter, chain).map(<[_]>::len);
+    let mut left = |chain| mode.kernel().tables().rules(Table::Filter, chain).map(<[_]>::len);
     assert_eq!(
         [left(FIREWALL), left("KUBE-PROXY-FIREWALL"), left("KUBE-SERVICES")],
         [Some(2), Some(0), None]
@@ -232,6 +232,14 @@ fn what_was_turned_on_is_turned_off_again_and_nothing_else() {
             remove(mode.kernel(), V4).unwrap();
             assert_eq!(mode.kernel().route_localnet, Some(was_on));
             assert!(mode.kernel().counts.as_ref().unwrap().is_empty());
+            if was_on && kubelet.is_empty() {
+                // Without the rule, neighbours could use what the administrator turned on.
+                let text = mode.kernel().tables().to_string();
+                assert!(text.contains("block incoming localnet connections"), "{text}");
+                assert!(!text.contains("KUBE-SERVICES"), "{text}");
+                mode.kernel().route_localnet = Some(false);
+                remove(mode.kernel(), V4).unwrap();
+            }
             only_others_are_left(mode.kernel(), after(kubelet).kernel());
         }
     }

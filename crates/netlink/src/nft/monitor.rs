@@ -140,6 +140,11 @@ impl Monitor {
         }
     }
 
+    /// The same, but for no longer than this; nothing comes back if nothing happened.
+    pub fn wait_for(&mut self, watched: &[&str], time: std::time::Duration) -> Result<Vec<Commit>> {
+        if self.socket.wait_for(time)? { self.read(watched) } else { Ok(Vec::new()) }
+    }
+
     /// Reads what has arrived, without waiting: the commits that touched one of the `watched` tables, in order. After
     /// an error some are missing: have a look at the ruleset.
     pub fn read(&mut self, watched: &[&str]) -> Result<Vec<Commit>> {

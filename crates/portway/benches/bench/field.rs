@@ -162,7 +162,7 @@ impl Field {
                 ports: vec![port],
                 session_affinity: "None".into(),
                 internal_traffic_policy: Some("Cluster".into()),
-                external_traffic_policy: self.setup.node_ports.then(|| "Cluster".into()).unwrap_or_default(),
+                external_traffic_policy: if self.setup.node_ports { "Cluster".into() } else { String::new() },
                 ..Default::default()
             }),
             status: None,

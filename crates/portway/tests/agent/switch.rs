@@ -4,6 +4,7 @@ use crate::hidden::{hide, unhide};
 use crate::tool::{FAMILIES, Legacy, Nft, Variant};
 use crate::traffic::Traffic;
 use crate::world::{PATIENCE, World};
+use crate::wrapped::wrap;
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
 
@@ -14,6 +15,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("while_running_and_back_with_legacy", |world| while_running(world, Legacy)),
     ("the_other_variant_is_left_clean", other_variant),
     ("a_mode_that_cannot_be_used_is_waited_for", unusable),
+    ("a_switch_that_fails_half_way_leaves_nothing", |world| half_way(world, Nft)),
+    ("a_switch_that_fails_half_way_leaves_nothing_legacy", |world| half_way(world, Legacy)),
 ];
 
 const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -122,5 +125,23 @@ fn unusable(world: &mut World) -> Outcome {
     unhide(world, Nft)?;
     world.logged(&["the mode was switched", "to=\"iptables\""])?;
     only(world, "iptables", Nft)?;
+    traffic.end()
+}
+
+/// The tool dies when the first table is done: the mode that runs goes on, what was made goes, and it is tried again.
+fn half_way(world: &mut World, variant: Variant) -> Outcome {
+    world.kubelet(variant)?;
+    world.write("config.yaml", &format!("{HEADER}mode: nftables\n"));
+    let mut command = wrap(world, variant)?;
+    command.arg(format!("--config={}", world.path("config.yaml").display()));
+    world.start_as(command)?;
+    let mut traffic = Traffic::begin(world)?;
+    std::fs::write(world.path("tools/die"), "")?;
+    world.write("config.yaml", &format!("{HEADER}mode: iptables\n"));
+    world.logged(&["ERROR", "stays in mode nftables", "not all rules of mode iptables could be written"])?;
+    world.logged(&["removed what another mode left behind: iptables", "IPv4: table nat: KUBE-"])?;
+    traffic.is_alive("half-way")?;
+    world.logged(&["the mode was switched", "to=\"iptables\""])?;
+    only(world, "iptables", variant)?;
     traffic.end()
 }

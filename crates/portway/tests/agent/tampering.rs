@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("foreign_chains_may_lead_to_ours_legacy", |world| led_to(world, Legacy)),
     ("a_table_that_the_tool_cannot_show_is_kept_in_step", incompatible),
     ("foreign_changes_cost_nothing", elsewhere),
+    ("foreign_changes_are_not_held_against_anybody", elsewhere_legacy),
 ];
 
 /// What somebody does with the tool, and what the log says of it.
@@ -76,12 +77,10 @@ fn edited(world: &mut World, variant: Variant, edits: Edits) -> Outcome {
     let before = rules(world, variant)?;
     for (turn, (doing, words)) in (1..).zip(edits) {
         world.iptables(variant, &doing.split(' ').collect::<Vec<_>>())?;
-        let who = if variant == Nft {
-            "by=\"iptables-nft (process "
-        } else {
-            "by=\"unknown: the kernel does not tell"
-        };
-        world.logged(&["WARN", "somebody else changed our rules", who])?;
+        // The old tables' changes are not announced: only that something is different can be seen.
+        if variant == Nft {
+            world.logged(&["WARN", "somebody else changed our rules", "by=\"iptables-nft (process "])?;
+        }
         world.logged(&["WARN", "repaired our rules", "family=IPv4", words]).map_err(|e| about(doing, &e))?;
         eventually(PATIENCE, || is(world, variant, &before)).map_err(|e| format!("{doing}: {e}"))?;
         world.metric("portway_drift_repairs_total{ip_family=\"IPv4\"}", |n| n == f64::from(turn))?;
@@ -304,4 +303,23 @@ fn elsewhere(world: &mut World) -> Outcome {
     let count = world.agent()?.log().count("somebody else changed our rules");
     ensure(count == 1, || format!("{count} changes were taken for changes of ours"))?;
     world.metric("portway_drift_repairs_total{ip_family=\"IPv4\"}", |n| n == 1.0).map(drop)
+}
+
+/// Where changes are not announced, one of somebody else's own costs a look, and no more.
+fn elsewhere_legacy(world: &mut World) -> Outcome {
+    start(world, Legacy)?;
+    let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
+    let before = world.metrics()?.value(full);
+    world.load(Legacy, "iptables", "*nat\n:DOCKER - [0:0]\n-I PREROUTING -j DOCKER\nCOMMIT\n")?;
+    world.metric(full, |n| n > before)?;
+    // Ours comes after; had the other been taken for it, that would have been said before.
+    world.iptables(Legacy, &["-t", "nat", "-F", "KUBE-SERVICES"])?;
+    let line = world.logged(&["repaired our rules", "family=IPv4"])?;
+    ensure(line.contains("`-A KUBE-SERVICES -d 10.96.0.1/32") && !line.contains("DOCKER"), || line.clone())?;
+    world.web_works()?;
+    let log = world.agent()?.log().clone();
+    ensure(!log.contains("somebody else changed our rules"), || log.to_string())?;
+    world.metric("portway_drift_repairs_total{ip_family=\"IPv4\"}", |n| n == 1.0)?;
+    let rules = world.save(Legacy, "iptables")?;
+    ensure(rules.contains("-A PREROUTING -j DOCKER\n"), || format!("theirs is gone:\n{rules}"))
 }

@@ -8,6 +8,7 @@ use super::AgentError;
 use crate::config::Mode;
 use crate::metrics::SyncKind;
 use ear::Ear;
+pub(crate) use ear::Suspicion;
 use plane::Plane;
 use portway_dataplane::{Dataplane, Error, Report, Settings};
 use portway_model::{Family, ServiceChange};
@@ -100,14 +101,19 @@ impl Planes {
         let due = self.tidy.is_some_and(|when| when <= Instant::now());
         // Once the new rules are in force, and not before.
         if due && outcomes.iter().all(|o| o.result.is_ok()) {
-            let alone = leftovers::remove_others(self.mode, &self.planes);
-            self.tidy = (!alone).then(|| Instant::now() + TRY_AGAIN);
+            self.tidy_up();
         }
         (outcomes, suspicious)
     }
 
-    /// Waits until somebody else has changed our rules; who it was, as far as is known.
-    pub(crate) async fn tampered(&mut self) -> String {
+    /// Removes what other modes left behind now: this mode's rules are in force.
+    pub(crate) fn tidy_up(&mut self) {
+        let alone = leftovers::remove_others(self.mode, &self.planes);
+        self.tidy = (!alone).then(|| Instant::now() + TRY_AGAIN);
+    }
+
+    /// Waits until somebody else may have changed our rules.
+    pub(crate) async fn tampered(&mut self) -> Suspicion {
         self.ear.tampered(&mut self.planes).await
     }
 

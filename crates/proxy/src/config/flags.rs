@@ -90,7 +90,7 @@ pub struct ProxyFlags {
     /// This node's primary address, if not the one in its Node object; nothing is bound to it.
     #[arg(long, value_name = "IP", help_heading = "Node")]
     pub bind_address: Option<String>,
-    /// Node ports answer on addresses in these ranges, or on the Node's own: 'primary', the default.
+    /// Node ports answer on addresses in these ranges, or on the Node's own: 'primary', which is nftables mode's default; in others they answer everywhere.
     #[arg(long, value_name = "CIDR|primary", value_delimiter = ',', action = ArgAction::Append,
           help_heading = "Node")]
     pub nodeport_addresses: Vec<String>,
@@ -98,7 +98,7 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Node")]
     pub oom_score_adj: Option<i64>,
 
-    /// How Services are programmed: nftables, the only mode of this release.
+    /// How Services are programmed: nftables, the default, or iptables. It may change while running.
     #[arg(long, value_name = "MODE", help_heading = "Proxy")]
     pub proxy_mode: Option<String>,
     /// Masquerade everything sent to cluster IPs, as some network plugins need.

@@ -17,7 +17,7 @@ impl Collector for CountedCollector {
             Socket::open(Protocol::Netfilter).and_then(|mut s| nfacct::packets(&mut s, LOCALHOST_COUNTER));
         let counter = ConstCounter::new(packets.ok().flatten().unwrap_or(0));
         let name = "kubeproxy_iptables_localhost_nodeports_accepted_packets";
-        let help = "Connections to node ports at 127.0.0.1 that were accepted.";
+        let help = "First packets of connections to node ports at 127.0.0.1 that were accepted.";
         counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)
     }
 }

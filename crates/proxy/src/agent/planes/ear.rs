@@ -19,13 +19,29 @@ const SHARED_TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 const GLANCE: Duration = Duration::from_secs(1);
 /// How often everything is compared where nothing is announced, at most, unless the configuration says otherwise.
 const AUDIT: Duration = Duration::from_secs(30);
+/// And where changes in shared tables are announced: whose one was is told by circumstances.
+const RARE_AUDIT: Duration = Duration::from_secs(300);
 /// Comparing everything may take this part of the time.
 const AUDIT_SHARE: u32 = 100;
+/// How long a thread may go on listening for nobody.
+const LINGER: Duration = Duration::from_secs(2);
 /// What is heard and not yet looked at.
 const BACKLOG: usize = 64;
 
 /// What the listening thread has to tell.
 type Heard = Result<Vec<Commit>, String>;
+
+/// Why our rules may not be as we left them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Suspicion {
+    /// Somebody changed them; who it was, as far as is known.
+    Known {
+        /// Who.
+        by: String,
+    },
+    /// Somebody changed something in the same tables, maybe only their own.
+    Vague,
+}
 
 /// The ear on a mode's planes.
 #[derive(Debug)]
@@ -88,8 +104,8 @@ impl Ear {
     /// To be called after a sync. Starts listening once the first is done: before, a hundred thousand of our own
     /// changes would be announced to us. Whether somebody may have slipped in between comes back.
     pub(super) fn listen(&mut self, planes: &mut [Plane], outcomes: &[Outcome]) -> bool {
+        self.pace(outcomes);
         if self.kind == Kind::Silent {
-            self.pace(outcomes);
             return false;
         }
         if self.heard.is_some() {
@@ -107,25 +123,30 @@ impl Ear {
 
     /// Looks again after a time that grows with what looking costs.
     fn pace(&mut self, outcomes: &[Outcome]) {
+        let least = match self.kind {
+            Kind::OwnTable => return,
+            Kind::SharedTables => RARE_AUDIT,
+            Kind::Silent => self.audit_every,
+        };
         let full = outcomes.iter().filter(|o| o.result.as_ref().is_ok_and(|r| r.full));
         let took: Duration = full.map(|o| o.took).sum();
         if !took.is_zero() {
             let now = Instant::now();
-            self.audit = Some(now + self.audit_every.max(took * AUDIT_SHARE));
+            self.audit = Some(now + least.max(took * AUDIT_SHARE));
             self.glance = now + GLANCE.max(took * 10);
         }
     }
 
-    /// Waits until somebody else has changed our rules; who it was, as far as is known.
+    /// Waits until somebody else may have changed our rules.
     ///
     /// May be dropped and called again at any time.
-    pub(super) async fn tampered(&mut self, planes: &mut [Plane]) -> String {
+    pub(super) async fn tampered(&mut self, planes: &mut [Plane]) -> Suspicion {
         loop {
             if self.kind == Kind::Silent {
                 tokio::time::sleep_until(self.glance.into()).await;
                 self.glance = Instant::now() + GLANCE;
                 if planes.iter_mut().filter_map(Plane::iptables).any(Iptables::looks_different) {
-                    return "unknown: the kernel does not tell".to_owned();
+                    return Suspicion::Vague;
                 }
                 continue;
             }
@@ -134,15 +155,16 @@ impl Ear {
                 Some(Ok(commits)) => {
                     if let Some(commit) = commits.iter().find(|c| concerns(planes, c)) {
                         let by = commit.process.as_ref();
-                        return by.map_or("unknown".into(), |(pid, name)| format!("{name} (process {pid})"));
+                        let by = by.map_or("unknown".into(), |(pid, name)| format!("{name} (process {pid})"));
+                        return Suspicion::Known { by };
                     }
                 }
                 // Notifications were lost, or made no sense: ours may have been among them.
-                Some(Err(error)) => return format!("unknown: {error}"),
+                Some(Err(error)) => return Suspicion::Known { by: format!("unknown: {error}") },
                 None => {
                     // The next sync listens again.
                     self.heard = None;
-                    return "unknown: nobody listened".to_owned();
+                    return Suspicion::Known { by: "unknown: nobody listened".to_owned() };
                 }
             }
         }
@@ -215,9 +237,10 @@ fn start(kind: Kind, planes: &[Plane]) -> Option<mpsc::Receiver<Heard>> {
 
 /// Tells of changes, on a thread of its own, as long as somebody wants to know.
 fn watch(mut monitor: Monitor, tables: &[&str], tell: mpsc::Sender<Heard>) {
-    loop {
-        let heard = monitor.wait(tables).map_err(|error| error.to_string());
-        if tell.blocking_send(heard).is_err() {
+    while !tell.is_closed() {
+        let heard = monitor.wait_for(tables, LINGER).map_err(|error| error.to_string());
+        let silence = matches!(&heard, Ok(commits) if commits.is_empty());
+        if !silence && tell.blocking_send(heard).is_err() {
             return;
         }
     }

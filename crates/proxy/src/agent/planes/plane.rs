@@ -8,7 +8,6 @@ use portway_nftables::Nftables;
 
 /// One of the modes at work.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "two of them per process")]
 pub(super) enum Plane {
     Nftables(Nftables),
     Iptables(Iptables),
