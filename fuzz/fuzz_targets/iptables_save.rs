@@ -75,8 +75,12 @@ fn web() -> ServicePlan {
     let port = PortPlan {
         name: "http".into(),
         protocol: Protocol::Tcp,
-        frontends: [Frontend { kind: FrontendKind::ClusterIp, address: Some([10, 96, 0, 1].into()), port: 80 }]
-            .into(),
+        frontends: [Frontend {
+            kind: FrontendKind::ClusterIp,
+            address: Some([10, 96, 0, 1].into()),
+            port: 80,
+        }]
+        .into(),
         cluster: [target([10, 244, 1, 10]), target([10, 244, 2, 20])].into(),
         local: Box::default(),
         also_serving: Box::default(),
