@@ -39,18 +39,31 @@ pub struct Wanted {
 impl Wanted {
     /// What a world wants.
     pub fn of(world: World<'_>) -> Wanted {
+        Wanted::gather(world, true)
+    }
+
+    /// The same for a kernel that holds nothing of it, so that there is nothing to compare with.
+    pub fn unseen(world: World<'_>) -> Wanted {
+        Wanted::gather(world, false)
+    }
+
+    fn gather(world: World<'_>, compared: bool) -> Wanted {
         let mut wanted = Wanted::default();
         for (i, plan) in world.services().into_iter().enumerate() {
             let part = world.part(plan);
             for (chain, rules) in part.chains {
                 *wanted.totals.entry(Table::Nat).or_default() += rules.len();
                 let mut digest = Lines::default();
-                rules.iter().for_each(|r| digest.push(&r.to_string()));
+                if compared {
+                    rules.iter().for_each(|r| digest.push(&r.to_string()));
+                }
                 wanted.ports.insert(chain, (digest.finish(), i as u32));
             }
             for (shared, rule) in part.shared {
                 *wanted.totals.entry(shared.table).or_default() += 1;
-                wanted.shared.entry(shared).or_default().push(digest(&rule.to_string()));
+                if compared {
+                    wanted.shared.entry(shared).or_default().push(digest(&rule.to_string()));
+                }
             }
         }
         for (table, _, rules) in &world.base.chains {

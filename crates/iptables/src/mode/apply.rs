@@ -72,8 +72,7 @@ impl<K: Kernel> Iptables<K> {
     fn reconcile(&mut self, report: &mut Report) -> Result<Drift, Error> {
         let mut first = None;
         for _ in 0..=REFUSALS {
-            let wanted = Wanted::of(self.world());
-            let mut seen = self.list(&wanted)?;
+            let (wanted, mut seen) = self.look()?;
             self.unroute_localnet(&seen);
             seen.shares_firewall |= leftovers::routes_localnet(&mut self.kernel, self.family);
             let (tx, drift) = reconcile(&seen, &wanted, self.world());
@@ -89,6 +88,19 @@ impl<K: Kernel> Iptables<K> {
         let last = self.refused.last().map_or("", |refused| &refused.reason);
         let words = format!("the rules of more than {REFUSALS} Services were refused, the last: {last}");
         Err(Error::Kernel { family: self.family, source: words.into() })
+    }
+
+    /// What is wanted, and what there is. At a first start there is mostly nothing, and then nothing to compare.
+    fn look(&mut self) -> Result<(Wanted, Seen), Error> {
+        if self.trust == Trust::Fresh {
+            let seen = self.list(&Wanted::default())?;
+            if seen.is_empty() {
+                return Ok((Wanted::unseen(self.world()), seen));
+            }
+        }
+        let wanted = Wanted::of(self.world());
+        let seen = self.list(&wanted)?;
+        Ok((wanted, seen))
     }
 
     pub(super) fn list(&mut self, wanted: &Wanted) -> Result<Seen, Error> {
