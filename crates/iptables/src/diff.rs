@@ -177,6 +177,8 @@ impl Only<'_> {
             own.extend(tx.write.values().flatten().copied());
             own.sort_unstable();
         }
+        let removals: Vec<&Chain> = tx.remove.get(&self.table).into_iter().flatten().collect();
+        let look_at_removals = look_at_all && removals.len() > MANY;
         let look_at_all = look_at_all && own.len() > MANY;
         script.begin(self.table)?;
         if look_at_all {
@@ -201,13 +203,9 @@ impl Only<'_> {
         }
         tx.deletes(self.table, script)?;
         script.origin(None);
-        let others = tx.hook.iter().any(|h| h.table == self.table)
-            || tx.unhook.iter().any(|(t, ..)| *t == self.table)
-            || tx.remove.contains_key(&self.table);
-        if look_at_all && others {
+        if look_at_all {
             // Having looked, the tool takes chains for made that it brings along and that nobody used yet.
-            script.commit()?;
-            script.begin(self.table)?;
+            script.part()?;
         }
         for (_, chain, rule) in tx.unhook.iter().filter(|(t, ..)| *t == self.table) {
             script.delete(chain, rule)?;
@@ -216,7 +214,11 @@ impl Only<'_> {
         for hook in tx.hook.iter().rev().filter(|h| h.table == self.table) {
             script.insert(&hook.chain, &hook.rule)?;
         }
-        script.remove(tx.remove.get(&self.table).into_iter().flatten().collect::<Vec<_>>())?;
+        if look_at_removals {
+            script.part()?;
+            script.look_at_all()?;
+        }
+        script.remove(removals)?;
         script.commit()
     }
 

@@ -58,9 +58,10 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
     let (plans, left_out) = (HashMap::new(), HashMap::new());
     let world = World { family, settings: &settings, base: &base, plans: &plans, left_out: &left_out };
     let mut origins = Origins::default();
+    let look_at_all = kernel.looks_at_all();
     let restored = kernel.restore(&mut |out| {
         let mut script = Script::new(out, &mut origins);
-        tx.print(world, false, &mut script)?;
+        tx.print(world, look_at_all, &mut script)?;
         Ok(script.finish()?.sections)
     });
     restored.map_err(|e| diagnose(family, e))?;

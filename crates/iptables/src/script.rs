@@ -16,6 +16,8 @@ pub struct Script<'o, W> {
     line: usize,
     origins: &'o mut Origins,
     table: Table,
+    /// Something changes in the section that is open.
+    changes: bool,
     tally: Tally,
 }
 
@@ -44,7 +46,7 @@ impl<'o, W: Write> Script<'o, W> {
     /// Begins a script; whose each line is is noted as it goes, for it may be cut short.
     pub fn new(out: W, origins: &'o mut Origins) -> Script<'o, W> {
         *origins = Origins::default();
-        Script { out, line: 0, origins, table: Table::Nat, tally: Tally::default() }
+        Script { out, line: 0, origins, table: Table::Nat, changes: false, tally: Tally::default() }
     }
 
     /// Ends it.
@@ -65,14 +67,25 @@ impl<'o, W: Write> Script<'o, W> {
     pub fn begin(&mut self, table: Table) -> Result<()> {
         self.origin(None);
         self.table = table;
-        self.write(format_args!("*{table}"))
+        self.write(format_args!("*{table}"))?;
+        self.changes = false;
+        Ok(())
     }
 
     /// Ends them: all are made, or none.
     pub fn commit(&mut self) -> Result<()> {
         self.origin(None);
-        self.tally.sections += 1;
+        self.tally.sections += usize::from(self.changes);
         self.write("COMMIT")
+    }
+
+    /// Goes on in a section of its own, if something changes in this one already.
+    pub fn part(&mut self) -> Result<()> {
+        if !self.changes {
+            return Ok(());
+        }
+        self.commit()?;
+        self.begin(self.table)
     }
 
     /// Makes a chain, or empties it.
@@ -108,11 +121,15 @@ impl<'o, W: Write> Script<'o, W> {
     /// Has the tool look at the whole table first. The nf_tables variant otherwise keeps a list of the chains that a
     /// script names, sorted, and walks it for every line: with 20,000 chains that is a minute instead of two seconds.
     pub fn look_at_all(&mut self) -> Result<()> {
-        self.write("-S")
+        let changes = self.changes;
+        self.write("-S")?;
+        self.changes = changes;
+        Ok(())
     }
 
     fn write(&mut self, line: impl Display) -> Result<()> {
         self.line += 1;
+        self.changes = true;
         writeln!(self.out, "{line}")
     }
 }

@@ -3,12 +3,7 @@
 use clap::Args;
 use portway_proxy::agent::{self, Leftover};
 
-/// Removes everything that Portway, or kube-proxy, made in this network namespace, in whatever mode: the nftables
-/// tables `portway` and `kube-proxy`, the KUBE- chains of iptables and the rules that lead to them (in both variants),
-/// ipvs servers, their sets and the device kube-ipvs0.
-///
-/// Connections that are open stay open, as far as connection tracking knows them. Everybody else's rules, chains
-/// and tables are left alone, and so is what the kubelet made.
+/// What is typed after `portway cleanup`.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
     /// List what would be removed, and remove nothing

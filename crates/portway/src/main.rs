@@ -25,6 +25,12 @@ enum Command {
     #[command(disable_version_flag = true)]
     Proxy(ProxyFlags),
     /// Remove everything Portway or kube-proxy made in this network namespace
+    ///
+    /// In whatever mode: the nftables tables `portway` and `kube-proxy`, the KUBE- chains of iptables and the rules that
+    /// lead to them (in both variants), ipvs servers, their sets and the device kube-ipvs0.
+    ///
+    /// Connections that are open stay open, as far as connection tracking knows them. Everybody else's rules, chains
+    /// and tables are left alone, and so is what the kubelet made.
     Cleanup(cleanup::Flags),
 }
 

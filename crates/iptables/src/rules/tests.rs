@@ -1,3 +1,5 @@
+//! Rules as the tool prints them, read and printed again.
+
 use super::*;
 use crate::chains::{Fixed, PortChain, Role};
 use proptest::prelude::*;

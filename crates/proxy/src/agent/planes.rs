@@ -94,22 +94,27 @@ impl Planes {
             let result = plane.sync(settings, changes);
             outcomes.push(Outcome { mode: self.mode, family, took: started.elapsed(), result });
         }
-        let suspicious = self.ear.listen(&mut self.planes, &outcomes);
-        if suspicious {
-            self.distrust();
-        }
+        let mut suspicious = self.ear.listen(&mut self.planes, &outcomes);
         let due = self.tidy.is_some_and(|when| when <= Instant::now());
         // Once the new rules are in force, and not before.
         if due && outcomes.iter().all(|o| o.result.is_ok()) {
             self.tidy_up();
+            suspicious |= !self.ear.listens();
+        }
+        if suspicious {
+            self.distrust();
         }
         (outcomes, suspicious)
     }
 
     /// Removes what other modes left behind now: this mode's rules are in force.
     pub(crate) fn tidy_up(&mut self) {
-        let alone = leftovers::remove_others(self.mode, &self.planes);
-        self.tidy = (!alone).then(|| Instant::now() + TRY_AGAIN);
+        let tidied = leftovers::remove_others(self.mode, &self.planes);
+        self.tidy = (!tidied.complete).then(|| Instant::now() + TRY_AGAIN);
+        if tidied.something {
+            // So much may have gone that what is announced meanwhile is lost.
+            self.ear.begin_again();
+        }
     }
 
     /// Waits until somebody else may have changed our rules.

@@ -121,6 +121,16 @@ impl Ear {
         self.before.zip(now).is_none_or(|(before, now)| now != before.wrapping_add(ours))
     }
 
+    /// Stops listening; the next sync begins again.
+    pub(super) fn begin_again(&mut self) {
+        self.heard = None;
+    }
+
+    /// Whether changes by others would be noticed.
+    pub(super) fn listens(&self) -> bool {
+        self.kind == Kind::Silent || self.heard.is_some()
+    }
+
     /// Looks again after a time that grows with what looking costs.
     fn pace(&mut self, outcomes: &[Outcome]) {
         let least = match self.kind {

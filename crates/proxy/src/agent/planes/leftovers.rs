@@ -104,8 +104,17 @@ fn clear(places: impl IntoIterator<Item = Place>, how: Clear) -> (Vec<Leftover>,
     (found, errors)
 }
 
-/// Removes what modes other than this one left behind; true if nothing is left.
-pub(super) fn remove_others(mode: Mode, planes: &[Plane]) -> bool {
+/// What became of what other modes left behind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tidied {
+    /// Nothing is left of it.
+    pub(super) complete: bool,
+    /// There was something.
+    pub(super) something: bool,
+}
+
+/// Removes what modes other than this one left behind.
+pub(super) fn remove_others(mode: Mode, planes: &[Plane]) -> Tidied {
     let others = places().into_iter().filter(|p| !p.is_own(mode, planes));
     let (removed, errors) = clear(others, Clear::WhenIdle);
     for leftover in &removed {
@@ -114,7 +123,7 @@ pub(super) fn remove_others(mode: Mode, planes: &[Plane]) -> bool {
     for error in &errors {
         tracing::warn!("what another mode left behind stays for now: {error}");
     }
-    errors.is_empty()
+    Tidied { complete: errors.is_empty(), something: !removed.is_empty() }
 }
 
 /// What Portway and kube-proxy have made here, in any mode.
