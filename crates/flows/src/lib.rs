@@ -5,7 +5,7 @@
 //! the frontends concerned that do not lead to an endpoint that answers are forgotten; their next packet starts
 //! anew. Those that do are left alone, so a restart disturbs none.
 //!
-//! Every mode does this in the same way: [`Checks`] adds up what its changes concern, and [`Checks::run`] looks, once
+//! Every mode does this in the same way: [`Checks`] adds up what its changes concern, and [`Checks::settle`] looks, once
 //! the rules are in place.
 
 use portway_dataplane::{NodePortAddresses, Report};
