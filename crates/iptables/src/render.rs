@@ -96,8 +96,8 @@ impl Pods {
     }
 }
 
-/// How a packet is refused; `protocol` if it is known. A client that speaks TCP over IPv6 does not take the ICMP message
-/// for an answer, and waits.
+/// How a packet is refused; `protocol` if it is known. A client that speaks TCP over IPv6 was seen to wait on in spite
+/// of the ICMP message.
 fn refusal(family: Family, protocol: Option<Protocol>) -> Action {
     Action::Reject(match (family, protocol) {
         (Family::V4, _) => Refusal::Icmp,

@@ -119,7 +119,7 @@ impl<'o, W: Write> Script<'o, W> {
     }
 
     /// Has the tool look at the whole table first. The nf_tables variant otherwise keeps a list of the chains that a
-    /// script names, sorted, and walks it for every line: with 20,000 chains that is a minute instead of two seconds.
+    /// script names, sorted, and walks it for every line: with 24,000 chains that was 11 s to a minute, by their order, instead of 3 s.
     pub fn look_at_all(&mut self) -> Result<()> {
         let changes = self.changes;
         self.write("-S")?;
