@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use portway_netlink::ipset::{SetInfo, decode_members};
-use portway_netlink::ipvs::{RealServer, VirtualServer};
+use portway_netlink::ipvs::{RealServer, Timeouts, VirtualServer};
 use portway_netlink::message::attrs;
 use portway_netlink::xtables::TableInfo;
 use portway_netlink::{genl, nfacct};
@@ -18,6 +18,7 @@ fuzz_target!(|body: &[u8]| {
     for family in [2, 10] {
         let _ = RealServer::decode(attrs(body), family);
     }
+    let _ = Timeouts::decode(attrs(body));
     let _ = nfacct::decode(attrs(body));
     let _ = genl::decode_family(attrs(body));
     let _ = TableInfo::decode(body);

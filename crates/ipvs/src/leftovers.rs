@@ -7,9 +7,9 @@
 use portway_dataplane::{Clear, Error};
 use portway_model::Family;
 use portway_netlink::genl::Genl;
+use portway_netlink::ipset::Ipset;
 use portway_netlink::ipvs::{self, VirtualServer};
 use portway_netlink::route::{Change, Rtnetlink};
-use portway_netlink::{Protocol, Socket, ipset};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
@@ -48,11 +48,11 @@ fn holds_node_ports(set: &str) -> bool {
 
 /// What there is, in words; gone afterwards if so wished.
 pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
-    let mut netfilter = Socket::open(Protocol::Netfilter).map_err(refused)?;
+    let mut ipset = Ipset::open().map_err(refused)?;
     let mut route = Rtnetlink::open().map_err(refused)?;
     let device = route.link(DEVICE).map_err(refused)?;
     let sets: Vec<String> = {
-        let all = ipset::names(&mut netfilter).map_err(refused)?;
+        let all = ipset.as_mut().map_or(Ok(Vec::new()), Ipset::names).map_err(refused)?;
         all.into_iter().map(|set| set.name).filter(|name| is_kube_proxys(name)).collect()
     };
     let addresses = route.addresses().map_err(refused)?;
@@ -62,9 +62,11 @@ pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
     let own: HashSet<IpAddr> =
         addresses.iter().filter(|a| !on_device(a.link)).map(|a| a.net.addr()).collect();
     let mut ports = HashSet::new();
-    for set in sets.iter().filter(|set| holds_node_ports(set)) {
-        let members = ipset::members(&mut netfilter, set).map_err(refused)?;
-        ports.extend(members.into_iter().filter_map(|m| m.port));
+    if let Some(ipset) = &mut ipset {
+        for set in sets.iter().filter(|set| holds_node_ports(set)) {
+            let members = ipset.members(set).map_err(refused)?;
+            ports.extend(members.into_iter().filter_map(|m| m.port));
+        }
     }
     let is_ours =
         |s: &VirtualServer| vips.contains(&s.address) || own.contains(&s.address) && ports.contains(&s.port);
@@ -95,11 +97,13 @@ pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
     }
     if let Some(genl) = &mut open()? {
         for server in &servers {
-            ipvs::delete_service(genl, server).map_err(refused)?;
+            ipvs::delete_service(genl, &server.key()).map_err(refused)?;
         }
     }
-    for set in &sets {
-        ipset::destroy(&mut netfilter, set).map_err(refused)?;
+    if let Some(ipset) = &mut ipset {
+        for set in &sets {
+            ipset.destroy(set).map_err(refused)?;
+        }
     }
     Ok(found)
 }
@@ -120,7 +124,7 @@ fn servers(is_ours: impl Fn(&VirtualServer) -> bool) -> Result<(Vec<VirtualServe
     all.retain(is_ours);
     let mut busy = 0;
     for server in &all {
-        busy += ipvs::servers(&mut genl, server).map_err(refused)?.iter().map(|s| s.active).sum::<u32>();
+        busy += ipvs::servers(&mut genl, &server.key()).map_err(refused)?.iter().map(|s| s.active).sum::<u32>();
     }
     Ok((all, busy))
 }

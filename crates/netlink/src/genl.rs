@@ -4,7 +4,8 @@
 //! not have it. The kernel may load a module that declares itself under the name asked for.
 
 use crate::message::{Attrs, Buffer, Message, attrs};
-use crate::{Malformed, Protocol, Result, Socket};
+use crate::pipeline::Request;
+use crate::{Failed, Malformed, Protocol, Result, Socket};
 
 /// The one family whose number is fixed: it knows the others.
 const CONTROL: u16 = 0x10;
@@ -34,6 +35,33 @@ impl Genl {
     /// The family's number.
     pub fn id(&self) -> u16 {
         self.id
+    }
+
+    /// How many messages it has sent so far.
+    pub fn sent(&self) -> u64 {
+        self.socket.sent()
+    }
+
+    /// Sends many commands in few datagrams, in order, and goes on after those that fail.
+    pub(crate) fn command_all<C: Command>(&mut self, commands: &[C]) -> Result<Vec<Failed>> {
+        let (id, version) = (self.id, self.version);
+        self.socket.request_all(commands.iter().map(|command| Addressed { command, id, version }))
+    }
+
+    /// Sends one command and reads the one message that answers it.
+    pub(crate) fn ask<T>(
+        &mut self,
+        command: u8,
+        operation: &str,
+        fill: impl FnOnce(&mut Buffer),
+        decode: impl Fn(Attrs<'_>) -> Result<T, Malformed>,
+    ) -> Result<T> {
+        let version = self.version;
+        let fill = |b: &mut Buffer| {
+            b.raw(&[command, version, 0, 0]);
+            fill(b);
+        };
+        self.socket.ask(self.id, operation, fill, |m| decode(body(m)?))
     }
 
     /// Sends one command and reads its acknowledgement.
@@ -70,6 +98,42 @@ impl Genl {
         };
         self.socket.dump(self.id, operation, &mut all, ask, Vec::clear, each)?;
         Ok(all)
+    }
+}
+
+/// Something to be asked of a family.
+pub(crate) trait Command {
+    /// Its number.
+    fn code(&self) -> u8;
+    /// Writes its attributes.
+    fn fill(&self, b: &mut Buffer);
+    /// What is asked, in words.
+    fn describe(&self) -> String;
+}
+
+/// A command, and the family it goes to.
+struct Addressed<'a, C> {
+    command: &'a C,
+    id: u16,
+    version: u8,
+}
+
+impl<C: Command> Request for Addressed<'_, C> {
+    fn kind(&self) -> u16 {
+        self.id
+    }
+
+    fn flags(&self) -> u16 {
+        0
+    }
+
+    fn fill(&self, b: &mut Buffer) {
+        b.raw(&[self.command.code(), self.version, 0, 0]);
+        self.command.fill(b);
+    }
+
+    fn describe(&self) -> String {
+        self.command.describe()
     }
 }
 

@@ -15,9 +15,11 @@ pub mod message;
 pub mod namespace;
 pub mod nfacct;
 pub mod nft;
+mod pipeline;
 pub mod route;
 mod socket;
 pub mod xtables;
 
 pub use error::{Error, Malformed, Result};
+pub use pipeline::Failed;
 pub use socket::{Protocol, Socket};

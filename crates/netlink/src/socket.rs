@@ -26,6 +26,7 @@ pub struct Socket {
     fd: OwnedFd,
     port: u32,
     seq: u32,
+    sent: u64,
     send_limit: usize,
     receive: Vec<u8>,
 }
@@ -37,6 +38,7 @@ const SEND_LARGE: usize = 256 * 1024 * 1024;
 const NETLINK_ADD_MEMBERSHIP: i32 = 1;
 const NETLINK_CAP_ACK: i32 = 10;
 const NETLINK_EXT_ACK: i32 = 11;
+const NETLINK_GET_STRICT_CHK: i32 = 12;
 
 impl Socket {
     /// Opens a socket.
@@ -52,7 +54,7 @@ impl Socket {
         })?;
         // SAFETY: `raw` is a descriptor that the kernel just gave us and nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        let mut socket = Socket { fd, port: 0, seq: 0, send_limit: 0, receive: vec![0; RECEIVE] };
+        let mut socket = Socket { fd, port: 0, seq: 0, sent: 0, send_limit: 0, receive: vec![0; RECEIVE] };
         socket.bind()?;
         // Older kernels lack these two; errors are then less talkative, nothing else.
         socket.set_option(libc::SOL_NETLINK, NETLINK_EXT_ACK, 1).ok();
@@ -64,6 +66,11 @@ impl Socket {
     /// The port the kernel gave us: what we cause carries it.
     pub fn port(&self) -> u32 {
         self.port
+    }
+
+    /// How many messages, not datagrams, it has sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Makes room for batches of any size, if we may, else for as much as the system allows.
@@ -109,10 +116,26 @@ impl Socket {
         .map(|_| ())
     }
 
+    /// Whether the kernel takes the header of a list's request at its word: it then lists only what fits it, and
+    /// refuses what it does not know. False if the kernel cannot (before 4.20); it lists everything.
+    pub(crate) fn set_strict(&self, strict: bool) -> bool {
+        self.set_option(libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK, strict.into()).is_ok()
+    }
+
     /// The next sequence number.
     pub fn next_seq(&mut self) -> u32 {
         self.seq = self.seq.wrapping_add(1).max(1);
         self.seq
+    }
+
+    /// The first of `count` sequence numbers in a row.
+    pub(crate) fn reserve_seqs(&mut self, count: u32) -> u32 {
+        if self.seq.checked_add(count).is_none() {
+            self.seq = 0;
+        }
+        let first = self.seq + 1;
+        self.seq += count;
+        first
     }
 
     /// Sends `bytes`, one or more whole messages, as one datagram.
@@ -120,6 +143,7 @@ impl Socket {
         // SAFETY: the pointer and length are those of a live slice.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         if sent >= 0 {
+            self.sent += message::messages(bytes).count() as u64;
             return Ok(());
         }
         let source = io::Error::last_os_error();

@@ -1,21 +1,19 @@
 //! What the kernel would write is read, field by field; garbage is an error and never a panic. Bytes from a real one
 //! are compared in `tests/kernel`, where there is IPVS.
 
+use super::server::*;
 use super::*;
-use crate::message::attrs;
+use crate::Malformed;
+use crate::genl::Command;
+use crate::message::{Buffer, attrs};
 use proptest::prelude::*;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// As `ip_vs_genl_fill_service` does.
 fn encode_service(b: &mut Buffer, service: &VirtualServer) {
     b.nest(SERVICE, |b| {
-        service.encode_key(b);
-        b.attr_str(SERVICE_SCHEDULER, &service.scheduler);
-        b.attr(SERVICE_FLAGS, &[service.flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat());
-        b.attr_u32(SERVICE_TIMEOUT, service.timeout);
-        match service.family {
-            IPV4 => b.attr_be32(SERVICE_NETMASK, service.netmask),
-            _ => b.attr_u32(SERVICE_NETMASK, service.netmask),
-        }
+        service.key().encode(b);
+        service.behaviour().encode(service.family, b);
     });
 }
 
@@ -41,10 +39,6 @@ fn encode_server(b: &mut Buffer, server: &RealServer, tell_family: bool) {
             b.attr_u16(SERVER_FAMILY, family(server.address).into());
         }
     });
-}
-
-fn family(address: IpAddr) -> u8 {
-    if address.is_ipv4() { IPV4 } else { IPV6 }
 }
 
 prop_compose! {
@@ -79,7 +73,72 @@ prop_compose! {
     }
 }
 
+fn body(change: &Change<'_>) -> Vec<u8> {
+    let mut b = Buffer::default();
+    change.fill(&mut b);
+    b.bytes().to_vec()
+}
+
 proptest! {
+    #[test]
+    fn services_to_be_made_read_back(service in service()) {
+        let (key, behaviour) = (service.key(), service.behaviour());
+        for change in [
+            Change::AddService { service: key, behaviour },
+            Change::SetService { service: key, behaviour },
+        ] {
+            prop_assert_eq!(change.service(), key);
+            prop_assert_eq!(VirtualServer::decode(attrs(&body(&change))), Ok(service.clone()));
+        }
+    }
+
+    #[test]
+    fn servers_to_be_made_read_back(service in service(), server: SocketAddr, weight: u32) {
+        let service = service.key();
+        let changes = [
+            Change::AddServer { service, server, weight },
+            Change::SetServer { service, server, weight },
+            Change::DeleteServer { service, server },
+        ];
+        for change in changes {
+            let mut key = Buffer::default();
+            key.nest(SERVICE, |b| service.encode(b));
+            let bytes = body(&change);
+            let rest = bytes.strip_prefix(key.bytes()).expect("the virtual server comes first");
+            // The kernel adds what it counted, which nobody can ask for.
+            let asked = attrs(rest).find(SERVER).expect("a real server").value;
+            let mut told = Buffer::default();
+            told.nest(SERVER, |b| {
+                b.raw(asked);
+                if let Change::DeleteServer { .. } = change {
+                    b.attr_u32(SERVER_FORWARDING, 0);
+                    b.attr_u32(SERVER_WEIGHT, weight);
+                }
+                for count in [SERVER_ACTIVE, SERVER_INACTIVE, SERVER_PERSISTENT] {
+                    b.attr_u32(count, 7);
+                }
+            });
+            let expected = RealServer {
+                address: server.ip(),
+                port: server.port(),
+                weight,
+                forwarding: Forwarding::Masquerade,
+                active: 7,
+                inactive: 7,
+                persistent: 7,
+            };
+            prop_assert_eq!(RealServer::decode(attrs(told.bytes()), 99), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn timeouts_read_back(tcp: u32, tcp_fin: u32, udp: u32) {
+        let timeouts = Timeouts { tcp, tcp_fin, udp };
+        let mut b = Buffer::default();
+        timeouts.encode(&mut b);
+        prop_assert_eq!(Timeouts::decode(attrs(b.bytes())), Ok(timeouts));
+    }
+
     #[test]
     fn services_read_back(service in service()) {
         let mut b = Buffer::default();
@@ -100,6 +159,7 @@ proptest! {
     fn noise_is_no_panic(garbage in prop::collection::vec(any::<u8>(), 0..200), family: u8) {
         let _ = VirtualServer::decode(attrs(&garbage));
         let _ = RealServer::decode(attrs(&garbage), family);
+        let _ = Timeouts::decode(attrs(&garbage));
     }
 
     #[test]
@@ -128,7 +188,7 @@ fn the_key_is_laid_out_as_the_kernel_wants_it() {
         netmask: 0,
     };
     let mut b = Buffer::default();
-    service.encode_key(&mut b);
+    service.key().encode(&mut b);
     let word = |len: u16, kind: u16| [len.to_ne_bytes(), kind.to_ne_bytes()].concat();
     let expected = [
         word(6, 1),
@@ -144,7 +204,7 @@ fn the_key_is_laid_out_as_the_kernel_wants_it() {
     ];
     assert_eq!(b.bytes(), expected.concat());
     let mut b = Buffer::default();
-    VirtualServer { fwmark: 7, ..service }.encode_key(&mut b);
+    VirtualServer { fwmark: 7, ..service }.key().encode(&mut b);
     let marked =
         [word(6, 1), 2u16.to_ne_bytes().to_vec(), vec![0, 0], word(8, 5), 7u32.to_ne_bytes().to_vec()];
     assert_eq!(b.bytes(), marked.concat(), "a mark stands alone");
@@ -159,4 +219,21 @@ fn an_unknown_family_is_an_error() {
     });
     let unknown = Malformed::Unknown { what: "address family", value: 258 };
     assert_eq!(VirtualServer::decode(attrs(b.bytes())), Err(unknown));
+}
+
+#[test]
+fn changes_are_told_in_words() {
+    let service = Key::new(6, "10.96.0.1:443".parse().unwrap());
+    let server = "10.244.1.2:6443".parse().unwrap();
+    let told = |change: Change<'_>| change.describe();
+    assert_eq!(told(Change::DeleteService { service }), "delete virtual server tcp 10.96.0.1:443");
+    assert_eq!(
+        told(Change::SetServer { service, server, weight: 0 }),
+        "give 10.244.1.2:6443 behind virtual server tcp 10.96.0.1:443 weight 0"
+    );
+    let six = Key::new(17, "[fd96::a]:53".parse().unwrap());
+    assert_eq!(
+        told(Change::AddServer { service: six, server: "[fd10::1]:53".parse().unwrap(), weight: 1 }),
+        "put [fd10::1]:53 behind virtual server udp [fd96::a]:53"
+    );
 }

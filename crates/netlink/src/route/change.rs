@@ -19,6 +19,8 @@ pub enum Change<'a> {
     SetMaster { link: u32, master: Option<u32> },
     /// Renames a link.
     SetName { link: u32, name: String },
+    /// Gives a link an alias, a text for people to read; an empty one takes it away.
+    SetAlias { link: u32, alias: String },
     /// Moves a link to another network namespace.
     SetNamespace { link: u32, namespace: BorrowedFd<'a> },
     /// Adds an address; fails if it is there.
@@ -45,6 +47,7 @@ impl Change<'_> {
             Change::SetUp { .. }
             | Change::SetMaster { .. }
             | Change::SetName { .. }
+            | Change::SetAlias { .. }
             | Change::SetNamespace { .. } => libc::RTM_SETLINK,
             Change::AddAddress(_) => libc::RTM_NEWADDR,
             Change::DeleteAddress(_) => libc::RTM_DELADDR,
@@ -72,6 +75,7 @@ impl Change<'_> {
             Change::SetUp { link, up } => link::fill_up(b, *link, *up),
             Change::SetMaster { link, master } => link::fill_master(b, *link, *master),
             Change::SetName { link, name } => link::fill_name(b, *link, name),
+            Change::SetAlias { link, alias } => link::fill_alias(b, *link, alias),
             Change::SetNamespace { link, namespace } => link::fill_move(b, *link, *namespace),
             Change::AddAddress(address) | Change::DeleteAddress(address) => address.fill(b),
             Change::AddRoute(route) | Change::ReplaceRoute(route) | Change::DeleteRoute(route) => {
@@ -92,6 +96,7 @@ impl Change<'_> {
             Change::SetMaster { link, master: Some(m) } => format!("put {} under {}", name(link), name(m)),
             Change::SetMaster { link, master: None } => format!("take {} out of its bridge", name(link)),
             Change::SetName { link, name: new } => format!("rename {} to {new}", name(link)),
+            Change::SetAlias { link, alias } => format!("give {} the alias {alias:?}", name(link)),
             Change::SetNamespace { link, .. } => format!("move {} to another namespace", name(link)),
             Change::AddAddress(a) => format!("add address {} to {}", a.net, name(&a.link)),
             Change::DeleteAddress(a) => format!("delete address {} from {}", a.net, name(&a.link)),

@@ -2,7 +2,7 @@
 
 use super::fixed;
 use crate::Malformed;
-use crate::message::{Buffer, attrs};
+use crate::message::{Attr, Buffer, attrs};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const IFLA_ADDRESS: u16 = 1;
@@ -11,6 +11,7 @@ const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_CARRIER: u16 = 33;
 const IFLA_INFO_KIND: u16 = 1;
@@ -42,6 +43,8 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// The name of its driver, where it has one: `veth`, `bridge`, `dummy`.
     pub kind: Option<String>,
+    /// A text for people to read, if somebody gave it one.
+    pub alias: Option<String>,
 }
 
 impl Link {
@@ -52,6 +55,7 @@ impl Link {
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let all = attrs(&body[16..]);
         let number = |kind, what| all.clone().find(kind).map(|a| a.u32(what)).transpose();
+        let text = |a: Attr<'_>, what| a.str(what).map(str::to_owned);
         let kind = all.clone().find(IFLA_LINKINFO).and_then(|a| a.nested().find(IFLA_INFO_KIND));
         Ok(Link {
             index: word(4),
@@ -62,7 +66,8 @@ impl Link {
             master: number(IFLA_MASTER, "link master")?,
             mtu: number(IFLA_MTU, "link MTU")?,
             mac: all.clone().find(IFLA_ADDRESS).and_then(|a| a.value.try_into().ok()),
-            kind: kind.map(|a| a.str("link kind").map(str::to_owned)).transpose()?,
+            kind: kind.map(|a| text(a, "link kind")).transpose()?,
+            alias: all.find(IFLA_IFALIAS).map(|a| text(a, "link alias")).transpose()?,
         })
     }
 }
@@ -161,6 +166,13 @@ pub(super) fn fill_master(b: &mut Buffer, link: u32, master: Option<u32>) {
 pub(super) fn fill_name(b: &mut Buffer, link: u32, name: &str) {
     header(b, link, None);
     b.attr_str(IFLA_IFNAME, name);
+}
+
+/// The body of a request that gives the link an alias. The kernel takes the value as it is: a closing NUL would
+/// count as text, and keep an empty alias from taking away the one there is.
+pub(super) fn fill_alias(b: &mut Buffer, link: u32, alias: &str) {
+    header(b, link, None);
+    b.attr(IFLA_IFALIAS, alias.as_bytes());
 }
 
 /// The body of a request that moves the link to another namespace.

@@ -3,25 +3,28 @@
 //! In go [`Change`]s, values that say what is to be different; out come [`Link`]s, [`Address`]es and [`Route`]s as
 //! the kernel lists them. One change is one request ([`Rtnetlink::apply`]); many of them share few datagrams
 //! ([`Rtnetlink::apply_all`]). The kernel knows no transactions here: in a batch each change succeeds or fails on
-//! its own, and the failures are returned with their place in the batch.
+//! its own, and the failures are returned with their place in the batch. A [`Monitor`] hears what others do.
 
 mod address;
 mod change;
 mod link;
+mod monitor;
 mod neighbour;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use crate::Failed;
 pub use address::Address;
 pub use change::Change;
 pub use link::{Link, LinkKind, NewLink, Peer};
+pub use monitor::{Event, Monitor};
 pub use neighbour::Neighbour;
 pub use table::{MAIN_TABLE, Route, RouteKind};
 
-use crate::message::{self, Buffer, Message};
-use crate::socket::Ack;
-use crate::{Error, Malformed, Protocol, Result, Socket};
+use crate::message::{Buffer, Message};
+use crate::pipeline::Request;
+use crate::{Malformed, Protocol, Result, Socket};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -59,19 +62,6 @@ impl Scope {
     }
 }
 
-/// One change of a batch that the kernel refused.
-#[derive(Debug)]
-pub struct Failed {
-    /// Its place in the batch.
-    pub index: usize,
-    /// Why; names the change.
-    pub error: Error,
-}
-
-/// Changes in one datagram. Each refusal is an answer of its own, queued until we read: this many of them still
-/// fit a receive buffer of the default size, so that a batch that fails as a whole loses no answer.
-const BATCH: usize = 128;
-
 /// A conversation with the kernel about the network of one namespace: that of the thread that opened it.
 #[derive(Debug)]
 pub struct Rtnetlink {
@@ -86,6 +76,16 @@ impl Rtnetlink {
         Ok(Rtnetlink { socket: Socket::open(Protocol::Route)?, names: BTreeMap::new() })
     }
 
+    /// The port of its socket: a [`Monitor`] can be told to ignore what comes from there.
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
+    /// How many messages it has sent so far.
+    pub fn sent(&self) -> u64 {
+        self.socket.sent()
+    }
+
     /// Makes one change.
     pub fn apply(&mut self, change: &Change<'_>) -> Result<()> {
         let operation = change.describe(&self.names);
@@ -94,98 +94,69 @@ impl Rtnetlink {
 
     /// Makes many changes in few datagrams, in order, and goes on after those that fail.
     pub fn apply_all(&mut self, changes: &[Change<'_>]) -> Result<Vec<Failed>> {
-        let mut failed = Vec::new();
-        for (chunk_index, chunk) in changes.chunks(BATCH).enumerate() {
-            self.apply_chunk(chunk, chunk_index * BATCH, &mut failed)?;
-        }
-        Ok(failed)
-    }
-
-    fn apply_chunk(&mut self, chunk: &[Change<'_>], offset: usize, failed: &mut Vec<Failed>) -> Result<()> {
-        let mut buffer = Buffer::with_capacity(chunk.len() * 64);
-        let mut seqs = Vec::with_capacity(chunk.len());
-        for (i, change) in chunk.iter().enumerate() {
-            let seq = self.socket.next_seq();
-            // Failures are always answered; asking for the last acknowledgement tells that all were handled.
-            let ack = if i + 1 == chunk.len() { message::ACK } else { 0 };
-            buffer.message(change.kind(), change.flags() | message::REQUEST | ack, seq, |b| change.fill(b));
-            seqs.push(seq);
-        }
-        self.socket.send(buffer.bytes())?;
-        let mut finished = false;
         let names = &self.names;
-        self.socket.receive_ready(|m| {
-            let Some(i) = seqs.iter().position(|&seq| seq == m.seq) else { return };
-            if m.kind != message::TYPE_ERROR {
-                return;
-            }
-            finished |= i + 1 == chunk.len();
-            if let Err(error) = Ack::parse(&m).into_result(&chunk[i].describe(names)) {
-                failed.push(Failed { index: offset + i, error });
-            }
-        })?;
-        match chunk.last() {
-            Some(last) if !finished => Err(Error::NoAnswer(last.describe(names))),
-            _ => Ok(()),
-        }
+        self.socket.request_all(changes.iter().map(|change| Named { change, names }))
     }
 
     /// The link of this name, if there is one.
     pub fn link(&mut self, name: &str) -> Result<Option<Link>> {
         let operation = format!("look up link {name}");
-        let seq = self.socket.next_seq();
-        let mut request = Buffer::default();
-        request.message(libc::RTM_GETLINK, message::REQUEST, seq, |b| link::fill_lookup(b, name));
-        self.socket.send(request.bytes())?;
-        let mut answer = None;
-        self.socket.receive_ready(|m| {
-            if m.seq == seq {
-                answer = Some(match m.kind {
-                    message::TYPE_ERROR => Err(Ack::parse(&m)),
-                    _ => Ok(Link::decode(m.body)),
-                });
-            }
-        })?;
-        match answer {
-            None => Err(Error::NoAnswer(operation)),
-            Some(Err(ack)) if ack.errno == libc::ENODEV => Ok(None),
-            Some(Err(ack)) => ack.into_result(&operation).map(|()| None),
-            Some(Ok(Err(source))) => Err(Error::Malformed { operation, source }),
-            Some(Ok(Ok(link))) => {
+        let fill = |b: &mut Buffer| link::fill_lookup(b, name);
+        match self.socket.ask(libc::RTM_GETLINK, &operation, fill, |m| Link::decode(m.body)) {
+            Ok(link) => {
                 self.names.insert(link.index, link.name.clone());
                 Ok(Some(link))
             }
+            Err(e) if e.errno() == Some(libc::ENODEV) => Ok(None),
+            Err(e) => Err(e),
         }
     }
 
     /// All links.
     pub fn links(&mut self) -> Result<Vec<Link>> {
-        let links = self.list(libc::RTM_GETLINK, "list links", 16, Link::decode)?;
+        let links = self.list(libc::RTM_GETLINK, "list links", &[0; 16], Link::decode)?;
         self.names = links.iter().map(|l| (l.index, l.name.clone())).collect();
         Ok(links)
     }
 
     /// All addresses, of both families.
     pub fn addresses(&mut self) -> Result<Vec<Address>> {
-        self.list(libc::RTM_GETADDR, "list addresses", 8, Address::decode)
+        self.list(libc::RTM_GETADDR, "list addresses", &[0; 8], Address::decode)
+    }
+
+    /// The addresses of one link, of the family with this number, or of both families if it is 0; none if there is no
+    /// such link. The kernel picks them (since 4.20), so that what other links hold costs nothing.
+    pub fn addresses_of(&mut self, link: u32, family: u8) -> Result<Vec<Address>> {
+        let [l0, l1, l2, l3] = link.to_ne_bytes();
+        let header = [family, 0, 0, 0, l0, l1, l2, l3];
+        // Not for good: it would change what lists of routes hold.
+        self.socket.set_strict(true);
+        let listed = self.list(libc::RTM_GETADDR, "list addresses of a link", &header, Address::decode);
+        self.socket.set_strict(false);
+        let mut all = match listed {
+            Err(e) if e.errno() == Some(libc::ENODEV) => Vec::new(),
+            listed => listed?,
+        };
+        all.retain(|address| address.link == link && matches_family(family, address));
+        Ok(all)
     }
 
     /// All routes, of both families and all tables.
     pub fn routes(&mut self) -> Result<Vec<Route>> {
-        self.list(libc::RTM_GETROUTE, "list routes", 12, Route::decode)
+        self.list(libc::RTM_GETROUTE, "list routes", &[0; 12], Route::decode)
     }
 
     /// All neighbours whose address is an IP address.
     pub fn neighbours(&mut self) -> Result<Vec<Neighbour>> {
-        self.list(libc::RTM_GETNEIGH, "list neighbours", 12, Neighbour::decode)
+        self.list(libc::RTM_GETNEIGH, "list neighbours", &[0; 12], Neighbour::decode)
     }
 
-    /// Lists what is behind `kind`; an all-zero body of `header` bytes asks for every family.
+    /// Lists what is behind `kind`; a `header` of zeroes asks for every family.
     fn list<T>(
         &mut self,
         kind: u16,
         operation: &str,
-        header: usize,
+        header: &[u8],
         decode: impl Fn(&[u8]) -> std::result::Result<T, Malformed>,
     ) -> Result<Vec<T>> {
         let mut all = Vec::new();
@@ -196,9 +167,37 @@ impl Rtnetlink {
             }
             Ok(())
         };
-        self.socket.dump(kind, operation, &mut all, |b| b.raw(&vec![0; header]), Vec::clear, each)?;
+        self.socket.dump(kind, operation, &mut all, |b| b.raw(header), Vec::clear, each)?;
         Ok(all)
     }
+}
+
+/// A change, and what the links it is about are called.
+struct Named<'a> {
+    change: &'a Change<'a>,
+    names: &'a BTreeMap<u32, String>,
+}
+
+impl Request for Named<'_> {
+    fn kind(&self) -> u16 {
+        self.change.kind()
+    }
+
+    fn flags(&self) -> u16 {
+        self.change.flags()
+    }
+
+    fn fill(&self, b: &mut Buffer) {
+        self.change.fill(b);
+    }
+
+    fn describe(&self) -> String {
+        self.change.describe(self.names)
+    }
+}
+
+fn matches_family(number: u8, address: &Address) -> bool {
+    number == 0 || number == family(address.net.addr())
 }
 
 fn family(ip: IpAddr) -> u8 {

@@ -73,6 +73,28 @@ proptest! {
         let _ = Address::decode(&bytes);
         let _ = Route::decode(&bytes);
         let _ = Neighbour::decode(&bytes);
+        for kind in [libc::RTM_NEWLINK, libc::RTM_DELLINK, libc::RTM_NEWADDR, libc::RTM_DELADDR, 99] {
+            let _ = Event::decode(&Message { kind, flags: 0, seq: 0, port: 0, body: &bytes });
+        }
+    }
+
+    #[test]
+    fn aliases_survive_the_trip(alias in "[^\0]{0,50}") {
+        let mut bytes = body(&Change::SetAlias { link: 7, alias: alias.clone() });
+        let mut name = Buffer::default();
+        name.attr_str(3, "kube-ipvs0");
+        bytes.extend_from_slice(name.bytes());
+        let link = Link::decode(&bytes).unwrap();
+        prop_assert_eq!((link.index, link.alias), (7, Some(alias)));
+    }
+
+    #[test]
+    fn events_about_addresses_survive_the_trip(address in any_address()) {
+        let bytes = body(&Change::AddAddress(address));
+        for (kind, added) in [(libc::RTM_NEWADDR, true), (libc::RTM_DELADDR, false)] {
+            let event = Event::decode(&Message { kind, flags: 0, seq: 0, port: 0, body: &bytes });
+            prop_assert_eq!(event, Ok(Some(Event::Address { added, address })));
+        }
     }
 
     #[test]
@@ -91,6 +113,18 @@ fn a_new_link_reads_back_as_a_link() {
 }
 
 #[test]
+fn a_bridges_word_about_its_port_is_not_about_the_link() {
+    let new = NewLink { name: "eth0".into(), kind: LinkKind::Dummy, up: true, master: None };
+    let mut bytes = body(&Change::AddLink(new));
+    let decode =
+        |body: &[u8]| Event::decode(&Message { kind: libc::RTM_DELLINK, flags: 0, seq: 0, port: 0, body });
+    let gone = Event::Link { added: false, index: 0, name: "eth0".into() };
+    assert_eq!(decode(&bytes), Ok(Some(gone)));
+    bytes[0] = libc::AF_BRIDGE as u8;
+    assert_eq!(decode(&bytes), Ok(None));
+}
+
+#[test]
 fn changes_are_told_in_words() {
     let names = BTreeMap::from([(2, "eth0".to_owned()), (3, "br0".to_owned())]);
     let net = |text: &str| text.parse::<IpNet>().unwrap();
@@ -106,4 +140,5 @@ fn changes_are_told_in_words() {
     assert_eq!(told(Change::AddRoute(Route::blackhole(net("::/0")))), "add route blackhole ::/0");
     assert_eq!(told(Change::SetMaster { link: 2, master: Some(3) }), "put eth0 under br0");
     assert_eq!(told(Change::DeleteLink { link: 9 }), "delete link 9");
+    assert_eq!(told(Change::SetAlias { link: 2, alias: "x y".into() }), "give eth0 the alias \"x y\"");
 }

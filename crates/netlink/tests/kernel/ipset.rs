@@ -1,30 +1,39 @@
 //! What `ipset` made is listed, emptied and removed.
 
 use crate::namespace::{alone, run};
-use portway_netlink::ipset::{Member, SetInfo, destroy, flush, members, names};
-use portway_netlink::{Protocol, Socket};
+use portway_netlink::ipset::{Ipset, Member, SetInfo};
 use std::collections::BTreeSet;
 
-fn socket() -> Socket {
-    Socket::open(Protocol::Netfilter).unwrap()
+fn open() -> Ipset {
+    Ipset::open().unwrap().expect("a kernel with sets")
 }
 
 fn info(name: &str, kind: &str, family: u8, references: u32, elements: u32) -> SetInfo {
-    SetInfo { name: name.into(), kind: kind.into(), family, references, elements }
+    let port = kind == "bitmap:port";
+    SetInfo {
+        name: name.into(),
+        kind: kind.into(),
+        family,
+        references,
+        elements,
+        max_elements: (!port).then_some(65536),
+        ports: port.then_some((0, 65535)),
+        ..SetInfo::default()
+    }
 }
 
 #[test]
 fn sets_are_listed_without_their_members() {
     alone(|| {
-        let mut socket = socket();
-        assert_eq!(names(&mut socket).unwrap(), []);
+        let mut ipset = open();
+        assert_eq!(ipset.names().unwrap(), []);
         run("ipset", "create KUBE-CLUSTER-IP hash:ip,port");
         run("ipset", "create KUBE-6-CLUSTER-IP hash:ip,port family inet6");
         run("ipset", "create KUBE-NODE-PORT-TCP bitmap:port range 0-65535");
         run("ipset", "add KUBE-CLUSTER-IP 10.96.0.1,tcp:443");
         run("ipset", "add KUBE-CLUSTER-IP 10.96.0.10,udp:53");
         run("iptables-legacy", "-w -A INPUT -m set --match-set KUBE-CLUSTER-IP dst,dst");
-        let mut sets = names(&mut socket).unwrap();
+        let mut sets = ipset.names().unwrap();
         sets.sort_by(|a, b| a.name.cmp(&b.name));
         assert_eq!(
             sets,
@@ -40,27 +49,38 @@ fn sets_are_listed_without_their_members() {
 #[test]
 fn members_of_each_type_are_read() {
     alone(|| {
-        let mut socket = socket();
+        let mut ipset = open();
         let member = |ip: &str, port, protocol| Member {
             ip: (!ip.is_empty()).then(|| ip.parse().unwrap()),
             port,
             protocol,
+            ..Member::default()
         };
+        let second = |member, ip: &str, cidr2| Member { ip2: ip.parse().ok(), cidr2, ..member };
+        let tcp = member("10.0.0.1", Some(80), Some(6));
         let cases = [
             ("hash:ip", "10.0.0.1", member("10.0.0.1", None, None)),
             ("hash:ip family inet6", "fd00::1", member("fd00::1", None, None)),
             ("hash:ip,port", "10.0.0.1,udp:53", member("10.0.0.1", Some(53), Some(17))),
             ("hash:ip,port family inet6 timeout 60", "fd00::1,sctp:7", member("fd00::1", Some(7), Some(132))),
-            ("hash:ip,port,ip comment", "10.0.0.1,tcp:80,10.0.0.2", member("10.0.0.1", Some(80), Some(6))),
+            ("hash:ip,port,ip comment", "10.0.0.1,tcp:80,10.0.0.2", second(tcp, "10.0.0.2", None)),
+            ("hash:ip,port,net", "10.0.0.1,tcp:80,10.9.8.7/16", second(tcp, "10.9.0.0", Some(16))),
+            ("hash:ip,port,net", "10.0.0.1,tcp:80,10.9.8.7", second(tcp, "10.9.8.7", Some(32))),
+            ("hash:ip,port skbinfo", "10.0.0.1,tcp:80", tcp),
+            (
+                "hash:ip,port skbinfo",
+                "10.0.0.1,tcp:80 skbmark 0x4000/0xc000 skbprio 1:10",
+                Member { mark: Some((0x4000, 0xc000)), ..tcp },
+            ),
             ("bitmap:port range 0-65535", "30080", member("", Some(30080), None)),
         ];
         for (n, (kind, text, member)) in cases.into_iter().enumerate() {
             run("ipset", &format!("create set{n} {kind}"));
-            assert_eq!(members(&mut socket, &format!("set{n}")).unwrap(), []);
+            assert_eq!(ipset.members(&format!("set{n}")).unwrap(), []);
             run("ipset", &format!("add set{n} {text}"));
-            assert_eq!(members(&mut socket, &format!("set{n}")).unwrap(), [member], "{kind}");
+            assert_eq!(ipset.members(&format!("set{n}")).unwrap(), [member], "{kind}");
         }
-        assert!(members(&mut socket, "nosuchset").unwrap_err().is_not_found());
+        assert!(ipset.members("nosuchset").unwrap_err().is_not_found());
     });
 }
 
@@ -71,31 +91,31 @@ fn a_set_of_many_messages_is_read_whole() {
         for ports in ["1-20000", "30000-40000"] {
             run("ipset", &format!("add many 10.0.0.1,tcp:{ports}"));
         }
-        let mut socket = socket();
-        let all = members(&mut socket, "many").unwrap();
+        let mut ipset = open();
+        let all = ipset.members("many").unwrap();
         assert_eq!(all.len(), 30001, "none twice");
         let ports: BTreeSet<u16> = all.iter().filter_map(|m| m.port).collect();
         assert_eq!(ports, (1..=20000).chain(30000..=40000).collect());
-        assert_eq!(names(&mut socket).unwrap(), [info("many", "hash:ip,port", 2, 0, 30001)]);
+        assert_eq!(ipset.names().unwrap(), [info("many", "hash:ip,port", 2, 0, 30001)]);
     });
 }
 
 #[test]
 fn sets_are_emptied_and_destroyed_by_name_and_no_others() {
     alone(|| {
-        let mut socket = socket();
+        let mut ipset = open();
         for set in ["mine", "theirs"] {
             run("ipset", &format!("create {set} hash:ip"));
             run("ipset", &format!("add {set} 10.0.0.1"));
         }
-        assert!(flush(&mut socket, "mine").unwrap());
-        assert_eq!(members(&mut socket, "mine").unwrap(), []);
-        assert_eq!(members(&mut socket, "theirs").unwrap().len(), 1);
-        assert!(destroy(&mut socket, "mine").unwrap());
-        assert!(!destroy(&mut socket, "mine").unwrap(), "it is gone");
-        assert!(!flush(&mut socket, "mine").unwrap());
-        assert!(!destroy(&mut socket, "").unwrap(), "no name is not every name");
-        assert_eq!(names(&mut socket).unwrap(), [info("theirs", "hash:ip", 2, 0, 1)]);
+        assert!(ipset.flush("mine").unwrap());
+        assert_eq!(ipset.members("mine").unwrap(), []);
+        assert_eq!(ipset.members("theirs").unwrap().len(), 1);
+        assert!(ipset.destroy("mine").unwrap());
+        assert!(!ipset.destroy("mine").unwrap(), "it is gone");
+        assert!(!ipset.flush("mine").unwrap());
+        assert!(!ipset.destroy("").unwrap(), "no name is not every name");
+        assert_eq!(ipset.names().unwrap(), [info("theirs", "hash:ip", 2, 0, 1)]);
     });
 }
 
@@ -104,13 +124,13 @@ fn a_set_in_use_is_not_destroyed_and_the_error_says_so() {
     alone(|| {
         run("ipset", "create used hash:ip");
         run("iptables-legacy", "-w -A INPUT -m set --match-set used src");
-        let mut socket = socket();
-        let error = destroy(&mut socket, "used").unwrap_err().to_string();
+        let mut ipset = open();
+        let error = ipset.destroy("used").unwrap_err().to_string();
         assert!(
             error.contains("destroy set used") && error.contains("a rule or another set uses it"),
             "{error}"
         );
         run("iptables-legacy", "-w -F INPUT");
-        assert!(destroy(&mut socket, "used").unwrap());
+        assert!(ipset.destroy("used").unwrap());
     });
 }

@@ -1,7 +1,13 @@
-//! What `ipvsadm` made is listed and removed.
+//! What `ipvsadm` made is listed and removed, and what we make is what `ipvsadm` lists.
 
 use crate::namespace::{alone, run};
-use portway_netlink::ipvs::{self, Forwarding, PERSISTENT, RealServer, VirtualServer};
+use portway_netlink::Error;
+use portway_netlink::genl::Genl;
+use portway_netlink::ipvs::{
+    self, Behaviour, Change, Forwarding, Key, PERSISTENT, RealServer, Timeouts, VirtualServer,
+};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
 
 /// `IP_VS_SVC_F_HASHED`: the kernel's own mark on every virtual server that is in its table.
 const HASHED: u32 = 2;
@@ -68,19 +74,244 @@ fn virtual_servers_are_listed_with_what_is_behind_them_and_deleted() {
         listed.sort_by_key(|s| (s.fwmark, s.family, s.address));
         assert_eq!(listed, [plain.clone(), sticky.clone(), six.clone(), marked.clone()]);
 
-        let mut behind = ipvs::servers(&mut genl, &plain).unwrap();
+        let mut behind = ipvs::servers(&mut genl, &plain.key()).unwrap();
         behind.sort_by_key(|s| s.address);
         let nat = server("10.244.1.2", 6443, 3, Forwarding::Masquerade);
         assert_eq!(behind, [nat, server("10.244.1.3", 443, 0, Forwarding::Route)]);
-        let behind_six = ipvs::servers(&mut genl, &six).unwrap();
+        let behind_six = ipvs::servers(&mut genl, &six.key()).unwrap();
         assert_eq!(behind_six, [server("fd10::7", 8080, 1, Forwarding::Masquerade)]);
-        assert_eq!(ipvs::servers(&mut genl, &marked).unwrap(), []);
+        assert_eq!(ipvs::servers(&mut genl, &marked.key()).unwrap(), []);
 
         for service in [&plain, &six, &marked] {
-            assert!(ipvs::delete_service(&mut genl, service).unwrap(), "{service}");
-            assert!(!ipvs::delete_service(&mut genl, service).unwrap(), "{service} is gone");
+            assert!(ipvs::delete_service(&mut genl, &service.key()).unwrap(), "{service}");
+            assert!(!ipvs::delete_service(&mut genl, &service.key()).unwrap(), "{service} is gone");
         }
-        assert_eq!(ipvs::servers(&mut genl, &plain).unwrap(), [], "nothing is behind what is not there");
+        assert_eq!(
+            ipvs::servers(&mut genl, &plain.key()).unwrap(),
+            [],
+            "nothing is behind what is not there"
+        );
         assert_eq!(ipvs::services(&mut genl).unwrap(), [sticky]);
+    });
+}
+
+/// The conversation, in a namespace where every address is one to route to.
+fn ready() -> Genl {
+    run("ip", "link set lo up");
+    ipvs::open().unwrap().expect("a kernel with ip_vs")
+}
+
+fn socket(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// Changes that must all succeed.
+fn apply(genl: &mut Genl, changes: &[Change<'_>]) {
+    let failed = ipvs::apply_all(genl, changes).unwrap();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+const PLAIN: Behaviour<'_> = Behaviour { scheduler: "rr", flags: 0, timeout: 0, netmask: u32::MAX };
+
+#[test]
+#[ignore = "needs a kernel with ip_vs, and ipvsadm"]
+fn what_we_make_is_what_ipvsadm_lists() {
+    alone(|| {
+        let mut genl = ready();
+        let services = [
+            service(6, "10.96.0.1", 443, "rr"),
+            VirtualServer {
+                flags: HASHED | PERSISTENT,
+                timeout: 10800,
+                netmask: 0xffff_ff00,
+                ..service(17, "10.96.0.10", 53, "wrr")
+            },
+            service(132, "10.96.0.11", 7, "sh"),
+            service(6, "fd96::1", 80, "lc"),
+            VirtualServer {
+                flags: HASHED | PERSISTENT,
+                timeout: 300,
+                netmask: 64,
+                ..service(17, "fd96::2", 53, "rr")
+            },
+        ];
+        for service in &services {
+            assert_eq!(ipvs::service(&mut genl, &service.key()).unwrap(), None);
+        }
+        let add: Vec<_> = services
+            .iter()
+            .map(|s| Change::AddService { service: s.key(), behaviour: s.behaviour() })
+            .collect();
+        apply(&mut genl, &add);
+        for service in &services {
+            assert_eq!(ipvs::service(&mut genl, &service.key()).unwrap().as_ref(), Some(service));
+        }
+        assert_eq!(ipvs::services(&mut genl).unwrap().len(), services.len());
+        let (four, six) = (services[0].key(), services[3].key());
+        apply(
+            &mut genl,
+            &[
+                Change::AddServer { service: four, server: socket("10.244.1.2:6443"), weight: 3 },
+                Change::AddServer { service: four, server: socket("10.244.1.3:443"), weight: 1 },
+                Change::AddServer { service: four, server: socket("10.244.1.4:443"), weight: 1 },
+                Change::SetServer { service: four, server: socket("10.244.1.3:443"), weight: 0 },
+                Change::DeleteServer { service: four, server: socket("10.244.1.4:443") },
+                Change::AddServer { service: six, server: socket("[fd10::7]:8080"), weight: 65535 },
+            ],
+        );
+        let mut behind = ipvs::servers(&mut genl, &four).unwrap();
+        behind.sort_by_key(|s| s.address);
+        let nat = |address, port, weight| server(address, port, weight, Forwarding::Masquerade);
+        assert_eq!(behind, [nat("10.244.1.2", 6443, 3), nat("10.244.1.3", 443, 0)]);
+        assert_eq!(ipvs::servers(&mut genl, &six).unwrap(), [nat("fd10::7", 8080, 65535)]);
+
+        let saved = run("ipvsadm", "-S -n");
+        for line in [
+            "-A -t 10.96.0.1:443 -s rr",
+            "-A -u 10.96.0.10:53 -s wrr -p 10800 -M 255.255.255.0",
+            "-A --sctp-service 10.96.0.11:7 -s sh",
+            "-A -t [fd96::1]:80 -s lc",
+            "-A -u [fd96::2]:53 -s rr -p 300 -M 64",
+            "-a -t 10.96.0.1:443 -r 10.244.1.2:6443 -m -w 3",
+            "-a -t 10.96.0.1:443 -r 10.244.1.3:443 -m -w 0",
+            "-a -t [fd96::1]:80 -r [fd10::7]:8080 -m -w 65535",
+        ] {
+            assert!(saved.lines().any(|l| l.trim() == line), "{line} is not in\n{saved}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs a kernel with ip_vs"]
+fn a_virtual_server_changes_its_ways_and_keeps_its_servers() {
+    alone(|| {
+        let mut genl = ready();
+        let mut wanted = service(6, "10.96.0.1", 443, "rr");
+        let key = wanted.key();
+        let real = socket("10.244.1.2:6443");
+        apply(
+            &mut genl,
+            &[
+                Change::AddService { service: key, behaviour: wanted.behaviour() },
+                Change::AddServer { service: key, server: real, weight: 1 },
+            ],
+        );
+        wanted.scheduler = "wlc".into();
+        wanted.flags = HASHED | PERSISTENT;
+        wanted.timeout = 100;
+        wanted.netmask = 0xffff_0000;
+        apply(&mut genl, &[Change::SetService { service: key, behaviour: wanted.behaviour() }]);
+        assert_eq!(ipvs::service(&mut genl, &key).unwrap(), Some(wanted.clone()));
+        wanted.flags = HASHED;
+        apply(&mut genl, &[Change::SetService { service: key, behaviour: wanted.behaviour() }]);
+        assert_eq!(ipvs::services(&mut genl).unwrap(), [wanted]);
+        assert_eq!(ipvs::servers(&mut genl, &key).unwrap().len(), 1);
+    });
+}
+
+#[test]
+#[ignore = "needs a kernel with ip_vs"]
+fn failures_tell_what_is_there_and_what_is_missing() {
+    alone(|| {
+        let mut genl = ready();
+        let there = Key::new(6, socket("10.96.0.1:443"));
+        let missing = Key::new(6, socket("10.96.0.2:443"));
+        let server = socket("10.244.1.2:6443");
+        let odd = Behaviour { scheduler: "nosuch", ..PLAIN };
+        let no_prefix = Behaviour { netmask: 0, ..PLAIN };
+        apply(
+            &mut genl,
+            &[
+                Change::AddService { service: there, behaviour: PLAIN },
+                Change::AddServer { service: there, server, weight: 1 },
+            ],
+        );
+        let exists = |_: &Change<'_>, e: &Error| e.is_exists();
+        let no_service = |_: &Change<'_>, e: &Error| ipvs::is_no_service(e);
+        let no_server = |c: &Change<'_>, e: &Error| c.is_no_server(e);
+        let no_scheduler = |c: &Change<'_>, e: &Error| c.is_no_scheduler(e);
+        let invalid = |_: &Change<'_>, e: &Error| e.errno() == Some(libc::EINVAL);
+        let out_of_range = |_: &Change<'_>, e: &Error| e.errno() == Some(libc::ERANGE);
+        type Expected<'a> = &'a dyn Fn(&Change<'_>, &Error) -> bool;
+        let other = socket("10.244.1.3:80");
+        let six = Key::new(6, socket("[fd96::1]:80"));
+        let cases: [(Change<'_>, Expected<'_>); 14] = [
+            (Change::AddService { service: there, behaviour: PLAIN }, &exists),
+            (Change::AddService { service: missing, behaviour: odd }, &no_scheduler),
+            (Change::SetService { service: there, behaviour: odd }, &no_scheduler),
+            (Change::SetService { service: missing, behaviour: PLAIN }, &no_service),
+            (Change::DeleteService { service: missing }, &no_service),
+            (Change::AddServer { service: there, server, weight: 1 }, &exists),
+            (Change::AddServer { service: missing, server, weight: 1 }, &no_service),
+            (Change::SetServer { service: there, server: other, weight: 1 }, &no_server),
+            (Change::SetServer { service: missing, server, weight: 1 }, &no_service),
+            (Change::DeleteServer { service: there, server: other }, &no_server),
+            (Change::DeleteServer { service: missing, server }, &no_service),
+            (Change::AddServer { service: there, server: socket("[fd10::1]:80"), weight: 1 }, &invalid),
+            (Change::AddServer { service: there, server: other, weight: u32::MAX }, &out_of_range),
+            (Change::AddService { service: six, behaviour: no_prefix }, &invalid),
+        ];
+        let changes = cases.map(|(change, _)| change);
+        let failed = ipvs::apply_all(&mut genl, &changes).unwrap();
+        for (change, expected) in &cases {
+            let error = ipvs::apply(&mut genl, change).unwrap_err();
+            assert!(expected(change, &error), "{change:?}: {error}");
+        }
+        for (index, failed) in failed.iter().enumerate() {
+            assert_eq!(failed.index, index);
+            println!("{}", failed.error);
+            assert!(cases[index].1(&changes[index], &failed.error), "{}", failed.error);
+        }
+        assert_eq!(failed.len(), cases.len());
+        assert_eq!(ipvs::servers(&mut genl, &there).unwrap().len(), 1);
+    });
+}
+
+#[test]
+#[ignore = "needs a kernel with ip_vs"]
+fn timeouts_are_set_and_zero_leaves_them_alone() {
+    alone(|| {
+        let mut genl = ready();
+        assert_eq!(ipvs::timeouts(&mut genl).unwrap(), Timeouts { tcp: 900, tcp_fin: 120, udp: 300 });
+        ipvs::set_timeouts(&mut genl, &Timeouts { tcp: 1000, tcp_fin: 0, udp: 7 }).unwrap();
+        assert_eq!(ipvs::timeouts(&mut genl).unwrap(), Timeouts { tcp: 1000, tcp_fin: 120, udp: 7 });
+        assert!(ipvs::set_timeouts(&mut genl, &Timeouts { tcp: u32::MAX, tcp_fin: 0, udp: 0 }).is_err());
+        assert_eq!(ipvs::timeouts(&mut genl).unwrap().tcp, 1000);
+    });
+}
+
+#[test]
+#[ignore = "needs a kernel with ip_vs"]
+fn twenty_two_thousand_changes_at_once_and_one_at_a_time() {
+    alone(|| {
+        let mut genl = ready();
+        let key = |n: u32| Key::new(6, SocketAddr::new(Ipv4Addr::from_bits(0x0a60_0000 + n).into(), 80));
+        let real = |n: u32| SocketAddr::new(Ipv4Addr::from_bits(0x0af4_0000 + n).into(), 8080);
+        let mut changes = Vec::new();
+        for n in 1..=2000 {
+            let service = key(n);
+            changes.push(Change::AddService { service, behaviour: PLAIN });
+            changes.extend((0..10).map(|i| Change::AddServer {
+                service,
+                server: real(n * 10 + i),
+                weight: 1,
+            }));
+        }
+        let (start, before) = (Instant::now(), genl.sent());
+        apply(&mut genl, &changes);
+        println!("{} changes in {:?}", changes.len(), start.elapsed());
+        assert_eq!(genl.sent() - before, 22_000);
+        let start = Instant::now();
+        assert_eq!(ipvs::services(&mut genl).unwrap().len(), 2000);
+        assert_eq!(ipvs::servers(&mut genl, &key(2000)).unwrap().len(), 10);
+        println!("2,000 services listed in {:?}", start.elapsed());
+        let start = Instant::now();
+        for n in 0..100 {
+            let change = Change::SetServer { service: key(1000), server: real(10_000 + n % 10), weight: n };
+            ipvs::apply(&mut genl, &change).unwrap();
+        }
+        println!("100 changes one at a time in {:?}", start.elapsed());
+        // All of them are there: every one fails, and no answer is lost.
+        assert_eq!(ipvs::apply_all(&mut genl, &changes).unwrap().len(), 22_000);
     });
 }

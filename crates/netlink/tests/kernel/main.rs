@@ -2,8 +2,10 @@
 
 mod genl;
 mod ipset;
+mod ipset_changes;
 mod ipvs;
 mod monitor;
 mod namespace;
 mod nfacct;
+mod route;
 mod xtables;

@@ -1,53 +1,64 @@
-//! IPVS: which virtual servers there are, what is behind them, and removing them (`linux/ip_vs.h`).
-//!
-//! In goes a [`VirtualServer`] as the name of itself, out come the kernel's virtual servers and their
-//! [`RealServer`]s. A virtual server is found by its firewall mark, or else by protocol, address and port; the rest
-//! of it says how it behaves. Addresses take sixteen bytes on the wire, of which IPv4 uses the first four; ports and
-//! masks are in network order, everything else in the host's.
+//! Virtual and real servers, as the kernel lists them (`ip_vs_genl_fill_service`, `ip_vs_genl_fill_dest`).
 
-use crate::genl::Genl;
+use super::{SERVER, SERVICE};
+use crate::Malformed;
 use crate::message::{Attrs, Buffer};
-use crate::{Malformed, Result};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-#[cfg(test)]
-mod tests;
+pub(super) const SERVICE_FAMILY: u16 = 1;
+pub(super) const SERVICE_PROTOCOL: u16 = 2;
+pub(super) const SERVICE_ADDRESS: u16 = 3;
+pub(super) const SERVICE_PORT: u16 = 4;
+pub(super) const SERVICE_FWMARK: u16 = 5;
+pub(super) const SERVICE_SCHEDULER: u16 = 6;
+pub(super) const SERVICE_FLAGS: u16 = 7;
+pub(super) const SERVICE_TIMEOUT: u16 = 8;
+pub(super) const SERVICE_NETMASK: u16 = 9;
 
-const NAME: &str = "IPVS";
-const VERSION: u8 = 1;
+pub(super) const SERVER_ADDRESS: u16 = 1;
+pub(super) const SERVER_PORT: u16 = 2;
+pub(super) const SERVER_FORWARDING: u16 = 3;
+pub(super) const SERVER_WEIGHT: u16 = 4;
+pub(super) const SERVER_UPPER: u16 = 5;
+pub(super) const SERVER_LOWER: u16 = 6;
+pub(super) const SERVER_ACTIVE: u16 = 7;
+pub(super) const SERVER_INACTIVE: u16 = 8;
+pub(super) const SERVER_PERSISTENT: u16 = 9;
+pub(super) const SERVER_FAMILY: u16 = 11;
 
-const DELETE_SERVICE: u8 = 3;
-const GET_SERVICE: u8 = 4;
-const GET_SERVER: u8 = 8;
-
-const SERVICE: u16 = 1;
-const SERVER: u16 = 2;
-
-const SERVICE_FAMILY: u16 = 1;
-const SERVICE_PROTOCOL: u16 = 2;
-const SERVICE_ADDRESS: u16 = 3;
-const SERVICE_PORT: u16 = 4;
-const SERVICE_FWMARK: u16 = 5;
-const SERVICE_SCHEDULER: u16 = 6;
-const SERVICE_FLAGS: u16 = 7;
-const SERVICE_TIMEOUT: u16 = 8;
-const SERVICE_NETMASK: u16 = 9;
-
-const SERVER_ADDRESS: u16 = 1;
-const SERVER_PORT: u16 = 2;
-const SERVER_FORWARDING: u16 = 3;
-const SERVER_WEIGHT: u16 = 4;
-const SERVER_ACTIVE: u16 = 7;
-const SERVER_INACTIVE: u16 = 8;
-const SERVER_PERSISTENT: u16 = 9;
-const SERVER_FAMILY: u16 = 11;
-
-const IPV4: u8 = libc::AF_INET as u8;
-const IPV6: u8 = libc::AF_INET6 as u8;
+pub(super) const IPV4: u8 = libc::AF_INET as u8;
+pub(super) const IPV6: u8 = libc::AF_INET6 as u8;
 
 /// Flag of a virtual server: a client stays with its real server.
 pub const PERSISTENT: u32 = 1;
+
+/// What a virtual server is known by: its firewall mark, or else protocol, address and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Transport protocol; 0 if it is known by its mark.
+    pub protocol: u8,
+    /// Address; unspecified, and of the right family, if it is known by its mark.
+    pub address: IpAddr,
+    /// Port; 0 if it is known by its mark, or for all ports.
+    pub port: u16,
+    /// The firewall mark; 0 if it is known by protocol, address and port.
+    pub fwmark: u32,
+}
+
+/// How a virtual server behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behaviour<'a> {
+    /// Name of its scheduler, such as `rr`. The kernel loads the module of that name, if there is one.
+    pub scheduler: &'a str,
+    /// `IP_VS_SVC_F_*`, such as [`PERSISTENT`].
+    pub flags: u32,
+    /// How many seconds a client stays with its real server, if it does.
+    pub timeout: u32,
+    /// Which clients count as one when they stay: for IPv4 the mask as a number, for IPv6 the prefix's length, which
+    /// must not be 0 even if clients do not stay.
+    pub netmask: u32,
+}
 
 /// A virtual server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +101,7 @@ pub enum Forwarding {
 }
 
 impl Forwarding {
-    fn from_code(code: u32) -> Forwarding {
+    pub(super) fn from_code(code: u32) -> Forwarding {
         match code {
             0 => Forwarding::Masquerade,
             1 => Forwarding::Local,
@@ -121,44 +132,19 @@ pub struct RealServer {
     pub persistent: u32,
 }
 
-/// Whether IPVS is loaded, and so may have something to tell. Unlike [`open`], this loads nothing.
-pub fn is_loaded() -> bool {
-    Path::new("/proc/thread-self/net/ip_vs").exists()
-}
-
-/// Opens the conversation; `None` if the kernel has no IPVS. It declares itself under the family's name, so a kernel
-/// that has it as a module loads it.
-pub fn open() -> Result<Option<Genl>> {
-    Genl::open(NAME, VERSION)
-}
-
-/// All virtual servers of the namespace.
-pub fn services(genl: &mut Genl) -> Result<Vec<VirtualServer>> {
-    genl.list(GET_SERVICE, "list virtual servers", |_| {}, VirtualServer::decode)
-}
-
-/// The real servers behind a virtual one; none if that does not exist.
-pub fn servers(genl: &mut Genl, service: &VirtualServer) -> Result<Vec<RealServer>> {
-    let operation = format!("list what is behind {service}");
-    let decode = |body: Attrs<'_>| RealServer::decode(body, service.family);
-    genl.list(GET_SERVER, &operation, |b| b.nest(SERVICE, |b| service.encode_key(b)), decode)
-}
-
-/// Removes a virtual server with all that is behind it; false if it was gone already.
-pub fn delete_service(genl: &mut Genl, service: &VirtualServer) -> Result<bool> {
-    let operation = format!("delete {service}");
-    let result = genl.request(DELETE_SERVICE, &operation, |b| b.nest(SERVICE, |b| service.encode_key(b)));
-    match result {
-        Ok(()) => Ok(true),
-        Err(e) if matches!(e.errno(), Some(libc::ESRCH | libc::ENOENT)) => Ok(false),
-        Err(e) => Err(e),
+impl Key {
+    /// That of a server which answers at an address.
+    pub fn new(protocol: u8, address: SocketAddr) -> Key {
+        Key { protocol, address: address.ip(), port: address.port(), fwmark: 0 }
     }
-}
 
-impl VirtualServer {
-    /// Writes what it is known by.
-    fn encode_key(&self, b: &mut Buffer) {
-        b.attr_u16(SERVICE_FAMILY, self.family.into());
+    /// Number of its address family.
+    pub fn family(&self) -> u8 {
+        family(self.address)
+    }
+
+    pub(super) fn encode(&self, b: &mut Buffer) {
+        b.attr_u16(SERVICE_FAMILY, self.family().into());
         if self.fwmark != 0 {
             b.attr_u32(SERVICE_FWMARK, self.fwmark);
             return;
@@ -166,6 +152,50 @@ impl VirtualServer {
         b.attr_u16(SERVICE_PROTOCOL, self.protocol.into());
         b.attr(SERVICE_ADDRESS, &encode_address(self.address));
         b.attr_be16(SERVICE_PORT, self.port);
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.fwmark != 0 {
+            return write!(f, "the virtual server of mark {:#x}", self.fwmark);
+        }
+        let address = SocketAddr::new(self.address, self.port);
+        match i32::from(self.protocol) {
+            libc::IPPROTO_TCP => write!(f, "virtual server tcp {address}"),
+            libc::IPPROTO_UDP => write!(f, "virtual server udp {address}"),
+            libc::IPPROTO_SCTP => write!(f, "virtual server sctp {address}"),
+            other => write!(f, "virtual server {other} {address}"),
+        }
+    }
+}
+
+impl Behaviour<'_> {
+    /// Writes it, for a virtual server of this family.
+    pub(super) fn encode(&self, family: u8, b: &mut Buffer) {
+        b.attr_str(SERVICE_SCHEDULER, self.scheduler);
+        // `struct ip_vs_flags`: the flags, then which of them count.
+        b.attr(SERVICE_FLAGS, &[self.flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat());
+        b.attr_u32(SERVICE_TIMEOUT, self.timeout);
+        // Declared as in network order, but the kernel keeps an IPv6 prefix length there as it is.
+        if family == IPV4 {
+            b.attr_be32(SERVICE_NETMASK, self.netmask);
+        } else {
+            b.attr_u32(SERVICE_NETMASK, self.netmask);
+        }
+    }
+}
+
+impl VirtualServer {
+    /// What it is known by.
+    pub fn key(&self) -> Key {
+        Key { protocol: self.protocol, address: self.address, port: self.port, fwmark: self.fwmark }
+    }
+
+    /// How it behaves.
+    pub fn behaviour(&self) -> Behaviour<'_> {
+        let VirtualServer { scheduler, flags, timeout, netmask, .. } = self;
+        Behaviour { scheduler, flags: *flags, timeout: *timeout, netmask: *netmask }
     }
 
     /// Reads one virtual server of a listing.
@@ -190,27 +220,17 @@ impl VirtualServer {
             port,
             fwmark,
             scheduler: need(SERVICE_SCHEDULER, "scheduler")?.str("scheduler")?.to_owned(),
-            // `struct ip_vs_flags`: the flags, then which of them count.
             flags: need(SERVICE_FLAGS, "flags")?.u32("flags")?,
             timeout: need(SERVICE_TIMEOUT, "timeout")?.u32("timeout")?,
-            // Declared as in network order, but the kernel keeps an IPv6 prefix length there as it is.
+            // As it is written: see `Behaviour`.
             netmask: if family == IPV4 { netmask.be32("netmask")? } else { netmask.u32("netmask")? },
         })
     }
 }
 
-impl std::fmt::Display for VirtualServer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.fwmark != 0 {
-            return write!(f, "the virtual server of mark {:#x}", self.fwmark);
-        }
-        let address = std::net::SocketAddr::new(self.address, self.port);
-        match i32::from(self.protocol) {
-            libc::IPPROTO_TCP => write!(f, "virtual server tcp {address}"),
-            libc::IPPROTO_UDP => write!(f, "virtual server udp {address}"),
-            libc::IPPROTO_SCTP => write!(f, "virtual server sctp {address}"),
-            other => write!(f, "virtual server {other} {address}"),
-        }
+impl fmt::Display for VirtualServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key().fmt(f)
     }
 }
 
@@ -237,8 +257,12 @@ impl RealServer {
     }
 }
 
+pub(super) fn family(address: IpAddr) -> u8 {
+    if address.is_ipv4() { IPV4 } else { IPV6 }
+}
+
 /// `union nf_inet_addr`.
-fn encode_address(address: IpAddr) -> [u8; 16] {
+pub(super) fn encode_address(address: IpAddr) -> [u8; 16] {
     let mut octets = [0; 16];
     match address {
         IpAddr::V4(a) => octets[..4].copy_from_slice(&a.octets()),
@@ -262,7 +286,7 @@ fn decode_address(family: u8, bytes: &[u8]) -> Result<IpAddr, Malformed> {
     }
 }
 
-fn unspecified(family: u8) -> Result<IpAddr, Malformed> {
+pub(super) fn unspecified(family: u8) -> Result<IpAddr, Malformed> {
     decode_address(family, &[0; 16])
 }
 
