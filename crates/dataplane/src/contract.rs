@@ -62,6 +62,8 @@ pub struct Report {
     pub afterthoughts: Vec<String>,
     /// Services whose rules were refused, and are left out so that the others' are in force.
     pub refused: Vec<Refused>,
+    /// Services that are programmed, but not as they ask.
+    pub otherwise: Vec<Refused>,
     /// Changes that failed as such, and were made by comparing everything instead.
     pub partial_failures: usize,
     /// How many rules there are, for modes that have rules for Services.

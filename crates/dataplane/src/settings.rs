@@ -21,6 +21,85 @@ pub struct Settings {
     pub localhost_node_ports: bool,
     /// Drop what conntrack calls invalid, lest a pod's late packet be answered with a reset.
     pub drop_invalid: bool,
+    /// What only the ipvs mode asks for.
+    pub ipvs: IpvsSettings,
+}
+
+/// What only the ipvs mode asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpvsSettings {
+    /// How Services are balanced that do not say.
+    pub scheduler: Scheduler,
+    /// Addresses at which virtual servers are somebody else's.
+    pub exclude: Vec<IpNet>,
+    /// Keep this machine from answering ARP for addresses that are not on the link asked.
+    pub strict_arp: bool,
+    /// How long a TCP connection may be silent, in seconds; none leaves the kernel's.
+    pub tcp_timeout: Option<u32>,
+    /// How long one may take to close.
+    pub tcp_fin_timeout: Option<u32>,
+    /// How long a UDP flow may be silent.
+    pub udp_timeout: Option<u32>,
+}
+
+/// How a virtual server chooses among those behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the variants are their names")]
+pub enum Scheduler {
+    #[default]
+    RoundRobin,
+    WeightedRoundRobin,
+    LeastConnection,
+    WeightedLeastConnection,
+    ShortestExpectedDelay,
+    NeverQueue,
+    SourceHashing,
+    DestinationHashing,
+    MaglevHashing,
+    LocalityBased,
+    LocalityBasedReplicated,
+    Failover,
+    Overflow,
+}
+
+impl Scheduler {
+    /// All of them, with the kernel's names; the module of each is `ip_vs_` and that.
+    pub const ALL: [(Scheduler, &'static str); 13] = [
+        (Scheduler::RoundRobin, "rr"),
+        (Scheduler::WeightedRoundRobin, "wrr"),
+        (Scheduler::LeastConnection, "lc"),
+        (Scheduler::WeightedLeastConnection, "wlc"),
+        (Scheduler::ShortestExpectedDelay, "sed"),
+        (Scheduler::NeverQueue, "nq"),
+        (Scheduler::SourceHashing, "sh"),
+        (Scheduler::DestinationHashing, "dh"),
+        (Scheduler::MaglevHashing, "mh"),
+        (Scheduler::LocalityBased, "lblc"),
+        (Scheduler::LocalityBasedReplicated, "lblcr"),
+        (Scheduler::Failover, "fo"),
+        (Scheduler::Overflow, "ovf"),
+    ];
+
+    /// The kernel's name for it.
+    pub fn as_str(self) -> &'static str {
+        Scheduler::ALL.iter().find(|(s, _)| *s == self).map_or("rr", |(_, name)| name)
+    }
+
+    /// Reads it.
+    pub fn parse(text: &str) -> Option<Scheduler> {
+        Scheduler::ALL.iter().find(|(_, name)| *name == text).map(|(s, _)| *s)
+    }
+
+    /// All names, for messages.
+    pub fn names() -> String {
+        Scheduler::ALL.map(|(_, name)| name).join(", ")
+    }
+}
+
+impl std::fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 impl Default for Settings {
@@ -33,6 +112,7 @@ impl Default for Settings {
             service_cidrs: Vec::new(),
             localhost_node_ports: false,
             drop_invalid: true,
+            ipvs: IpvsSettings::default(),
         }
     }
 }

@@ -1,96 +1,79 @@
-//! Packets followed through the rules: who reaches what, from where, and under whose address.
-//!
-//! Each row is `(from, to, what becomes of it)`; each table holds for both families. `from` may name the interface
-//! behind a `%`. Endpoints are told by their places; those at port 8080 without the port.
+//! Packets followed through the rules: the table that every mode has to follow, in this mode's rules, and the rows
+//! that are this mode's own.
 
-#[path = "../cluster/mod.rs"]
-mod cluster;
+#[path = "../node/mod.rs"]
+mod node;
 
-mod affinity;
-mod cluster_ips;
-mod external;
-mod sources;
+mod own;
 
-use cluster::{PODS, World, address};
-use portway_dataplane::Settings;
-use portway_dataplane::packet::{Packet, Verdict};
-use portway_iptables::eval::{Host, Ruleset, Trace, eval};
-use portway_model::{Family, Protocol, Target};
+use libtest_mimic::{Arguments, Failed, Trial};
+use node::mode;
+use portway_dataplane::Dataplane;
+use portway_dataplane::packet::Packet;
+use portway_dataplane::packets::{Followed, Machine, Way, tests};
+use portway_dataplane::world::own_addresses;
+use portway_iptables::eval::{Host, Ruleset, Step, Trace, eval};
+use portway_iptables::fake::Fake;
+use portway_iptables::{Iptables, Variant};
+use portway_model::Family;
+use std::process::ExitCode;
 
-/// Follows all rows in both families.
-fn check(mut world: World, settings: &Settings, rows: &[(&str, &str, &str)]) {
-    Family::ALL.into_iter().for_each(|family| check_in(family, &mut world, settings, rows));
+fn main() -> ExitCode {
+    let mut trials: Vec<Trial> = tests(Node::new, own::CASES, own::DIFFERS)
+        .into_iter()
+        .map(|test| Trial::test(test.name, move || (test.run)().map_err(Failed::from)))
+        .collect();
+    trials.push(Trial::test("external::a_port_for_health_checks_is_open_whatever_the_policy", || {
+        own::a_port_for_health_checks_is_open_whatever_the_policy();
+        Ok(())
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Follows all rows, and tells of all that went elsewhere, with the way they took. What is wanted leads where the
-/// kernel's rules do.
-fn check_in(family: Family, world: &mut World, settings: &Settings, rows: &[(&str, &str, &str)]) {
-    let mut wrong = String::new();
-    let mut mode = world.programmed(family, settings);
-    let listed = Ruleset::parse(&mode.kernel().tables().to_string());
-    let wanted = Ruleset::parse(&mode.wanted());
-    for (from, to, expected) in rows {
-        let trace = follow(&listed, family, from, to);
-        assert_eq!(trace.verdicts, follow(&wanted, family, from, to).verdicts);
-        let found = outcome(family, &trace);
-        if found != *expected {
-            wrong += &format!("{family}: {from} to {to}: {found}, not {expected}\n{}", trace.paths[0]);
+/// The mode, and the lists of recent clients.
+struct Node {
+    mode: Iptables<Fake>,
+    host: Host,
+}
+
+impl Node {
+    fn new(family: Family) -> Node {
+        let host = Host { addresses: own_addresses(family).into(), ..Host::default() };
+        Node { mode: mode(family, Variant::Legacy), host }
+    }
+
+    fn trace(&self, rules: &str, packet: &Packet) -> Trace {
+        eval(&Ruleset::parse(rules), self.mode.family(), packet, &self.host)
+    }
+
+    /// Through what the kernel holds.
+    fn listed(&mut self, packet: &Packet) -> Trace {
+        let listed = self.mode.kernel().tables().to_string();
+        self.trace(&listed, packet)
+    }
+}
+
+impl Machine for Node {
+    fn mode(&mut self) -> &mut dyn Dataplane {
+        &mut self.mode
+    }
+
+    /// What is wanted leads where the kernel's rules do.
+    fn follow(&mut self, packet: &Packet) -> Followed {
+        let wanted = self.trace(&self.mode.wanted(), packet);
+        let Trace { verdicts, paths } = self.listed(packet);
+        assert_eq!(verdicts, wanted.verdicts, "{packet:?}");
+        let ways = paths.into_iter().map(|p| Way { steps: p.to_string(), verdict: p.verdict });
+        Followed { verdicts, ways: ways.collect() }
+    }
+
+    fn remember(&mut self, packet: &Packet, n: usize) -> bool {
+        let before = self.host.recent.len();
+        for step in self.listed(packet).paths.swap_remove(n).steps {
+            if let Step::Remembered { list, client } = step {
+                self.host.recent.insert((list, client));
+            }
         }
-    }
-    assert!(wrong.is_empty(), "\n{wrong}");
-}
-
-fn follow(rules: &Ruleset, family: Family, from: &str, to: &str) -> Trace {
-    eval(rules, family, &packet(family, from, to), &host(family))
-}
-
-fn host(family: Family) -> Host {
-    let addresses = ["node", "alternative"].map(|place| address(family, place));
-    Host { addresses: addresses.into(), ..Host::default() }
-}
-
-fn packet(family: Family, from: &str, to: &str) -> Packet {
-    let (place, interface) = match from.split_once('%') {
-        Some((place, interface)) => (place, Some(interface.to_owned())),
-        None if ["node", "alternative", "lo"].contains(&from) => (from, None),
-        None if from.len() == 1 => (from, Some(format!("veth-{from}"))),
-        None => (from, Some("eth0".to_owned())),
-    };
-    let (to, protocol) = to.split_once('/').unwrap_or((to, "TCP"));
-    let (to, port) = to.split_once(':').unwrap();
-    Packet {
-        source: address(family, place),
-        destination: address(family, to),
-        protocol: Protocol::parse(protocol).unwrap(),
-        port: port.parse().unwrap(),
-        input: interface,
-    }
-}
-
-/// `a b masqueraded`, `rejected`, …; several with `or`.
-fn outcome(family: Family, trace: &Trace) -> String {
-    let mut all: Vec<String> = trace.verdicts.iter().map(|v| verdict(family, v)).collect();
-    all.sort();
-    all.join(" or ")
-}
-
-fn verdict(family: Family, verdict: &Verdict) -> String {
-    match verdict {
-        Verdict::Delivered { to, masqueraded } => {
-            let mut names: Vec<String> = to.iter().map(|t| place(family, *t)).collect();
-            names.sort();
-            names.extend(masqueraded.then(|| "masqueraded".to_owned()));
-            names.join(" ")
-        }
-        other => format!("{other:?}").to_lowercase(),
-    }
-}
-
-fn place(family: Family, target: Target) -> String {
-    let name = PODS.iter().find(|p| address(family, p) == target.ip);
-    match (name, target.port) {
-        (Some(name), 8080) => (*name).to_owned(),
-        (Some(name), port) => format!("{name}:{port}"),
-        (None, _) => target.to_string(),
+        self.host.recent.len() > before
     }
 }

@@ -1,7 +1,7 @@
 //! The cost of a change is that of the change.
 
-use crate::cluster::{World, endpoint, settings};
 use portway_dataplane::Dataplane;
+use portway_dataplane::world::{World, endpoint, settings};
 use portway_iptables::fake::Fake;
 use portway_iptables::{Iptables, Variant};
 use portway_model::Family;

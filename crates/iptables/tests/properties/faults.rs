@@ -1,8 +1,9 @@
 //! Single faults, and what must come of them.
 
-use crate::cluster::{World, address, endpoint, mode, settings};
 use crate::is_from_scratch;
+use crate::node::mode;
 use crate::ours::{foreign, settle_others};
+use portway_dataplane::world::{World, address, endpoint, settings};
 use portway_dataplane::{Dataplane, Error};
 use portway_iptables::Variant;
 use portway_iptables::chains::Table;
@@ -27,7 +28,7 @@ fn four() -> World {
 fn changes_that_come_while_the_tool_refuses_are_not_lost() {
     for family in Family::ALL {
         let mut world = World::new().service("one", 1, json!({}), json!({}));
-        let mut mode = world.programmed(family, &settings());
+        let mut mode = world.programmed(mode(family, Variant::Legacy), &settings());
         for n in 2..5 {
             world.apply_service(&format!("s{n}"), n, json!({}), json!({}));
             // The change fails, and so does looking at everything instead.
@@ -47,7 +48,7 @@ fn changes_that_come_while_the_tool_refuses_are_not_lost() {
 fn a_change_that_fails_is_made_by_comparing_everything() {
     for fault in [Fault::Refuse, Fault::DieAfter(0), Fault::DieAfter(5), Fault::DieAfter(9)] {
         let mut world = four();
-        let mut mode = world.programmed(Family::V4, &settings());
+        let mut mode = world.programmed(mode(Family::V4, Variant::Legacy), &settings());
         world.apply_slice("s1", port(), &[]);
         mode.kernel().fail(1, fault);
         let report = mode.sync(&settings(), world.changes(Family::V4)).unwrap();
@@ -59,7 +60,7 @@ fn a_change_that_fails_is_made_by_comparing_everything() {
 #[test]
 fn a_lost_answer_is_found_out() {
     let mut world = four();
-    let mut mode = world.programmed(Family::V4, &settings());
+    let mut mode = world.programmed(mode(Family::V4, Variant::Legacy), &settings());
     world.apply_slice("s1", port(), &["a", "b"].map(endpoint));
     mode.kernel().fail(1, Fault::DieAfter(usize::MAX));
     let restores = mode.kernel().restores();
@@ -73,7 +74,7 @@ fn a_lost_answer_is_found_out() {
 fn while_others_hold_the_lock_we_wait() {
     for family in Family::ALL {
         let mut world = four();
-        let mut mode = world.programmed(family, &settings());
+        let mut mode = world.programmed(mode(family, Variant::Legacy), &settings());
         let restores = mode.kernel().restores();
         for (i, places) in [&["a", "b"][..], &["c"]].into_iter().enumerate() {
             let endpoints: Vec<Value> = places.iter().map(|p| endpoint(p)).collect();
@@ -92,7 +93,7 @@ fn while_others_hold_the_lock_we_wait() {
 #[test]
 fn a_listing_that_breaks_off_changes_nothing() {
     let mut world = four();
-    let mut mode = world.programmed(Family::V4, &settings());
+    let mut mode = world.programmed(mode(Family::V4, Variant::Legacy), &settings());
     let before = mode.kernel().tables().clone();
     mode.distrust();
     mode.kernel().fail_saves(2);
@@ -271,7 +272,7 @@ fn flow(family: Family, to: (&str, u16), led_to: (&str, u16)) -> Flow {
 fn stale_flows_are_forgotten_even_if_the_first_restore_failed() {
     for family in Family::ALL {
         let mut world = dns_world(&["a", "c"]);
-        let mut mode = world.programmed(family, &settings());
+        let mut mode = world.programmed(mode(family, Variant::Legacy), &settings());
         let stale = [flow(family, ("svc1", 53), ("c", 5353)), flow(family, ("node", 30053), ("c", 5353))];
         let fine = [
             flow(family, ("svc1", 53), ("a", 5353)),
@@ -293,7 +294,7 @@ fn stale_flows_are_forgotten_even_if_the_first_restore_failed() {
 fn a_restart_disturbs_neither_rules_nor_flows() {
     for family in Family::ALL {
         let mut world = dns_world(&["a", "c"]);
-        let mut before = world.programmed(family, &settings());
+        let mut before = world.programmed(mode(family, Variant::Legacy), &settings());
         let mut after = mode(family, Variant::Legacy);
         *after.kernel() = before.kernel().clone();
         let flows = ["a", "c"].map(|p| flow(family, ("svc1", 53), (p, 5353))).to_vec();

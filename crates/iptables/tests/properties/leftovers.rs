@@ -1,10 +1,11 @@
 //! Taking over from kube-proxy, and leaving nothing behind.
 
-use crate::acts::{acts, play, start};
-use crate::cluster::{World, endpoint, mode, settings};
+use crate::node::mode;
 use crate::ours::{FIREWALL, foreign, ours, settle_others};
 use crate::tamper::tamper;
-use crate::{among_others, families, is_from_scratch, variants};
+use crate::{among_others, is_from_scratch, variants};
+use portway_dataplane::acts::{acts, families, play, start};
+use portway_dataplane::world::{World, endpoint, settings};
 use portway_dataplane::{Dataplane, Settings};
 use portway_iptables::chains::Table;
 use portway_iptables::fake::Fake;

@@ -1,18 +1,18 @@
 //! What always holds, whatever happens in the cluster, whoever else changes rules, and however often the tool refuses.
 
-#[path = "../cluster/mod.rs"]
-mod cluster;
+#[path = "../node/mod.rs"]
+mod node;
 
-mod acts;
 mod cost;
 mod faults;
 mod leftovers;
 mod ours;
 mod tamper;
 
-use acts::{act, acts, play, start};
-use cluster::{World, mode, settings};
+use node::mode;
 use ours::{foreign, ours, settle_others};
+use portway_dataplane::acts::{act, acts, families, play, start};
+use portway_dataplane::world::{World, settings};
 use portway_dataplane::{Dataplane, Report, Settings};
 use portway_iptables::chains::Table;
 use portway_iptables::fake::{Fake, Fault, Tables};
@@ -63,10 +63,6 @@ fn counts(report: &Report, tables: &Tables, script: Option<&str>) {
     let written = script.map_or(0, |script| script.lines().filter(adds).count());
     assert_eq!(report.added, written);
     assert_eq!(report.tables.iter().map(|t| t.written).sum::<usize>(), written);
-}
-
-fn families() -> impl Strategy<Value = Family> {
-    prop_oneof![Just(Family::V4), Just(Family::V6)]
 }
 
 fn variants() -> impl Strategy<Value = Variant> {

@@ -1,6 +1,6 @@
 //! What is ours in a kernel's tables, and what is not.
 
-use crate::cluster::address;
+use portway_dataplane::world::address;
 use portway_iptables::chains::Table;
 use portway_iptables::fake::{Fake, Tables};
 use portway_iptables::is_ours;

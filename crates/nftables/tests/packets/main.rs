@@ -1,87 +1,74 @@
-//! Packets followed through the rules: who reaches what, from where, and under whose address.
-//!
-//! Each row is `(from, to, what becomes of it)`; each table holds for both families. `from` may name the interface
-//! behind a `%`. Endpoints are told by their places; those at port 8080 without the port.
+//! Packets followed through the rules: the table that every mode has to follow, in this mode's rules.
 
-#[path = "../cluster/mod.rs"]
-mod cluster;
+#[path = "../node/mod.rs"]
+mod node;
 
-mod affinity;
-mod cluster_ips;
-mod external;
-mod sources;
+use libtest_mimic::{Arguments, Failed, Trial};
+use node::mode;
+use portway_dataplane::Dataplane;
+use portway_dataplane::packet::Packet;
+use portway_dataplane::packets::{Case, Followed, Machine, Scene, Way, sticky, tests};
+use portway_dataplane::world::own_addresses;
+use portway_model::Family;
+use portway_nftables::Nftables;
+use portway_nftables::eval::{Host, Step, Trace, eval};
+use portway_nftables::fake::Fake;
+use serde_json::json;
+use std::process::ExitCode;
 
-use cluster::{PODS, World, address};
-use portway_dataplane::Settings;
-use portway_dataplane::packet::{Packet, Verdict};
-use portway_model::{Family, Protocol, Target};
-use portway_nftables::eval::{Host, Trace, eval};
-use portway_nftables::table::Table;
+fn main() -> ExitCode {
+    let own = [Case {
+        name: "affinity::with_policy_local_inside_and_outside_are_remembered_apart",
+        script: remembered_apart,
+    }];
+    let trials = tests(Node::new, &own, &[])
+        .into_iter()
+        .map(|test| Trial::test(test.name, move || (test.run)().map_err(Failed::from)));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
 
-/// Follows all rows in both families, and tells of all that went elsewhere, with the way they took.
-fn check(mut world: World, settings: &Settings, rows: &[(&str, &str, &str)]) {
-    let mut wrong = String::new();
-    for family in Family::ALL {
-        let mut mode = world.programmed(family, settings);
-        let table = mode.kernel().table().unwrap();
-        for (from, to, expected) in rows {
-            let trace = follow(table, family, from, to);
-            let found = outcome(family, &trace);
-            if found != *expected {
-                wrong += &format!("{family}: {from} to {to}: {found}, not {expected}\n{}", trace.paths[0]);
+/// The mode, in a kernel that remembers clients in the table.
+struct Node(Nftables<Fake>);
+
+impl Node {
+    fn new(family: Family) -> Node {
+        Node(mode(family))
+    }
+
+    fn trace(&mut self, packet: &Packet) -> Trace {
+        let family = self.0.family();
+        let host = Host { addresses: own_addresses(family).into() };
+        eval(self.0.kernel().table().unwrap(), family, packet, &host)
+    }
+}
+
+impl Machine for Node {
+    fn mode(&mut self) -> &mut dyn Dataplane {
+        &mut self.0
+    }
+
+    fn follow(&mut self, packet: &Packet) -> Followed {
+        let Trace { verdicts, paths } = self.trace(packet);
+        let ways = paths.into_iter().map(|p| Way { steps: p.to_string(), verdict: p.verdict });
+        Followed { verdicts, ways: ways.collect() }
+    }
+
+    fn remember(&mut self, packet: &Packet, n: usize) -> bool {
+        let steps = self.trace(packet).paths.swap_remove(n).steps;
+        let before = self.0.kernel().table().cloned();
+        for step in steps {
+            if let Step::Remembered { set, client } = step {
+                self.0.kernel().remember(&set, client);
             }
         }
-    }
-    assert!(wrong.is_empty(), "\n{wrong}");
-}
-
-fn follow(table: &Table, family: Family, from: &str, to: &str) -> Trace {
-    let addresses = ["node", "alternative"].map(|place| address(family, place));
-    eval(table, family, &packet(family, from, to), &Host { addresses: addresses.into() })
-}
-
-fn packet(family: Family, from: &str, to: &str) -> Packet {
-    let (place, interface) = match from.split_once('%') {
-        Some((place, interface)) => (place, Some(interface.to_owned())),
-        None if ["node", "alternative", "lo"].contains(&from) => (from, None),
-        None if from.len() == 1 => (from, Some(format!("veth-{from}"))),
-        None => (from, Some("eth0".to_owned())),
-    };
-    let (to, protocol) = to.split_once('/').unwrap_or((to, "TCP"));
-    let (to, port) = to.split_once(':').unwrap();
-    Packet {
-        source: address(family, place),
-        destination: address(family, to),
-        protocol: Protocol::parse(protocol).unwrap(),
-        port: port.parse().unwrap(),
-        input: interface,
+        self.0.kernel().table() != before.as_ref()
     }
 }
 
-/// `a b masqueraded`, `rejected`, …; several with `or`.
-fn outcome(family: Family, trace: &Trace) -> String {
-    let mut all: Vec<String> = trace.verdicts.iter().map(|v| verdict(family, v)).collect();
-    all.sort();
-    all.join(" or ")
-}
-
-fn verdict(family: Family, verdict: &Verdict) -> String {
-    match verdict {
-        Verdict::Delivered { to, masqueraded } => {
-            let mut names: Vec<String> = to.iter().map(|t| place(family, *t)).collect();
-            names.sort();
-            names.extend(masqueraded.then(|| "masqueraded".to_owned()));
-            names.join(" ")
-        }
-        other => format!("{other:?}").to_lowercase(),
-    }
-}
-
-fn place(family: Family, target: Target) -> String {
-    let name = PODS.iter().find(|p| address(family, p) == target.ip);
-    match (name, target.port) {
-        (Some(name), 8080) => (*name).to_owned(),
-        (Some(name), port) => format!("{name}:{port}"),
-        (None, _) => target.to_string(),
-    }
+/// What was met inside counts for nothing outside, even where it may be met.
+fn remembered_apart() -> Vec<Scene> {
+    let scene = Scene::new(sticky(json!({"externalTrafficPolicy": "Local"})), &[])
+        .meets("client", "svc1:80", "b")
+        .rows(&[("client", "svc1:80", "b masqueraded"), ("client", "ext1:80", "a b")]);
+    vec![scene]
 }

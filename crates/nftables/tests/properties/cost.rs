@@ -1,7 +1,8 @@
 //! The cost of a change is that of the change.
 
-use crate::cluster::{World, settings};
+use crate::node::mode;
 use portway_dataplane::Dataplane;
+use portway_dataplane::world::{World, endpoint, settings};
 use portway_model::Family;
 use portway_nftables::diff::Transaction;
 use serde_json::{Value, json};
@@ -39,13 +40,9 @@ fn costs(others: u8, family: Family) -> Vec<(usize, usize, usize)> {
     apply(&mut world, &thousand(None, None));
     for n in 2..2 + others {
         world.apply_service(&format!("other{n}"), n, json!({}), json!({}));
-        world.apply_slice(
-            &format!("other{n}"),
-            json!({"name": "http", "port": 8080}),
-            &[crate::cluster::endpoint("c")],
-        );
+        world.apply_slice(&format!("other{n}"), json!({"name": "http", "port": 8080}), &[endpoint("c")]);
     }
-    let mut mode = world.programmed(family, &settings());
+    let mut mode = world.programmed(mode(family), &settings());
     let steps = [
         thousand(Some(500), None),
         thousand(Some(500), Some(1000)),
@@ -79,7 +76,7 @@ fn one_endpoint_of_a_thousand_is_a_handful_of_elements() {
 #[test]
 fn nothing_changed_costs_nothing() {
     let mut world = World::new().service("web", 1, json!({}), json!({}));
-    let mut mode = world.programmed(Family::V4, &settings());
+    let mut mode = world.programmed(mode(Family::V4), &settings());
     let commits = mode.kernel().commits();
     let report = mode.sync(&settings(), world.all(Family::V4)).unwrap();
     assert_eq!((report.added, report.removed), (0, 0));

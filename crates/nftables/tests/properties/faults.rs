@@ -1,8 +1,9 @@
 //! Single faults, and what must come of them.
 
-use crate::cluster::{World, address, endpoint, mode, settings};
 use crate::is_from_scratch;
+use crate::node::mode;
 use portway_dataplane::Dataplane;
+use portway_dataplane::world::{World, address, endpoint, settings};
 use portway_model::Family;
 use portway_netlink::conntrack::{Flow, Tuple, UDP};
 use portway_nftables::fake::{ENOBUFS, Fault};
@@ -40,7 +41,7 @@ fn flow(family: Family, to: (&str, u16), led_to: (&str, u16)) -> Flow {
 fn changes_that_come_while_the_kernel_refuses_are_not_lost() {
     for family in Family::ALL {
         let mut world = World::new().service("one", 1, json!({}), json!({}));
-        let mut mode = world.programmed(family, &settings());
+        let mut mode = world.programmed(mode(family), &settings());
         for n in 2..5 {
             world.apply_service(&format!("s{n}"), n, json!({}), json!({}));
             mode.kernel().fail(1, Fault::Refuse(ENOBUFS));
@@ -57,7 +58,7 @@ fn changes_that_come_while_the_kernel_refuses_are_not_lost() {
 fn a_lost_answer_is_found_out() {
     for family in Family::ALL {
         let mut world = World::new().service("one", 1, json!({}), json!({}));
-        let mut mode = world.programmed(family, &settings());
+        let mut mode = world.programmed(mode(family), &settings());
         world.apply_slice("one", json!({"name": "http", "port": 8080}), &[endpoint("a")]);
         mode.kernel().fail(1, Fault::LoseAnswer);
         mode.sync(&settings(), world.changes(family)).unwrap_err();
@@ -71,7 +72,7 @@ fn a_lost_answer_is_found_out() {
 fn stale_flows_are_forgotten_even_if_the_first_commit_failed() {
     for family in Family::ALL {
         let mut world = dns_world(&["a", "c"]);
-        let mut mode = world.programmed(family, &settings());
+        let mut mode = world.programmed(mode(family), &settings());
         let stale = [flow(family, ("svc1", 53), ("c", 5353)), flow(family, ("node", 30053), ("c", 5353))];
         let fine = [
             flow(family, ("svc1", 53), ("a", 5353)),
@@ -94,7 +95,7 @@ fn stale_flows_are_forgotten_even_if_the_first_commit_failed() {
 fn what_changes_twice_is_judged_by_the_last() {
     let family = Family::V4;
     let mut world = dns_world(&["a"]);
-    let mut mode = world.programmed(family, &settings());
+    let mut mode = world.programmed(mode(family), &settings());
     mode.kernel().flows =
         vec![flow(family, ("svc1", 53), ("a", 5353)), flow(family, ("svc1", 53), ("b", 5353))];
     mode.kernel().fail(1, Fault::Refuse(ENOBUFS));
@@ -109,7 +110,7 @@ fn what_changes_twice_is_judged_by_the_last() {
 fn a_restart_disturbs_no_flow_that_arrives() {
     for family in Family::ALL {
         let mut world = dns_world(&["a", "c"]);
-        let mut before = world.programmed(family, &settings());
+        let mut before = world.programmed(mode(family), &settings());
         let mut after = mode(family);
         *after.kernel() = before.kernel().clone();
         let flows = ["a", "c"].map(|p| flow(family, ("svc1", 53), (p, 5353))).to_vec();
@@ -124,7 +125,7 @@ fn a_restart_disturbs_no_flow_that_arrives() {
 fn flows_that_began_without_endpoints_start_anew() {
     let family = Family::V4;
     let mut world = dns_world(&[]);
-    let mut mode = world.programmed(family, &settings());
+    let mut mode = world.programmed(mode(family), &settings());
     mode.kernel().flows = vec![flow(family, ("svc1", 53), ("svc1", 53))];
     dns(&mut world, &["a"]);
     let report = mode.sync(&settings(), world.changes(family)).unwrap();
@@ -138,7 +139,7 @@ fn flows_that_began_without_endpoints_start_anew() {
 #[test]
 fn cleanup_leaves_nothing_and_can_be_done_twice() {
     let mut world = dns_world(&["a"]);
-    let mut mode = world.programmed(Family::V4, &settings());
+    let mut mode = world.programmed(mode(Family::V4), &settings());
     mode.cleanup().unwrap();
     assert_eq!(mode.kernel().table(), None);
     mode.cleanup().unwrap();

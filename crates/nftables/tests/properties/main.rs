@@ -1,14 +1,14 @@
 //! What always holds, whatever happens in the cluster and however often the kernel refuses.
 
-#[path = "../cluster/mod.rs"]
-mod cluster;
+#[path = "../node/mod.rs"]
+mod node;
 
-mod acts;
 mod cost;
 mod faults;
 
-use acts::{Act, act, acts, play, start};
-use cluster::{World, mode, settings};
+use node::mode;
+use portway_dataplane::acts::{Act, act, acts, families, play, start};
+use portway_dataplane::world::{World, settings};
 use portway_dataplane::{Dataplane, Settings};
 use portway_model::Family;
 use portway_netlink::nft::{Data, Element, Key};
@@ -56,7 +56,7 @@ fn unordered(mut table: Table) -> Unordered {
 
 /// The kernel holds what a mode that starts now would put there.
 fn is_from_scratch(mode: &mut Nftables<Fake>, world: &mut World, family: Family, settings: &Settings) {
-    let mut fresh = world.programmed(family, settings);
+    let mut fresh = world.programmed(self::mode(family), settings);
     let want = fresh.kernel().list().unwrap().unwrap();
     let have = mode.kernel().list().unwrap().unwrap();
     assert_eq!(unordered(have), unordered(want));
@@ -82,10 +82,6 @@ fn redundant(before: &Table, tx: &Transaction) -> Option<String> {
     element.or(chain).or(set)
 }
 
-fn families() -> impl Strategy<Value = Family> {
-    prop_oneof![Just(Family::V4), Just(Family::V6)]
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -96,7 +92,7 @@ proptest! {
     ) {
         let mut world = start();
         let mut settings = settings();
-        let mut mode = world.programmed(family, &settings);
+        let mut mode = world.programmed(mode(family), &settings);
         for batch in &batches {
             batch.iter().for_each(|act| play(&mut world, &mut settings, act));
             let before = mode.kernel().list().unwrap().unwrap();
@@ -117,7 +113,7 @@ proptest! {
         let table = |acts: &[Act]| {
             let (mut world, mut settings) = (start(), settings());
             acts.iter().for_each(|act| play(&mut world, &mut settings, act));
-            world.programmed(family, &settings).kernel().list().unwrap().unwrap()
+            world.programmed(mode(family), &settings).kernel().list().unwrap().unwrap()
         };
         let (a, b) = (table(&before), table(&after));
         let mut kernel = Fake::default();
@@ -164,7 +160,7 @@ proptest! {
     ) {
         let (mut world, mut settings) = (start(), settings());
         acts.iter().for_each(|act| play(&mut world, &mut settings, act));
-        let mut mode = world.programmed(family, &settings);
+        let mut mode = world.programmed(mode(family), &settings);
         damage_table(mode.kernel().table_mut(), &damage, what);
         let drift = mode.verify().unwrap();
         prop_assert!(!drift.is_empty());

@@ -2,60 +2,20 @@
 //!
 //! This node is `node`, with pods `a` and `b`; `c` and `d` run elsewhere. `client` and `stranger` are outside the
 //! cluster. Service number N answers at `svcN`, `lbN`, `extN`; everything exists in both families.
+//!
+//! What makes no sense panics: it is for tests.
 
-#![allow(dead_code, clippy::allow_attributes, reason = "each test file uses a part of it")]
+mod places;
 
-use portway_dataplane::{Dataplane, LocalTraffic, NodePortAddresses, Settings};
+pub use places::{PODS, address, both, own_addresses};
+
+use crate::{Dataplane, LocalTraffic, NodePortAddresses, Settings};
 use portway_model::api::{EndpointSlice, Event, Kind, Node, Object, Service};
 use portway_model::{Cluster, Family, Identity, ServiceName, ServicePlan};
-use portway_netlink::nft;
-use portway_nftables::Nftables;
-use portway_nftables::fake::Fake;
 use serde_json::{Value, json};
-use std::net::IpAddr;
-
-/// The address a place has.
-pub(crate) fn address(family: Family, place: &str) -> IpAddr {
-    let numbered = |prefix: &str| place.strip_prefix(prefix).and_then(|n| n.parse::<u8>().ok());
-    let (v4, v6) = match place {
-        "a" => ("10.244.1.10".to_owned(), "fd10:244:1::10".to_owned()),
-        "b" => ("10.244.1.11".to_owned(), "fd10:244:1::11".to_owned()),
-        "c" => ("10.244.2.20".to_owned(), "fd10:244:2::20".to_owned()),
-        "d" => ("10.244.2.21".to_owned(), "fd10:244:2::21".to_owned()),
-        "client" => ("192.0.2.77".to_owned(), "2001:db8:1::77".to_owned()),
-        "stranger" => ("198.51.100.5".to_owned(), "2001:db8:2::5".to_owned()),
-        "node" => ("192.168.50.11".to_owned(), "fd50::11".to_owned()),
-        "alternative" => ("172.31.0.11".to_owned(), "fd51::11".to_owned()),
-        "node2" => ("192.168.50.12".to_owned(), "fd50::12".to_owned()),
-        "lo" => ("127.0.0.1".to_owned(), "::1".to_owned()),
-        "unallocated" => ("10.96.200.1".to_owned(), "fd96::c801".to_owned()),
-        _ => {
-            if let Some(n) = numbered("svc") {
-                (format!("10.96.0.{n}"), format!("fd96::{n}"))
-            } else if let Some(n) = numbered("lb") {
-                (format!("203.0.113.{n}"), format!("2001:db8:113::{n}"))
-            } else if let Some(n) = numbered("ext") {
-                (format!("198.18.0.{n}"), format!("2001:db8:114::{n}"))
-            } else if let Some(n) = numbered("pod") {
-                (format!("10.244.3.{n}"), format!("fd10:244:3::{n}"))
-            } else {
-                panic!("{place} is nowhere")
-            }
-        }
-    };
-    if family == Family::V4 { v4.parse().unwrap() } else { v6.parse().unwrap() }
-}
-
-/// Places that endpoints may be at, for reading addresses back.
-pub(crate) const PODS: [&str; 5] = ["a", "b", "c", "d", "node"];
-
-/// Both families' addresses of a place, as text.
-pub(crate) fn both(place: &str) -> [String; 2] {
-    Family::ALL.map(|f| address(f, place).to_string())
-}
 
 /// Settings as a node has them: pods told by their addresses, node ports at the node's network.
-pub(crate) fn settings() -> Settings {
+pub fn settings() -> Settings {
     Settings {
         local: LocalTraffic::Cidrs(vec!["10.244.0.0/16".parse().unwrap(), "fd10:244::/32".parse().unwrap()]),
         node_ports: NodePortAddresses::Within(vec![
@@ -67,35 +27,28 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// The nftables mode over a kernel that is a value.
-pub(crate) fn mode(family: Family) -> Nftables<Fake> {
-    let nft_family = if family == Family::V4 { nft::Family::Ipv4 } else { nft::Family::Ipv6 };
-    let mut kernel = Fake::default();
-    kernel.addresses.extend(["node", "alternative"].map(|place| address(family, place)));
-    Nftables::with_kernel(kernel, nft_family)
-}
-
 /// An endpoint at a place, on the node where that place is.
-pub(crate) fn endpoint(place: &str) -> Value {
+pub fn endpoint(place: &str) -> Value {
     let node = if ["a", "b", "node"].contains(&place) { "node1" } else { "node2" };
     json!({"place": place, "nodeName": node})
 }
 
 /// An endpoint with conditions: ready, serving, terminating.
-pub(crate) fn endpoint_in(place: &str, ready: bool, serving: bool, terminating: bool) -> Value {
+pub fn endpoint_in(place: &str, ready: bool, serving: bool, terminating: bool) -> Value {
     let mut endpoint = endpoint(place);
     endpoint["conditions"] = json!({"ready": ready, "serving": serving, "terminating": terminating});
     endpoint
 }
 
 /// A model of a cluster, fed with JSON.
-pub(crate) struct World {
+#[derive(Debug)]
+pub struct World {
     cluster: Cluster,
 }
 
 impl World {
     /// With this node, and nothing else.
-    pub(crate) fn new() -> World {
+    pub fn new() -> World {
         let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node] {
             cluster.apply(Event::Init(kind));
@@ -113,13 +66,13 @@ impl World {
     }
 
     /// Service `name` with number `n`: port 80 at `svcN`; `spec` and `status` add to it.
-    pub(crate) fn service(mut self, name: &str, n: u8, spec: Value, status: Value) -> World {
+    pub fn service(mut self, name: &str, n: u8, spec: Value, status: Value) -> World {
         self.apply_service(name, n, spec, status);
         self
     }
 
     /// The same, for a world that is kept.
-    pub(crate) fn apply_service(&mut self, name: &str, n: u8, spec: Value, status: Value) {
+    pub fn apply_service(&mut self, name: &str, n: u8, spec: Value, status: Value) {
         let ips = both(&format!("svc{n}"));
         let mut full =
             json!({"clusterIP": ips[0], "clusterIPs": ips, "ports": [{"name": "http", "port": 80}]});
@@ -133,13 +86,13 @@ impl World {
     }
 
     /// Endpoints of Service `name` for port `http`, at 8080.
-    pub(crate) fn slice(mut self, name: &str, endpoints: &[Value]) -> World {
+    pub fn slice(mut self, name: &str, endpoints: &[Value]) -> World {
         self.apply_slice(name, json!({"name": "http", "port": 8080}), endpoints);
         self
     }
 
     /// Endpoints of Service `name` for any port.
-    pub(crate) fn apply_slice(&mut self, name: &str, port: Value, endpoints: &[Value]) {
+    pub fn apply_slice(&mut self, name: &str, port: Value, endpoints: &[Value]) {
         for family in Family::ALL {
             let endpoints: Vec<Value> = endpoints
                 .iter()
@@ -155,7 +108,7 @@ impl World {
     }
 
     /// Endpoints of one family, as they are in the object.
-    pub(crate) fn apply_raw_slice(&mut self, name: &str, family: Family, port: Value, endpoints: &[Value]) {
+    pub fn apply_raw_slice(&mut self, name: &str, family: Family, port: Value, endpoints: &[Value]) {
         let object = json!({
             "metadata": {"namespace": "default", "name": format!("{name}-{family}"),
                          "labels": {"kubernetes.io/service-name": name}},
@@ -166,28 +119,34 @@ impl World {
     }
 
     /// Takes a Service away; its endpoints stay.
-    pub(crate) fn delete(&mut self, name: &str) {
+    pub fn delete(&mut self, name: &str) {
         let (kind, namespace, name) = (Kind::Service, "default".into(), name.into());
         self.cluster.apply(Event::Delete { kind, namespace, name });
     }
 
     /// What changed, for one family.
-    pub(crate) fn changes(&mut self, family: Family) -> Vec<(ServiceName, Option<ServicePlan>)> {
+    pub fn changes(&mut self, family: Family) -> Vec<(ServiceName, Option<ServicePlan>)> {
         let index = usize::from(family == Family::V6);
         let services = self.cluster.take_changes().services;
         services.into_iter().map(|mut s| (s.name, s.plans[index].take())).collect()
     }
 
     /// All plans, for one family.
-    pub(crate) fn all(&mut self, family: Family) -> Vec<(ServiceName, Option<ServicePlan>)> {
+    pub fn all(&mut self, family: Family) -> Vec<(ServiceName, Option<ServicePlan>)> {
         self.cluster.touch_all();
         self.changes(family)
     }
 
-    /// The mode, after it has programmed everything.
-    pub(crate) fn programmed(&mut self, family: Family, settings: &Settings) -> Nftables<Fake> {
-        let mut mode = mode(family);
-        mode.sync(settings, self.all(family)).unwrap();
+    /// A mode, after it has programmed everything.
+    pub fn programmed<M: Dataplane>(&mut self, mut mode: M, settings: &Settings) -> M {
+        let all = self.all(mode.family());
+        mode.sync(settings, all).unwrap();
         mode
+    }
+}
+
+impl Default for World {
+    fn default() -> World {
+        World::new()
     }
 }

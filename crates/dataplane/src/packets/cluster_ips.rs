@@ -1,49 +1,55 @@
 //! Cluster IPs: which endpoints, and what happens where there are none.
 
-use crate::check;
-use crate::cluster::{World, endpoint, endpoint_in, settings};
+use super::{Case, Scene};
+use crate::world::{World, endpoint, endpoint_in};
 use serde_json::{Value, json};
+
+pub(super) const CASES: &[Case] = named![
+    "cluster_ips":
+    a_cluster_ip_leads_to_every_endpoint,
+    an_endpoint_that_reaches_itself_is_masqueraded,
+    a_port_nobody_serves_is_refused,
+    a_service_without_endpoints_refuses,
+    two_protocols_share_a_port,
+    internal_policy_local_stays_on_this_node,
+    ready_before_draining_before_nothing,
+    hints_choose_the_node_then_the_zone,
+];
 
 fn abc() -> Vec<Value> {
     ["a", "b", "c"].map(endpoint).to_vec()
 }
 
-#[test]
-fn a_cluster_ip_leads_to_every_endpoint() {
+fn a_cluster_ip_leads_to_every_endpoint() -> Vec<Scene> {
     let world = World::new().service("web", 1, json!({}), json!({})).slice("web", &abc());
-    check(
+    vec![Scene::new(
         world,
-        &settings(),
         &[
             ("d", "svc1:80", "a b c"),
             ("client", "svc1:80", "a b c masqueraded"),
             ("node", "svc1:80", "a b c masqueraded"),
             ("node2", "svc1:80", "a b c masqueraded"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn an_endpoint_that_reaches_itself_is_masqueraded() {
+fn an_endpoint_that_reaches_itself_is_masqueraded() -> Vec<Scene> {
     let world = World::new().service("web", 1, json!({}), json!({})).slice("web", &abc());
-    check(
+    vec![Scene::new(
         world,
-        &settings(),
         &[
             ("a", "svc1:80", "a masqueraded or b c"),
             ("b", "svc1:80", "a c or b masqueraded"),
             // Traffic of an endpoint elsewhere begins elsewhere, and is that node's to masquerade.
             ("c", "svc1:80", "a b c"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn a_port_nobody_serves_is_refused() {
+fn a_port_nobody_serves_is_refused() -> Vec<Scene> {
     let world = World::new().service("web", 1, json!({}), json!({})).slice("web", &abc());
-    check(
+    vec![Scene::new(
         world,
-        &settings(),
         &[
             ("a", "svc1:81", "rejected"),
             ("client", "svc1:81", "rejected"),
@@ -56,11 +62,10 @@ fn a_port_nobody_serves_is_refused() {
             ("node", "stranger:80", "untouched"),
             ("a", "node:80", "untouched"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn a_service_without_endpoints_refuses() {
+fn a_service_without_endpoints_refuses() -> Vec<Scene> {
     let udp = json!({"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]});
     let world = World::new().service("web", 1, json!({}), json!({})).service("dns", 2, udp, json!({}));
     let rows = [
@@ -70,11 +75,10 @@ fn a_service_without_endpoints_refuses() {
         ("a", "svc2:53/UDP", "rejected"),
         ("a", "svc2:53", "rejected"),
     ];
-    check(world, &settings(), &rows);
+    vec![Scene::new(world, &rows)]
 }
 
-#[test]
-fn two_protocols_share_a_port() {
+fn two_protocols_share_a_port() -> Vec<Scene> {
     let ports = json!({"ports": [{"name": "dns", "port": 53, "protocol": "UDP"},
                                  {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
                                  {"name": "assoc", "port": 53, "protocol": "SCTP"}]});
@@ -82,11 +86,10 @@ fn two_protocols_share_a_port() {
     world.apply_slice("dns", json!({"name": "dns", "protocol": "UDP", "port": 5353}), &[endpoint("a")]);
     let rows =
         [("b", "svc1:53/UDP", "a:5353"), ("b", "svc1:53", "rejected"), ("b", "svc1:53/SCTP", "rejected")];
-    check(world, &settings(), &rows);
+    vec![Scene::new(world, &rows)]
 }
 
-#[test]
-fn internal_policy_local_stays_on_this_node() {
+fn internal_policy_local_stays_on_this_node() -> Vec<Scene> {
     let local = || json!({"internalTrafficPolicy": "Local"});
     let world = World::new()
         .service("here", 1, local(), json!({}))
@@ -94,9 +97,8 @@ fn internal_policy_local_stays_on_this_node() {
         .service("elsewhere", 2, local(), json!({}))
         .slice("elsewhere", &[endpoint("c")])
         .service("nowhere", 3, local(), json!({}));
-    check(
+    vec![Scene::new(
         world,
-        &settings(),
         &[
             ("d", "svc1:80", "a b"),
             ("node", "svc1:80", "a b masqueraded"),
@@ -105,11 +107,10 @@ fn internal_policy_local_stays_on_this_node() {
             ("client", "svc2:80", "dropped"),
             ("d", "svc3:80", "rejected"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn ready_before_draining_before_nothing() {
+fn ready_before_draining_before_nothing() -> Vec<Scene> {
     let draining = |place| endpoint_in(place, false, true, true);
     let world = World::new()
         .service("mixed", 1, json!({}), json!({}))
@@ -120,15 +121,13 @@ fn ready_before_draining_before_nothing() {
         .slice("gone", &[endpoint_in("c", false, false, true), endpoint_in("d", false, true, false)])
         .service("local", 4, json!({"internalTrafficPolicy": "Local"}), json!({}))
         .slice("local", &[draining("a"), endpoint("c")]);
-    check(
+    vec![Scene::new(
         world,
-        &settings(),
         &[("d", "svc1:80", "a"), ("d", "svc2:80", "b"), ("d", "svc3:80", "rejected"), ("d", "svc4:80", "a")],
-    );
+    )]
 }
 
-#[test]
-fn hints_choose_the_node_then_the_zone() {
+fn hints_choose_the_node_then_the_zone() -> Vec<Scene> {
     let hinted = |place: &str, zones: &[&str], nodes: &[&str]| {
         let named = |names: &[&str]| names.iter().map(|n| json!({"name": n})).collect::<Vec<_>>();
         let mut endpoint = endpoint(place);
@@ -144,9 +143,8 @@ fn hints_choose_the_node_then_the_zone() {
         .slice("partial", &[hinted("a", &["here"], &[]), endpoint("c")])
         .service("others", 4, json!({}), json!({}))
         .slice("others", &[hinted("a", &["there"], &[]), hinted("c", &["there"], &[])]);
-    check(
+    vec![Scene::new(
         world,
-        &settings(),
         &[("d", "svc1:80", "a"), ("d", "svc2:80", "b"), ("d", "svc3:80", "a c"), ("d", "svc4:80", "a c")],
-    );
+    )]
 }

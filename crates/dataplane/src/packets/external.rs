@@ -1,12 +1,27 @@
 //! Node ports, load-balancer IPs, external IPs: policies, the short cut, source ranges, where node ports answer.
 
-use crate::check;
-use crate::cluster::{World, both, endpoint, settings};
-use portway_dataplane::{NodePortAddresses, Settings};
+use super::{Case, Row, Scene};
+use crate::world::{World, both, endpoint, settings};
+use crate::{NodePortAddresses, Settings};
 use serde_json::{Value, json};
 
-/// Number `n` with a node port 3000n, `lbn` and `extn`; `more` adds to its spec.
-fn everything(world: World, name: &str, n: u8, more: Value) -> World {
+pub(super) const CASES: &[Case] = named![
+    "external":
+    policy_cluster_reaches_all_and_masquerades,
+    policy_local_keeps_the_source_and_the_node,
+    policy_local_without_local_endpoints_drops_but_for_the_short_cut,
+    without_endpoints_all_frontends_refuse,
+    policies_of_inside_and_outside_are_apart,
+    source_ranges_guard_the_load_balancer_ip_alone,
+    source_ranges_with_everything_or_with_the_node,
+    ingress_by_a_proxy_is_not_ours,
+    node_ports_answer_where_they_are_told,
+    refusals_of_node_ports_keep_to_their_addresses,
+    an_endpoint_in_the_nodes_network_is_reached_without_masquerading_at_home,
+];
+
+/// A Service with number `n` that answers at `svcn`, `lbn`, `extn` and node port 3000n; `more` adds to its spec.
+pub fn everything(world: World, name: &str, n: u8, more: Value) -> World {
     let mut spec = json!({
         "type": "LoadBalancer", "externalIPs": both(&format!("ext{n}")),
         "ports": [{"name": "http", "port": 80, "nodePort": 30000 + u32::from(n)}],
@@ -25,18 +40,15 @@ fn local() -> Value {
 const FRONTENDS: [&str; 3] = ["lb1:80", "ext1:80", "node:30001"];
 
 /// The same expectations at each kind of external frontend.
-fn check_all(world: impl Fn() -> World, rows: &[(&str, &str)]) {
-    for to in FRONTENDS {
-        let rows: Vec<(&str, &str, &str)> = rows.iter().map(|(from, end)| (*from, to, *end)).collect();
-        check(world(), &settings(), &rows);
-    }
+fn everywhere(world: World, rows: &[(&'static str, &'static str)]) -> Scene {
+    let rows: Vec<Row> =
+        FRONTENDS.iter().flat_map(|to| rows.iter().map(|(from, end)| (*from, *to, *end))).collect();
+    Scene::new(world, &rows)
 }
 
-#[test]
-fn policy_cluster_reaches_all_and_masquerades() {
-    let world =
-        || everything(World::new(), "web", 1, json!({})).slice("web", &[endpoint("a"), endpoint("c")]);
-    check_all(
+fn policy_cluster_reaches_all_and_masquerades() -> Vec<Scene> {
+    let world = everything(World::new(), "web", 1, json!({})).slice("web", &["a", "c"].map(endpoint));
+    vec![everywhere(
         world,
         &[
             ("client", "a c masqueraded"),
@@ -44,13 +56,12 @@ fn policy_cluster_reaches_all_and_masquerades() {
             ("node", "a c masqueraded"),
             ("b", "a c masqueraded"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn policy_local_keeps_the_source_and_the_node() {
-    let world = || everything(World::new(), "web", 1, local()).slice("web", &["a", "b", "c"].map(endpoint));
-    check_all(
+fn policy_local_keeps_the_source_and_the_node() -> Vec<Scene> {
+    let world = everything(World::new(), "web", 1, local()).slice("web", &["a", "b", "c"].map(endpoint));
+    vec![everywhere(
         world,
         &[
             ("client", "a b"),
@@ -60,51 +71,42 @@ fn policy_local_keeps_the_source_and_the_node() {
             ("node", "a b c masqueraded"),
             ("alternative", "a b c masqueraded"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn policy_local_without_local_endpoints_drops_but_for_the_short_cut() {
-    let world = || everything(World::new(), "web", 1, local()).slice("web", &["c", "d"].map(endpoint));
-    check_all(world, &[("client", "dropped"), ("a", "c d"), ("node", "c d masqueraded")]);
+fn policy_local_without_local_endpoints_drops_but_for_the_short_cut() -> Vec<Scene> {
+    let world = everything(World::new(), "web", 1, local()).slice("web", &["c", "d"].map(endpoint));
+    vec![everywhere(world, &[("client", "dropped"), ("a", "c d"), ("node", "c d masqueraded")])]
 }
 
-#[test]
-fn without_endpoints_all_frontends_refuse() {
-    check_all(
-        || everything(World::new(), "web", 1, json!({})),
-        &[("client", "rejected"), ("a", "rejected"), ("node", "rejected")],
-    );
-    check_all(
-        || everything(World::new(), "web", 1, local()),
-        &[("client", "rejected"), ("a", "rejected"), ("node", "rejected")],
-    );
+fn without_endpoints_all_frontends_refuse() -> Vec<Scene> {
+    let refused = |more| {
+        let world = everything(World::new(), "web", 1, more);
+        everywhere(world, &[("client", "rejected"), ("a", "rejected"), ("node", "rejected")])
+    };
+    vec![refused(json!({})), refused(local())]
 }
 
-#[test]
-fn policies_of_inside_and_outside_are_apart() {
+fn policies_of_inside_and_outside_are_apart() -> Vec<Scene> {
     let world = everything(World::new(), "in", 1, json!({"internalTrafficPolicy": "Local"}))
         .slice("in", &["a", "c"].map(endpoint));
     let world = everything(world, "out", 2, local()).slice("out", &["a", "c"].map(endpoint));
-    check(
+    vec![Scene::new(
         world,
-        &settings(),
         &[
             ("client", "svc1:80", "a masqueraded"),
             ("client", "lb1:80", "a c masqueraded"),
             ("client", "svc2:80", "a c masqueraded"),
             ("client", "lb2:80", "a"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn source_ranges_guard_the_load_balancer_ip_alone() {
+fn source_ranges_guard_the_load_balancer_ip_alone() -> Vec<Scene> {
     let ranges = json!({"loadBalancerSourceRanges": [" 192.0.2.0/24 ", "2001:db8:1::/64"]});
-    let world = || everything(World::new(), "web", 1, ranges.clone()).slice("web", &[endpoint("c")]);
-    check(
-        world(),
-        &settings(),
+    let world = everything(World::new(), "web", 1, ranges).slice("web", &[endpoint("c")]);
+    vec![Scene::new(
+        world,
         &[
             ("client", "lb1:80", "c masqueraded"),
             ("stranger", "lb1:80", "dropped"),
@@ -116,46 +118,44 @@ fn source_ranges_guard_the_load_balancer_ip_alone() {
             // Another port of that address is nobody's.
             ("stranger", "lb1:81", "untouched"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn source_ranges_with_everything_or_with_the_node() {
+fn source_ranges_with_everything_or_with_the_node() -> Vec<Scene> {
     let with = |ranges: Value| {
         let spec = json!({"loadBalancerSourceRanges": ranges});
         everything(World::new(), "web", 1, spec).slice("web", &[endpoint("c")])
     };
     let open = with(json!(["192.0.2.0/24", "0.0.0.0/0", "::/0"]));
-    check(open, &settings(), &[("stranger", "lb1:80", "c masqueraded")]);
     let node = with(json!(["192.168.50.0/24", "fd50::/64"]));
-    check(
-        node,
-        &settings(),
-        &[
-            ("node", "lb1:80", "c masqueraded"),
-            ("node2", "lb1:80", "c masqueraded"),
-            ("lb1%lo", "lb1:80", "c masqueraded"),
-            ("client", "lb1:80", "dropped"),
-        ],
-    );
+    vec![
+        Scene::new(open, &[("stranger", "lb1:80", "c masqueraded")]),
+        Scene::new(
+            node,
+            &[
+                ("node", "lb1:80", "c masqueraded"),
+                ("node2", "lb1:80", "c masqueraded"),
+                ("lb1%lo", "lb1:80", "c masqueraded"),
+                ("client", "lb1:80", "dropped"),
+            ],
+        ),
+    ]
 }
 
-#[test]
-fn ingress_by_a_proxy_is_not_ours() {
+fn ingress_by_a_proxy_is_not_ours() -> Vec<Scene> {
     let ingress: Vec<Value> = both("lb1").iter().map(|ip| json!({"ip": ip, "ipMode": "Proxy"})).collect();
     let status = json!({"loadBalancer": {"ingress": ingress}});
     let world = World::new()
         .service("web", 1, json!({"type": "LoadBalancer"}), status)
         .slice("web", &[endpoint("c")]);
-    check(world, &settings(), &[("client", "lb1:80", "untouched"), ("a", "lb1:80", "untouched")]);
+    vec![Scene::new(world, &[("client", "lb1:80", "untouched"), ("a", "lb1:80", "untouched")])]
 }
 
-#[test]
-fn node_ports_answer_where_they_are_told() {
+fn node_ports_answer_where_they_are_told() -> Vec<Scene> {
     let world = || everything(World::new(), "web", 1, json!({})).slice("web", &[endpoint("c")]);
-    check(
+    let at = |node_ports| Settings { node_ports, ..settings() };
+    let within = Scene::new(
         world(),
-        &settings(),
         &[
             ("client", "node:30001", "c masqueraded"),
             ("client", "alternative:30001", "untouched"),
@@ -167,38 +167,36 @@ fn node_ports_answer_where_they_are_told() {
             ("client", "node:30001/UDP", "untouched"),
         ],
     );
-    let all = Settings { node_ports: NodePortAddresses::All, ..settings() };
-    check(
+    let all = Scene::new(
         world(),
-        &all,
         &[
             ("client", "node:30001", "c masqueraded"),
             ("client", "alternative:30001", "c masqueraded"),
             ("a", "node2:30001", "untouched"),
             ("lo", "lo:30001", "untouched"),
         ],
-    );
-    let none = Settings { node_ports: NodePortAddresses::Within(Vec::new()), ..settings() };
-    check(world(), &none, &[("client", "node:30001", "untouched"), ("node", "node:30001", "untouched")]);
+    )
+    .with(at(NodePortAddresses::All));
+    let none =
+        Scene::new(world(), &[("client", "node:30001", "untouched"), ("node", "node:30001", "untouched")])
+            .with(at(NodePortAddresses::Within(Vec::new())));
+    vec![within, all, none]
 }
 
-#[test]
-fn refusals_of_node_ports_keep_to_their_addresses() {
+fn refusals_of_node_ports_keep_to_their_addresses() -> Vec<Scene> {
     let world = everything(World::new(), "web", 1, json!({}));
-    check(
+    vec![Scene::new(
         world,
-        &settings(),
         &[
             ("client", "node:30001", "rejected"),
             ("client", "alternative:30001", "untouched"),
             ("a", "node2:30001", "untouched"),
         ],
-    );
+    )]
 }
 
-#[test]
-fn an_endpoint_in_the_nodes_network_is_reached_without_masquerading_at_home() {
+fn an_endpoint_in_the_nodes_network_is_reached_without_masquerading_at_home() -> Vec<Scene> {
     let world = everything(World::new(), "web", 1, json!({})).slice("web", &[endpoint("node")]);
     // Nothing leaves the node, so there is no postrouting to change the source in.
-    check(world, &settings(), &[("client", "node:30001", "node"), ("a", "svc1:80", "node")]);
+    vec![Scene::new(world, &[("client", "node:30001", "node"), ("a", "svc1:80", "node")])]
 }

@@ -1,13 +1,17 @@
 //! Things that happen in a cluster, at random.
+//!
+//! Out come strategies for [`Act`]s, which [`play`] has happen in a [`World`] and to the settings. Every mode's
+//! properties are tested with all of them, those included that it does nothing about.
 
-use crate::cluster::{World, both, endpoint, endpoint_in, settings};
-use portway_dataplane::{LocalTraffic, NodePortAddresses, Settings};
+use crate::world::{World, both, endpoint, endpoint_in, settings};
+use crate::{LocalTraffic, NodePortAddresses, Settings};
+use portway_model::Family;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 /// Something that happens.
 #[derive(Clone, Debug)]
-pub(crate) enum Act {
+pub enum Act {
     /// A Service comes or changes.
     Service(Shape),
     /// Its endpoints change: place, and 0 ready, 1 draining, 2 gone but listed.
@@ -20,7 +24,7 @@ pub(crate) enum Act {
 
 /// A Service. Two of them may want the same address: `number` is not `name`.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub struct Shape {
     name: u8,
     number: u8,
     udp: bool,
@@ -54,8 +58,13 @@ fn shape() -> impl Strategy<Value = Shape> {
     })
 }
 
+/// Either family.
+pub fn families() -> impl Strategy<Value = Family> {
+    prop::sample::select(Family::ALL.to_vec())
+}
+
 /// One act.
-pub(crate) fn act() -> impl Strategy<Value = Act> {
+pub fn act() -> impl Strategy<Value = Act> {
     let places = prop::sample::subsequence(vec!["a", "b", "c", "d", "node"], 0..=5);
     let endpoints = places.prop_flat_map(|places| {
         let states =
@@ -71,12 +80,12 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
 }
 
 /// Up to `n` acts.
-pub(crate) fn acts(n: usize) -> impl Strategy<Value = Vec<Act>> {
+pub fn acts(n: usize) -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act(), 0..n)
 }
 
 /// Two Services with endpoints, to begin with.
-pub(crate) fn start() -> World {
+pub fn start() -> World {
     World::new()
         .service("s0", 1, json!({}), json!({}))
         .slice("s0", &["a", "c"].map(endpoint))
@@ -85,7 +94,7 @@ pub(crate) fn start() -> World {
 }
 
 /// Has it happen.
-pub(crate) fn play(world: &mut World, now: &mut Settings, act: &Act) {
+pub fn play(world: &mut World, now: &mut Settings, act: &Act) {
     match act {
         Act::Service(shape) => apply(world, shape),
         Act::Slice(name, endpoints) => {

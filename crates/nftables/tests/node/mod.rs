@@ -1,0 +1,15 @@
+//! A node in the world of tests, with this mode at work.
+
+use portway_dataplane::world::own_addresses;
+use portway_model::Family;
+use portway_netlink::nft;
+use portway_nftables::Nftables;
+use portway_nftables::fake::Fake;
+
+/// The nftables mode over a kernel that is a value.
+pub(crate) fn mode(family: Family) -> Nftables<Fake> {
+    let nft_family = if family == Family::V4 { nft::Family::Ipv4 } else { nft::Family::Ipv6 };
+    let mut kernel = Fake::default();
+    kernel.addresses.extend(own_addresses(family));
+    Nftables::with_kernel(kernel, nft_family)
+}
