@@ -91,5 +91,5 @@ fn web() -> ServicePlan {
         source_ranges: Box::default(),
         admits_node: false,
     };
-    ServicePlan { name: name(), family: Family::V4, ports: [port].into(), health_check: None }
+    ServicePlan { name: name(), family: Family::V4, ports: [port].into(), health_check: None, scheduler: None }
 }

@@ -190,21 +190,23 @@ pub enum Step {
     Wait(Duration),
 }
 
+/// All behaviours, by what they are about.
+pub const SECTIONS: &[(&str, &[Case])] = &[
+    ("basics", basics::CASES),
+    ("internal", internal::CASES),
+    ("external", external::CASES),
+    ("nodes", nodes::CASES),
+    ("affinity", affinity::CASES),
+    ("topology", topology::CASES),
+    ("names", names::CASES),
+    ("sources", sources::CASES),
+    ("flows", flows::CASES),
+    ("faults", faults::CASES),
+];
+
 /// All behaviours.
 pub fn cases() -> Vec<Case> {
-    [
-        basics::CASES,
-        internal::CASES,
-        external::CASES,
-        nodes::CASES,
-        affinity::CASES,
-        topology::CASES,
-        names::CASES,
-        sources::CASES,
-        flows::CASES,
-        faults::CASES,
-    ]
-    .concat()
+    SECTIONS.iter().flat_map(|(_, cases)| *cases).copied().collect()
 }
 
 /// An object appears.

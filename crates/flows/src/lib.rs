@@ -182,7 +182,7 @@ mod tests {
         let mut reply = tuple(led_to);
         std::mem::swap(&mut reply.source, &mut reply.destination);
         std::mem::swap(&mut reply.source_port, &mut reply.destination_port);
-        Flow { original: tuple(to), reply, zone: 0 }
+        Flow { original: tuple(to), reply, zone: 0, translated: true }
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A chain that is there whatever the Services are.
+/// A chain that is there whatever the Services are, in this mode or in that of ipvs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the variants are their names")]
 pub enum Fixed {
@@ -60,11 +60,17 @@ pub enum Fixed {
     MarkMasq,
     Postrouting,
     Canary,
+    LoadBalancer,
+    NodePort,
+    SourceRanges,
+    IpvsFilter,
+    IpvsOutFilter,
+    IpvsSchedule,
 }
 
 impl Fixed {
     /// All of them.
-    pub const ALL: [Fixed; 10] = [
+    pub const ALL: [Fixed; 16] = [
         Fixed::Services,
         Fixed::ExternalServices,
         Fixed::NodePorts,
@@ -75,6 +81,12 @@ impl Fixed {
         Fixed::MarkMasq,
         Fixed::Postrouting,
         Fixed::Canary,
+        Fixed::LoadBalancer,
+        Fixed::NodePort,
+        Fixed::SourceRanges,
+        Fixed::IpvsFilter,
+        Fixed::IpvsOutFilter,
+        Fixed::IpvsSchedule,
     ];
 
     /// Its name.
@@ -90,6 +102,12 @@ impl Fixed {
             Fixed::MarkMasq => "KUBE-MARK-MASQ",
             Fixed::Postrouting => "KUBE-POSTROUTING",
             Fixed::Canary => "KUBE-PROXY-CANARY",
+            Fixed::LoadBalancer => "KUBE-LOAD-BALANCER",
+            Fixed::NodePort => "KUBE-NODE-PORT",
+            Fixed::SourceRanges => "KUBE-SOURCE-RANGES-FIREWALL",
+            Fixed::IpvsFilter => "KUBE-IPVS-FILTER",
+            Fixed::IpvsOutFilter => "KUBE-IPVS-OUT-FILTER",
+            Fixed::IpvsSchedule => "KUBE-IPVS-SCHEDULE",
         }
     }
 }

@@ -11,15 +11,8 @@ use crate::rules::{Match, Rule};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Chains that kube-proxy makes, or made, and we do not: in other modes, or in older versions.
-const FORMER: [&str; 6] = [
-    "KUBE-LOAD-BALANCER",
-    "KUBE-NODE-PORT",
-    "KUBE-SOURCE-RANGES-FIREWALL",
-    "KUBE-IPVS-FILTER",
-    "KUBE-IPVS-OUT-FILTER",
-    "KUBE-PROXY-TERMINATING",
-];
+/// A chain that kube-proxy makes, or made, and we do not.
+const FORMER: &str = "KUBE-PROXY-TERMINATING";
 /// So were those of this kind, before version 1.24.
 const FORMER_PREFIX: &str = "KUBE-XLB-";
 /// The kubelet was here, and `KUBE-FIREWALL` is its too.
@@ -188,7 +181,7 @@ fn is_former(table: Table, chain: &Chain) -> bool {
     match chain {
         Chain::Fixed(_) => false,
         Chain::Port(_) => table != Table::Nat,
-        Chain::Other(name) => FORMER.contains(&&**name) || name.starts_with(FORMER_PREFIX),
+        Chain::Other(name) => **name == *FORMER || name.starts_with(FORMER_PREFIX),
     }
 }
 

@@ -36,12 +36,17 @@ enum Trust {
 /// When one that was refused is tried again though it did not change: a missing module may have been loaded.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
 
-/// The iptables mode for one family.
+/// What settings make of the constant part of the rules.
+pub type Renderer = fn(Family, &Settings) -> Base;
+
+/// The iptables mode for one family; or, for a mode that needs rules beside what it is made of, those.
 #[derive(Debug)]
 pub struct Iptables<K = Tool> {
     kernel: K,
     family: Family,
     settings: Settings,
+    /// Renders the constant part for another mode.
+    beside: Option<Renderer>,
     base: Base,
     plans: HashMap<ServiceName, ServicePlan>,
     /// Services that the tool refused, so that the others' rules are in force: what they were before stands in for
@@ -68,6 +73,11 @@ impl Iptables<Tool> {
     pub fn open(tools: &Tools, family: Family) -> Result<Iptables, Error> {
         let tool = Tool::open(tools, family).map_err(|e| diagnose(family, e))?;
         Ok(Iptables::with_kernel(tool, family))
+    }
+
+    /// The constant rules that another mode needs beside what it is made of. No Service has rules of its own there.
+    pub fn beside(tools: &Tools, family: Family, rules: Renderer) -> Result<Iptables, Error> {
+        Ok(Iptables { beside: Some(rules), ..Iptables::open(tools, family)? })
     }
 
     /// Whether a transaction that the kernel announced was ours.
@@ -113,6 +123,7 @@ impl<K: Kernel> Iptables<K> {
             kernel,
             family,
             settings: Settings::default(),
+            beside: None,
             base: Base::default(),
             plans: HashMap::new(),
             left_out: HashMap::new(),
@@ -131,6 +142,16 @@ impl<K: Kernel> Iptables<K> {
     /// The kernel behind it.
     pub fn kernel(&mut self) -> &mut K {
         &mut self.kernel
+    }
+
+    /// With a kernel of the caller's choice, the constant rules that another mode needs.
+    pub fn beside_with_kernel(kernel: K, family: Family, rules: Renderer) -> Iptables<K> {
+        Iptables { beside: Some(rules), ..Iptables::with_kernel(kernel, family) }
+    }
+
+    /// Whether Services have chains of their own in the kernel: ours of another mode, or kube-proxy's.
+    pub fn finds_service_chains(&mut self) -> Result<bool, Error> {
+        Ok(!self.list(&Wanted::default())?.ports.is_empty())
     }
 
     /// Whether the tool works here: asks, and changes nothing.
@@ -248,6 +269,10 @@ impl<K: Kernel> Iptables<K> {
     }
 
     fn rebuild_base(&mut self) {
+        if let Some(render) = self.beside {
+            self.base = render(self.family, &self.settings);
+            return;
+        }
         let answers = self.settings.answers_at_loopback(self.family);
         let counting = answers && !self.cannot_count && self.kernel.count(LOCALHOST_COUNTER);
         let abilities = Abilities { counting, turned_localnet_on: self.turned_localnet_on };

@@ -215,12 +215,11 @@ impl Difference<'_> {
         }
     }
 
-    /// Chains that are kube-proxy's, but not of this mode, or not in this table.
+    /// Chains that are ours or kube-proxy's, but not of this mode, or not in this table. `KUBE-FIREWALL` is the
+    /// kubelet's too, and is looked at with the hooks.
     fn former(&mut self) {
-        let fixed = |chain: Fixed| self.world.base.chains.iter().any(|(_, c, _)| *c == chain);
-        let misplaced = self.seen.fixed.keys().filter(|(table, chain)| {
-            fixed(*chain) && !self.world.base.chains.iter().any(|(t, c, _)| (t, c) == (table, chain))
-        });
+        let wanted = |at: &(Table, Fixed)| self.world.base.chains.iter().any(|(t, c, _)| (*t, *c) == *at);
+        let misplaced = self.seen.fixed.keys().filter(|at| at.1 != Fixed::Firewall && !wanted(at));
         let misplaced = misplaced.map(|(table, chain)| (*table, Chain::from(*chain)));
         let mut all: Vec<(Table, Chain)> = self.seen.former.iter().cloned().chain(misplaced).collect();
         all.sort_by_key(|(table, chain)| (*table, chain.to_string()));

@@ -9,7 +9,7 @@ mod service;
 mod tests;
 
 pub(crate) use base::is_firewalls;
-pub use base::{Abilities, Base, Hook, TURNED_LOCALNET_ON, base};
+pub use base::{Abilities, Base, Hook, TURNED_LOCALNET_ON, base, forward};
 pub use service::service;
 
 use crate::chains::{Fixed, PortChain, Table};
@@ -98,7 +98,7 @@ impl Pods {
 
 /// How a packet is refused; `protocol` if it is known. A client that speaks TCP over IPv6 was seen to wait on in spite
 /// of the ICMP message.
-fn refusal(family: Family, protocol: Option<Protocol>) -> Action {
+pub fn refusal(family: Family, protocol: Option<Protocol>) -> Action {
     Action::Reject(match (family, protocol) {
         (Family::V4, _) => Refusal::Icmp,
         (Family::V6, Some(Protocol::Tcp)) => Refusal::TcpReset,
@@ -118,7 +118,7 @@ fn one(ip: IpAddr) -> IpNet {
 }
 
 /// A rule for packets to each address at which node ports answer.
-fn at_node_addresses(settings: &Settings, family: Family, rule: &Rule) -> Vec<Rule> {
+pub fn at_node_addresses(settings: &Settings, family: Family, rule: &Rule) -> Vec<Rule> {
     let local = |rule: Rule| rule.when(Match::DestinationIsLocal);
     let loopback = loopback(family);
     let answers = settings.answers_at_loopback(family);

@@ -84,6 +84,37 @@ pub enum Match {
     Recent(Recent),
     /// Counts in an object of the kernel's.
     Count(Arc<str>),
+    /// The packet is in a set.
+    Set(Is<Lookup>),
+    /// Bits of the mark of the packet's connection.
+    ConnectionMark {
+        /// Their values.
+        value: u32,
+        /// Which bits.
+        mask: u32,
+    },
+}
+
+/// Where in a packet to look for the fields of a set, and which set.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lookup {
+    /// The set's name.
+    pub set: Arc<str>,
+    /// The side that each field is taken from.
+    pub sides: Sides,
+}
+
+/// The sides of a packet that the fields of a set are taken from, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sides {
+    /// `dst`
+    Destination,
+    /// `src`
+    Source,
+    /// `dst,dst`
+    DestinationTwice,
+    /// `dst,dst,src`
+    DestinationTwiceSource,
 }
 
 /// A set of conntrack's states.
@@ -163,6 +194,15 @@ pub enum Action {
         /// What is cleared before.
         mask: u32,
     },
+    /// Sets bits of its connection's mark in the same way.
+    ConnectionMark {
+        /// What is xored in.
+        value: u32,
+        /// What is cleared before.
+        mask: u32,
+    },
+    /// Gives it the mark that a set has for it, if it is in there.
+    MapMark(Lookup),
 }
 
 /// How a packet is refused.
@@ -213,6 +253,11 @@ impl Rule {
     /// For packets to this port; the protocol goes without saying.
     pub fn port(self, protocol: Protocol, port: u16) -> Rule {
         self.protocol(protocol).when(Match::Port { protocol, destination: Some(port) })
+    }
+
+    /// For packets in a set.
+    pub fn in_set(self, set: &str, sides: Sides) -> Rule {
+        self.when(Match::Set(is(Lookup { set: set.into(), sides })))
     }
 
     /// For packets of which this holds too.

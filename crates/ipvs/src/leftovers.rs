@@ -1,87 +1,37 @@
-//! Virtual servers, sets, and `kube-ipvs0`.
+//! What this mode, or kube-proxy's, leaves behind besides rules: servers, sets, our device, and changed sysctls.
 //!
-//! Servers of others are left alone: kube-proxy's are those whose address is on its device, or which answer at a node
-//! port of its sets. A connection through a virtual server lives as long as the server does, so where connections
-//! are to live on, servers that have some stay until those have ended.
+//! Servers of others are left alone. A connection through a server lives as long as the server does, so where
+//! connections are to live on, servers that have some stay until those have ended.
 
+use crate::DEVICE;
+use crate::commit::is_a_nodes;
+use crate::listing::Ownership;
+use crate::modules::refused;
+use crate::servers::Key;
+use crate::sets::Set;
+use crate::sysctl;
 use portway_dataplane::{Clear, Error};
-use portway_model::Family;
+use portway_model::{Family, Protocol};
+use portway_netlink::conntrack::{self, Filter, UDP};
 use portway_netlink::genl::Genl;
-use portway_netlink::ipset::Ipset;
+use portway_netlink::ipset::{Ipset, Member};
 use portway_netlink::ipvs::{self, VirtualServer};
-use portway_netlink::route::{Change, Rtnetlink};
-use std::collections::HashSet;
+use portway_netlink::route::{Change, Link, Rtnetlink};
+use portway_netlink::{Protocol as Conversation, Socket};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
-
-/// The device that holds the addresses of all Services.
-const DEVICE: &str = "kube-ipvs0";
-
-/// kube-proxy's sets, without `KUBE-` or, for IPv6, `KUBE-6-`.
-const SETS: [&str; 17] = [
-    "LOOP-BACK",
-    "CLUSTER-IP",
-    "EXTERNAL-IP",
-    "EXTERNAL-IP-LOCAL",
-    "LOAD-BALANCER",
-    "LOAD-BALANCER-LOCAL",
-    "LOAD-BALANCER-FW",
-    "LOAD-BALANCER-SOURCE-IP",
-    "LOAD-BALANCER-SOURCE-CIDR",
-    "NODE-PORT-TCP",
-    "NODE-PORT-LOCAL-TCP",
-    "NODE-PORT-UDP",
-    "NODE-PORT-LOCAL-UDP",
-    "NODE-PORT-SCTP-HASH",
-    "NODE-PORT-LOCAL-SCTP-HASH",
-    "HEALTH-CHECK-NODE-PORT",
-    "IPVS-IPS",
-];
-
-fn is_kube_proxys(set: &str) -> bool {
-    let name = set.strip_prefix("KUBE-6-").or_else(|| set.strip_prefix("KUBE-"));
-    name.is_some_and(|name| SETS.contains(&name))
-}
-
-fn holds_node_ports(set: &str) -> bool {
-    is_kube_proxys(set) && set.contains("-NODE-PORT-") && !set.contains("HEALTH")
-}
 
 /// What there is, in words; gone afterwards if so wished.
 pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
-    let mut ipset = Ipset::open().map_err(refused)?;
+    let mut sets = Ipset::open().map_err(refused)?;
     let mut route = Rtnetlink::open().map_err(refused)?;
     let device = route.link(DEVICE).map_err(refused)?;
-    let sets: Vec<String> = {
-        let all = ipset.as_mut().map_or(Ok(Vec::new()), Ipset::names).map_err(refused)?;
-        all.into_iter().map(|set| set.name).filter(|name| is_kube_proxys(name)).collect()
-    };
-    let addresses = route.addresses().map_err(refused)?;
-    let on_device = |index| device.as_ref().is_some_and(|d| d.index == index);
-    let vips: HashSet<IpAddr> =
-        addresses.iter().filter(|a| on_device(a.link)).map(|a| a.net.addr()).collect();
-    let own: HashSet<IpAddr> =
-        addresses.iter().filter(|a| !on_device(a.link)).map(|a| a.net.addr()).collect();
-    let mut ports = HashSet::new();
-    if let Some(ipset) = &mut ipset {
-        for set in sets.iter().filter(|set| holds_node_ports(set)) {
-            let members = ipset.members(set).map_err(refused)?;
-            ports.extend(members.into_iter().filter_map(|m| m.port));
-        }
-    }
-    let is_ours =
-        |s: &VirtualServer| vips.contains(&s.address) || own.contains(&s.address) && ports.contains(&s.port);
-    let (servers, busy) = servers(is_ours)?;
+    let addresses = addresses(&mut route, device.as_ref())?;
+    let names = set_names(sets.as_mut())?;
+    let ownership = ownership(sets.as_mut(), &names, &addresses)?;
+    let (servers, busy) = servers(&ownership)?;
 
-    let mut found = Vec::new();
-    if !servers.is_empty() {
-        found.push(count(servers.len(), "virtual server"));
-    }
-    if device.is_some() {
-        found.push(format!("device {DEVICE} with {}", count(vips.len(), "address")));
-    }
-    if !sets.is_empty() {
-        found.push(format!("sets {}", sets.join(", ")));
-    }
+    let found = describe(&servers, device.as_ref(), addresses.on_device.len(), &names);
     if how == Clear::Look || found.is_empty() {
         return Ok(found);
     }
@@ -95,17 +45,47 @@ pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
     if let Some(device) = &device {
         route.apply(&Change::DeleteLink { link: device.index }).map_err(refused)?;
     }
-    if let Some(genl) = &mut open()? {
+    let mut genl = open()?;
+    if let Some(genl) = &mut genl {
         for server in &servers {
             ipvs::delete_service(genl, &server.key()).map_err(refused)?;
         }
     }
-    if let Some(ipset) = &mut ipset {
-        for set in &sets {
-            ipset.destroy(set).map_err(refused)?;
+    if let Some(sets) = &mut sets {
+        for (name, ..) in &names {
+            sets.destroy(name).map_err(refused)?;
         }
     }
+    let alias = device.and_then(|d| d.alias).unwrap_or_default();
+    for complaint in sysctl::put_back(genl.as_mut(), &alias) {
+        tracing::warn!("{complaint}");
+    }
+    if let Err(error) = forget_flows(&servers) {
+        tracing::warn!(%error, "UDP flows that ipvs led somewhere could not be forgotten");
+    }
     Ok(found)
+}
+
+fn describe(
+    servers: &[VirtualServer],
+    device: Option<&Link>,
+    addresses: usize,
+    sets: &[(String, Set, Family)],
+) -> Vec<String> {
+    let mut found = Vec::new();
+    if !servers.is_empty() {
+        found.push(count(servers.len(), "virtual server"));
+    }
+    if let Some(device) = device {
+        let settings = device.alias.as_deref().filter(|alias| !alias.is_empty());
+        let also = settings.map_or_else(String::new, |alias| format!(" ({alias})"));
+        found.push(format!("device {DEVICE} with {}{also}", count(addresses, "address")));
+    }
+    if !sets.is_empty() {
+        let names: Vec<&str> = sets.iter().map(|(name, ..)| name.as_str()).collect();
+        found.push(format!("sets {}", names.join(", ")));
+    }
+    found
 }
 
 fn count(n: usize, what: &str) -> String {
@@ -117,16 +97,73 @@ fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{plural}")
 }
 
-/// The virtual servers of kube-proxy's, and how many connections they have.
-fn servers(is_ours: impl Fn(&VirtualServer) -> bool) -> Result<(Vec<VirtualServer>, u32), Error> {
+struct Addresses {
+    on_device: HashSet<IpAddr>,
+    own: BTreeSet<IpAddr>,
+}
+
+fn addresses(route: &mut Rtnetlink, device: Option<&Link>) -> Result<Addresses, Error> {
+    let all = route.addresses().map_err(refused)?;
+    let is_on_device = |link| device.is_some_and(|d| d.index == link);
+    let all = all.into_iter().map(|a| (is_on_device(a.link), a.net.addr())).filter(|(_, ip)| is_a_nodes(*ip));
+    let (on_device, own): (Vec<_>, Vec<_>) = all.partition(|(on_device, _)| *on_device);
+    let ips = |these: Vec<(bool, IpAddr)>| these.into_iter().map(|(_, ip)| ip);
+    Ok(Addresses { on_device: ips(on_device).collect(), own: ips(own).collect() })
+}
+
+fn set_names(sets: Option<&mut Ipset>) -> Result<Vec<(String, Set, Family)>, Error> {
+    let Some(sets) = sets else { return Ok(Vec::new()) };
+    let all = sets.names().map_err(refused)?.into_iter();
+    Ok(all.filter_map(|info| Set::parse(&info.name).map(|(set, family)| (info.name, set, family))).collect())
+}
+
+/// Whose servers are whose, in both families.
+fn ownership(
+    sets: Option<&mut Ipset>,
+    names: &[(String, Set, Family)],
+    addresses: &Addresses,
+) -> Result<Ownership, Error> {
+    let mut members: HashMap<Set, HashSet<Member>> = HashMap::new();
+    if let Some(sets) = sets {
+        for (name, set, _) in names {
+            members.entry(*set).or_default().extend(sets.members(name).map_err(refused)?);
+        }
+    }
+    Ok(Ownership::new(&members, &addresses.on_device, &addresses.own))
+}
+
+/// Our servers or kube-proxy's, and how many connections they have.
+fn servers(ownership: &Ownership) -> Result<(Vec<VirtualServer>, u32), Error> {
     let Some(mut genl) = open()? else { return Ok((Vec::new(), 0)) };
     let mut all = ipvs::services(&mut genl).map_err(refused)?;
-    all.retain(is_ours);
+    all.retain(|server| Key::of(server).is_some_and(|key| ownership.is_ours(key)));
     let mut busy = 0;
     for server in &all {
-        busy += ipvs::servers(&mut genl, &server.key()).map_err(refused)?.iter().map(|s| s.active).sum::<u32>();
+        let behind = ipvs::servers(&mut genl, &server.key()).map_err(refused)?;
+        busy += behind.iter().map(|s| s.active).sum::<u32>();
     }
     Ok((all, busy))
+}
+
+/// A UDP flow that ipvs led somewhere is known to conntrack as one that is not translated. With the server gone it would
+/// go nowhere for as long as its client goes on sending; forgotten, its next packet meets the rules.
+fn forget_flows(servers: &[VirtualServer]) -> portway_netlink::Result<()> {
+    let key = |s: &VirtualServer| (s.address, s.port);
+    let udp: HashSet<(IpAddr, u16)> =
+        servers.iter().filter(|s| s.protocol == Protocol::Udp.number()).map(key).collect();
+    if udp.is_empty() {
+        return Ok(());
+    }
+    let mut socket = Socket::open(Conversation::Netfilter)?;
+    for v6 in [false, true] {
+        for flow in conntrack::list(&mut socket, v6, Filter { protocol: UDP, destination: None })? {
+            let to = (flow.original.destination, flow.original.destination_port);
+            if !flow.translated && udp.contains(&to) {
+                conntrack::delete(&mut socket, &flow)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The conversation with ipvs, if it is there: looking must not load it.
@@ -135,32 +172,4 @@ fn open() -> Result<Option<Genl>, Error> {
         return Ok(None);
     }
     ipvs::open().map_err(refused)
-}
-
-fn refused(error: portway_netlink::Error) -> Error {
-    if error.is_permission() {
-        return Error::Permission {
-            operation: "look for what ipvs left behind".to_owned(),
-            source: error.into(),
-        };
-    }
-    Error::Kernel { family: Family::V4, source: error.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_kube_proxys_sets_are_meant() {
-        for ours in ["KUBE-CLUSTER-IP", "KUBE-6-LOOP-BACK", "KUBE-NODE-PORT-LOCAL-SCTP-HASH", "KUBE-IPVS-IPS"]
-        {
-            assert!(is_kube_proxys(ours), "{ours}");
-        }
-        for other in ["KUBE-SRC-ABC", "cali40s:x", "KUBE-ROUTER-PODS", "CLUSTER-IP", "KUBE-6-"] {
-            assert!(!is_kube_proxys(other), "{other}");
-        }
-        assert!(holds_node_ports("KUBE-NODE-PORT-TCP"));
-        assert!(!holds_node_ports("KUBE-HEALTH-CHECK-NODE-PORT"));
-    }
 }

@@ -1,5 +1,36 @@
-//! What kube-proxy's ipvs mode leaves behind: virtual servers, sets, and the device that holds their addresses.
+//! The ipvs mode: a hash table in the kernel instead of a list of rules.
 //!
-//! The mode itself is not built yet.
+//! ```text
+//! kube-ipvs0      holds every address of every Service, so that packets to them are this machine's
+//! virtual server  one per address, port and protocol; behind it one real server per endpoint, reached by NAT
+//! sets            which addresses and ports are what: KUBE-CLUSTER-IP, KUBE-LOAD-BALANCER, KUBE-LOOP-BACK, …
+//! rules           the same few whatever the Services are: they masquerade, refuse and drop by what the sets say
+//! ```
+//!
+//! All but the rules goes by netlink, and a change costs a handful of messages. The rules are those of `iptables`, with
+//! the machinery of the iptables mode.
+//!
+//! The floor plan: [`sets`], [`servers`] and [`marks`] are the words, [`mod@render`] turns plans into them and [`rules`]
+//! settings into rules; [`diff`] is a transaction, [`listing`] what the kernel holds and [`mod@reconcile`] compares;
+//! [`mod@commit`] is the door to the kernel, [`modules`] and [`sysctl`] see to it that it can; [`eval`] follows a packet,
+//! [`leftovers`] cleans up, [`mode`] is the [`portway_dataplane::Dataplane`] that ties them together.
 
+pub mod commit;
+pub mod diff;
+pub mod eval;
 pub mod leftovers;
+pub mod listing;
+pub mod marks;
+pub mod mode;
+pub mod modules;
+pub mod reconcile;
+pub mod render;
+pub mod rules;
+pub mod servers;
+pub mod sets;
+pub mod sysctl;
+
+pub use mode::Ipvs;
+
+/// The device that holds the addresses of all Services.
+pub const DEVICE: &str = "kube-ipvs0";

@@ -14,6 +14,7 @@ pub mod api;
 mod conversation;
 mod enter;
 mod error;
+pub mod guest;
 mod layout;
 mod load;
 mod log;

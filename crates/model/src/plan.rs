@@ -6,6 +6,7 @@
 use crate::types::{Family, PortName, Protocol, ServiceName, Target, TrafficPolicy};
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The plan for one Service in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct ServicePlan {
     pub ports: Box<[PortPlan]>,
     /// Where a load balancer asks for its health.
     pub health_check: Option<u16>,
+    /// How it wants to be balanced in ipvs mode, as its annotation ([`crate::SCHEDULER_ANNOTATION`]) has it.
+    pub scheduler: Option<Arc<str>>,
 }
 
 /// The plan for one port.

@@ -14,8 +14,11 @@ const DELETE: u16 = SUBSYSTEM | 2;
 
 const TUPLE_ORIG: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
+const STATUS: u16 = 3;
 const ZONE: u16 = 18;
 const FILTER: u16 = 25;
+/// `IPS_DST_NAT`
+const DST_NAT: u32 = 1 << 5;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTO: u16 = 2;
 
@@ -46,6 +49,8 @@ pub struct Flow {
     pub reply: Tuple,
     /// Its zone; 0 is everybody's.
     pub zone: u16,
+    /// Its destination was translated by a rule. What ipvs leads elsewhere is not.
+    pub translated: bool,
 }
 
 /// Which flows to list.
@@ -160,7 +165,8 @@ pub fn decode(body: Attrs<'_>) -> Result<Option<Flow>, Malformed> {
         return Ok(None);
     };
     let zone = body.clone().find(ZONE).map_or(Ok(0), |a| a.be16("zone"))?;
-    Ok(Some(Flow { original, reply, zone }))
+    let status = body.clone().find(STATUS).map_or(Ok(0), |a| a.be32("status"))?;
+    Ok(Some(Flow { original, reply, zone, translated: status & DST_NAT != 0 }))
 }
 
 fn decode_tuple(body: Attrs<'_>) -> Result<Option<Tuple>, Malformed> {
@@ -209,11 +215,12 @@ mod tests {
     #[test]
     fn a_flow_reads_back_as_it_was_written() {
         for v6 in [false, true] {
-            let flow = Flow { original: tuple(v6), reply: tuple(v6), zone: 3 };
+            let flow = Flow { original: tuple(v6), reply: tuple(v6), zone: 3, translated: true };
             let mut b = Buffer::default();
             encode_tuple(&mut b, TUPLE_ORIG, &flow.original);
             encode_tuple(&mut b, TUPLE_REPLY, &flow.reply);
             b.attr_be16(ZONE, 3);
+            b.attr_be32(STATUS, DST_NAT | 1);
             assert_eq!(decode(attrs(b.bytes())), Ok(Some(flow)));
         }
     }

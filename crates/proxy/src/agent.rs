@@ -28,7 +28,7 @@ use planes::{Outcome, Planes, Suspicion};
 use portway_client::{Access, Client, Encoding, Notice, Recorder, Regarding, Selection, Source, Trouble};
 use portway_dataplane::Settings;
 use portway_model::api::Kind;
-use portway_model::{Cluster, Family, FrontendKind, Identity, Rejected};
+use portway_model::{Cluster, Family, FrontendKind, Identity, Rejected, ServiceName};
 use reload::ConfigFile;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -87,7 +87,7 @@ const BURST: usize = 4096;
 /// Runs until told to stop. Rules stay in place.
 pub async fn run(options: Options) -> Result<(), AgentError> {
     let system = |what| move |source| AgentError::System { what, source };
-    let mut planes = Planes::open(options.config.mode)?;
+    let mut planes = Planes::open(&options.config)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
     apply_sysctls(&options.config);
@@ -352,7 +352,7 @@ impl Agent {
     /// and then the mode that runs goes on.
     fn switch(&mut self, planes: &mut Planes, primary: &[IpAddr]) -> Result<bool, AgentError> {
         let (from, to) = (planes.mode().as_str(), self.config.mode.as_str());
-        let mut next = match Planes::open(self.config.mode) {
+        let mut next = match Planes::open(&self.config) {
             Ok(next) => next,
             Err(error) => {
                 tracing::error!("stays in mode {from}: mode {to} cannot be used: {error}");
@@ -422,6 +422,9 @@ impl Agent {
         for refused in &report.refused {
             self.report_refused(refused);
         }
+        for other in &report.otherwise {
+            self.report_otherwise(other);
+        }
         if let Some(took) = report.flows_took {
             self.metrics.conntrack_reconciled(family, took, report.flows_deleted as u64);
         }
@@ -474,25 +477,19 @@ impl Agent {
     fn report_refused(&self, refused: &portway_dataplane::Refused) {
         tracing::error!(service = %refused.service, "left out, so that the other Services are programmed: {}", refused.reason);
         self.metrics.rejected(Kind::Service, "refused");
-        let regarding = Regarding {
-            kind: Kind::Service,
-            namespace: refused.service.namespace().to_owned(),
-            name: refused.service.name().to_owned(),
-            uid: String::new(),
-        };
-        self.recorder.warn(regarding, "NotProgrammed", &refused.reason);
+        self.recorder.warn(of_service(&refused.service), "NotProgrammed", &refused.reason);
+    }
+
+    /// A Service that is programmed, but not as it asks.
+    fn report_otherwise(&self, other: &portway_dataplane::Refused) {
+        tracing::warn!(service = %other.service, "{}", other.reason);
+        self.recorder.warn(of_service(&other.service), "ProgrammedOtherwise", &other.reason);
     }
 
     fn report_ports(&self, unavailable: Vec<health::PortUnavailable>) {
         for port in unavailable {
             tracing::warn!("{port}");
-            let regarding = Regarding {
-                kind: Kind::Service,
-                namespace: port.service.namespace().to_owned(),
-                name: port.service.name().to_owned(),
-                uid: String::new(),
-            };
-            self.recorder.warn(regarding, "HealthCheckPortUnavailable", &port.to_string());
+            self.recorder.warn(of_service(&port.service), "HealthCheckPortUnavailable", &port.to_string());
         }
     }
 
@@ -544,5 +541,14 @@ impl Agent {
         if self.cluster.ready() {
             self.pace.request(Instant::now());
         }
+    }
+}
+
+fn of_service(service: &ServiceName) -> Regarding {
+    Regarding {
+        kind: Kind::Service,
+        namespace: service.namespace().to_owned(),
+        name: service.name().to_owned(),
+        uid: String::new(),
     }
 }

@@ -1,11 +1,12 @@
 //! What runs rules (`ipt_do_table` in net/ipv4/netfilter/ip_tables.c).
 
-use super::Host;
+use super::{Beside, Host};
 use super::packet::Walker;
 use super::ruleset::{Line, Ruleset};
 use super::trace::Step;
 use crate::chains::{Chain, Table};
 use crate::rules::{Action, Is, Match, Probability, Rule};
+use portway_model::Target;
 use std::collections::HashSet;
 
 /// The kernel refuses chains that go round in circles; this only keeps us from following them.
@@ -82,6 +83,7 @@ impl Draws {
 pub(super) struct Machine<'r> {
     rules: &'r Ruleset,
     host: &'r Host,
+    beside: &'r dyn Beside,
     pub(super) walker: Walker,
     pub(super) draws: Draws,
     pub(super) steps: Vec<Step>,
@@ -91,10 +93,16 @@ pub(super) struct Machine<'r> {
 }
 
 impl<'r> Machine<'r> {
-    pub(super) fn new(rules: &'r Ruleset, host: &'r Host, walker: Walker, draws: Draws) -> Machine<'r> {
+    pub(super) fn new(
+        rules: &'r Ruleset,
+        host: &'r Host,
+        beside: &'r dyn Beside,
+        walker: Walker,
+        draws: Draws,
+    ) -> Machine<'r> {
         let base = Chain::Other("".into());
         let place = Place { table: Table::Nat, base: base.clone(), chain: base, index: 0, draws: 0 };
-        Machine { rules, host, walker, draws, steps: Vec::new(), place, stack: Vec::new() }
+        Machine { rules, host, beside, walker, draws, steps: Vec::new(), place, stack: Vec::new() }
     }
 
     /// Runs a built-in chain to its end.
@@ -112,7 +120,8 @@ impl<'r> Machine<'r> {
                     let from = std::mem::replace(&mut self.place.chain, to.clone());
                     self.stack.push((from, std::mem::take(&mut self.place.index)));
                 }
-                Some(Action::Return | Action::Mark { .. }) | None => match self.stack.pop() {
+                Some(Action::Return | Action::Mark { .. } | Action::ConnectionMark { .. } | Action::MapMark(_))
+                | None => match self.stack.pop() {
                     Some(back) => (self.place.chain, self.place.index) = back,
                     None if self.rules.drops(table, &base) => {
                         self.steps.push(Step::Policy);
@@ -136,7 +145,9 @@ impl<'r> Machine<'r> {
             if self.draws.abandoned {
                 return None;
             }
-            if let Some(action) = action.filter(|a| !matches!(a, Action::Mark { .. })) {
+            let goes_on =
+                |a: &Action| matches!(a, Action::Mark { .. } | Action::ConnectionMark { .. } | Action::MapMark(_));
+            if let Some(action) = action.filter(|a| !goes_on(a)) {
                 return Some(action);
             }
         }
@@ -179,6 +190,15 @@ impl<'r> Machine<'r> {
             Action::Mark { value, mask } => {
                 self.walker.mark = (self.walker.mark & !mask) ^ value;
                 self.steps.push(Step::Marked(self.walker.mark));
+            }
+            Action::ConnectionMark { value, mask } => {
+                self.walker.connection_mark = (self.walker.connection_mark & !mask) ^ value;
+            }
+            Action::MapMark(lookup) => {
+                if let Some(mark) = self.beside.find(lookup, &self.walker) {
+                    self.walker.mark = mark;
+                    self.steps.push(Step::Marked(mark));
+                }
             }
             _ => {}
         }
@@ -228,6 +248,14 @@ impl<'r> Machine<'r> {
                 let words = format!("{}marked {value:#x}/{mask:#x}", if *not { "not " } else { "" });
                 ((walker.mark & mask == *value) != *not, words)
             }
+            Match::ConnectionMark { value, mask } => {
+                let words = format!("its connection marked {value:#x}/{mask:#x}");
+                (walker.connection_mark & mask == *value, words)
+            }
+            Match::Set(Is { value, not }) => {
+                let words = format!("{}in set {}", if *not { "not " } else { "" }, value.set);
+                (self.beside.find(value, walker).is_some() != *not, words)
+            }
             Match::SourceIsLocal => (self.host.owns(walker.source), "from this machine".to_owned()),
             Match::DestinationIsLocal => (self.host.owns(walker.destination), "to this machine".to_owned()),
             Match::Random(probability) => return self.chance(*probability),
@@ -243,6 +271,21 @@ impl<'r> Machine<'r> {
         };
         because.push(words);
         holds.then_some(())
+    }
+
+    /// One of these, each on a path of its own.
+    pub(super) fn one_of(&mut self, targets: &[Target]) -> Option<Target> {
+        let (last, others) = targets.split_last()?;
+        let Machine { place, stack, walker, draws, .. } = self;
+        for target in others {
+            let crossing = || Crossing { place: place.clone(), stack: stack.clone(), walker: walker.clone() };
+            let taken = draws.draw(crossing);
+            place.draws += 1;
+            if taken {
+                return Some(*target);
+            }
+        }
+        Some(*last)
     }
 
     fn chance(&mut self, probability: Probability) -> Option<()> {

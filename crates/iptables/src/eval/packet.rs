@@ -7,15 +7,21 @@ use std::net::IpAddr;
 
 /// The packet as it is by now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Walker {
-    pub(super) source: IpAddr,
-    pub(super) destination: IpAddr,
+pub struct Walker {
+    /// From.
+    pub source: IpAddr,
+    /// To.
+    pub destination: IpAddr,
     /// Where it was headed first.
     pub(super) original: IpAddr,
-    pub(super) protocol: Protocol,
-    pub(super) port: u16,
+    /// How.
+    pub protocol: Protocol,
+    /// To which port.
+    pub port: u16,
     pub(super) input: Option<String>,
-    pub(super) mark: u32,
+    /// Its mark.
+    pub mark: u32,
+    pub(super) connection_mark: u32,
     pub(super) translated: bool,
     pub(super) masqueraded: bool,
     /// It left through the loopback interface and came in again.
@@ -32,6 +38,7 @@ impl Walker {
             port: packet.port,
             input: packet.input.clone(),
             mark: 0,
+            connection_mark: 0,
             translated: false,
             masqueraded: false,
             came_back: false,

@@ -64,6 +64,8 @@ pub enum Step {
     Policy,
     /// Its mark became this.
     Marked(u32),
+    /// A server took it out of the rules' hands.
+    Taken(String),
     /// Its destination became this.
     Translated(Target),
     /// Its source became the node's address.
@@ -121,6 +123,7 @@ impl fmt::Display for Step {
             }
             Step::NotUnderstood { chain, rule, .. } => write!(f, "  passed over: -A {chain}{rule}"),
             Step::Chosen(probability) => write!(f, "    chance says so, at {probability}"),
+            Step::Taken(server) => write!(f, "taken by {server}"),
             Step::Policy => f.write_str("  the policy is DROP"),
             Step::Marked(mark) => write!(f, "    mark becomes {mark:#x}"),
             Step::Translated(target) => write!(f, "    destination becomes {target}"),

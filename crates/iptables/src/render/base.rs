@@ -100,7 +100,8 @@ fn postrouting(family: Family, settings: &Settings, counting: bool) -> Vec<Rule>
     rules
 }
 
-fn forward(settings: &Settings) -> Vec<Rule> {
+/// What is let through, and what is not, of what only passes by.
+pub fn forward(settings: &Settings) -> Vec<Rule> {
     let mark = settings.masquerade_mark;
     let mut rules = Vec::new();
     if settings.drop_invalid {

@@ -5,7 +5,7 @@
 //! ours, and parsing says so by failing.
 
 use super::print::STATES;
-use super::{Action, Is, Match, Probability, Recent, Refusal, Rule, States};
+use super::{Action, Is, Lookup, Match, Probability, Recent, Refusal, Rule, Sides, States};
 use crate::chains::Chain;
 use ipnet::IpNet;
 use portway_model::{Protocol, Target};
@@ -109,12 +109,29 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
                 Match::Random(probability(text)?)
             }
             "recent" => Match::Recent(self.recent()?),
+            "set" => {
+                let not = self.option("!");
+                Match::Set(Is { value: self.lookup("--match-set")?, not })
+            }
+            "connmark" => {
+                let (value, mask) = masked(self.value("--mark")?)?;
+                Match::ConnectionMark { value, mask }
+            }
             "nfacct" if self.option("--nfacct-name") => Match::Count(self.name()?.into()),
             name => {
                 let destination = self.value("--dport").map(str::parse).transpose().ok()?;
                 Match::Port { protocol: protocol(name)?, destination }
             }
         })
+    }
+
+    fn lookup(&mut self, option: &str) -> Option<Lookup> {
+        if !self.option(option) {
+            return None;
+        }
+        let set = self.name()?.into();
+        let sides = self.words.next()?;
+        Some(Lookup { set, sides: Sides::ALL.iter().find(|(_, name)| *name == sides)?.0 })
     }
 
     fn conntrack(&mut self) -> Option<Match> {
@@ -169,6 +186,17 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
             "MARK" => {
                 let (value, mask) = masked(self.value("--set-xmark")?)?;
                 Action::Mark { value, mask }
+            }
+            "CONNMARK" => {
+                let (value, mask) = masked(self.value("--set-xmark")?)?;
+                Action::ConnectionMark { value, mask }
+            }
+            "SET" => {
+                let lookup = self.lookup("--map-set")?;
+                if !self.option("--map-mark") {
+                    return None;
+                }
+                Action::MapMark(lookup)
             }
             name if name.starts_with('-') => return None,
             // Whatever else there is to jump to is a chain, or somebody else's; a target's options follow it.

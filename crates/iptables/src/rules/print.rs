@@ -1,6 +1,6 @@
 //! Rules as `iptables-save` spells them.
 
-use super::{Action, Is, Match, Probability, Recent, Refusal, Rule, States};
+use super::{Action, Is, Lookup, Match, Probability, Recent, Refusal, Rule, Sides, States};
 use ipnet::IpNet;
 use std::fmt::{self, Display, Formatter, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -64,6 +64,11 @@ impl Display for Match {
             }
             Match::Recent(recent) => recent.fmt(f),
             Match::Count(name) => write!(f, " -m nfacct --nfacct-name {name}"),
+            Match::Set(Is { value, not }) => write!(f, " -m set{} --match-set {value}", bang(*not)),
+            Match::ConnectionMark { value, mask } => {
+                write!(f, " -m connmark --mark {value:#x}")?;
+                if *mask == u32::MAX { Ok(()) } else { write!(f, "/{mask:#x}") }
+            }
         }
     }
 }
@@ -120,6 +125,22 @@ impl Display for States {
     }
 }
 
+impl Sides {
+    pub(super) const ALL: [(Sides, &'static str); 4] = [
+        (Sides::Destination, "dst"),
+        (Sides::Source, "src"),
+        (Sides::DestinationTwice, "dst,dst"),
+        (Sides::DestinationTwiceSource, "dst,dst,src"),
+    ];
+}
+
+impl Display for Lookup {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let sides = Sides::ALL.iter().find(|(s, _)| *s == self.sides).map_or("", |(_, name)| name);
+        write!(f, "{} {sides}", self.set)
+    }
+}
+
 impl Refusal {
     pub(super) const ALL: [(Refusal, &'static str); 3] = [
         (Refusal::Icmp, "icmp-port-unreachable"),
@@ -144,6 +165,10 @@ impl Display for Action {
             }
             Action::Masquerade => f.write_str(" -j MASQUERADE --random-fully"),
             Action::Mark { value, mask } => write!(f, " -j MARK --set-xmark {value:#x}/{mask:#x}"),
+            Action::ConnectionMark { value, mask } => {
+                write!(f, " -j CONNMARK --set-xmark {value:#x}/{mask:#x}")
+            }
+            Action::MapMark(lookup) => write!(f, " -j SET --map-set {lookup} --map-mark"),
         }
     }
 }

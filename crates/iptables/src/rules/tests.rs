@@ -17,6 +17,12 @@ fn what_the_tool_prints_is_read_and_printed_again() {
         r#" -d 10.109.134.113/32 ! -i veth+ -p udp -m comment --comment "default/nginx cluster IP" -m udp --dport 8080 -j KUBE-MARK-MASQ"#,
         r#" -m comment --comment "default/nginx" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-C2Y64IBVPH4YIBGX"#,
         r#" -m mark ! --mark 0x4000/0x4000 -j RETURN"#,
+        r#" ! -s 10.244.0.0/16 -m comment --comment "cluster ip + port" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ"#,
+        r#" -d 10.96.0.0/12 -m set ! --match-set KUBE-IPVS-IPS dst -j DROP"#,
+        r#" -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE --random-fully"#,
+        r#" -m connmark --mark 0x4000/0x4000 -j MASQUERADE --random-fully"#,
+        r#" -m mark --mark 0x4000/0x4000 -j CONNMARK --set-xmark 0x4000/0x4000"#,
+        r#" -m addrtype --src-type LOCAL -j SET --map-set KUBE-SHORT-CUT dst,dst --map-mark"#,
         r#" -j MARK --set-xmark 0x4000/0x0"#,
         r#" -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully"#,
         r#" ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP"#,
@@ -105,6 +111,16 @@ fn protocol() -> impl Strategy<Value = Protocol> {
     prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)]
 }
 
+fn lookup() -> impl Strategy<Value = Lookup> {
+    let sides = prop_oneof![
+        Just(Sides::Destination),
+        Just(Sides::Source),
+        Just(Sides::DestinationTwice),
+        Just(Sides::DestinationTwiceSource),
+    ];
+    ("KUBE-[A-Z]{1,20}", sides).prop_map(|(set, sides)| Lookup { set: set.into(), sides })
+}
+
 fn condition(v6: bool) -> impl Strategy<Value = Match> {
     prop_oneof![
         "[ -~]{1,40}".prop_map(|words| Match::Comment(words.into())),
@@ -126,6 +142,8 @@ fn condition(v6: bool) -> impl Strategy<Value = Match> {
             v6
         })),
         "[a-z_]{1,20}".prop_map(|name| Match::Count(name.into())),
+        (lookup(), any::<bool>()).prop_map(|(value, not)| Match::Set(Is { value, not })),
+        (any::<u32>(), any::<u32>()).prop_map(|(value, mask)| Match::ConnectionMark { value, mask }),
     ]
 }
 
@@ -138,6 +156,8 @@ fn action(v6: bool) -> impl Strategy<Value = Action> {
         Just(Action::Reject(if v6 { Refusal::Icmp6 } else { Refusal::Icmp })),
         (net(v6), any::<u16>()).prop_map(|(net, port)| Action::Dnat(Target { ip: net.addr(), port })),
         (any::<u32>(), any::<u32>()).prop_map(|(value, mask)| Action::Mark { value, mask }),
+        (any::<u32>(), any::<u32>()).prop_map(|(value, mask)| Action::ConnectionMark { value, mask }),
+        lookup().prop_map(Action::MapMark),
     ]
 }
 

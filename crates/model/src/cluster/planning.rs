@@ -64,7 +64,8 @@ impl Cluster {
         let ports: Box<[PortPlan]> = service.ports.iter().map(port_plan).collect();
         let reachable = ports.iter().any(|p| !p.frontends.is_empty());
         let health_check = self.health_check(name, service);
-        reachable.then(|| ServicePlan { name: name.clone(), family, ports, health_check })
+        let scheduler = service.scheduler.clone();
+        reachable.then(|| ServicePlan { name: name.clone(), family, ports, health_check, scheduler })
     }
 
     fn port_plan(

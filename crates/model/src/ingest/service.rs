@@ -5,11 +5,15 @@ use crate::api;
 use crate::types::{Family, PortName, Protocol, TrafficPolicy};
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Affinity's time-out when the Service gives none: three hours.
 const AFFINITY_SECONDS: i32 = 10_800;
 /// The longest the API server admits: a day.
 const AFFINITY_LIMIT: i32 = 86_400;
+
+/// Asks for a scheduler in ipvs mode. Other modes pay no attention, so it is for that mode to say what is wrong with it.
+pub const SCHEDULER_ANNOTATION: &str = "portway.dev/ipvs-scheduler";
 
 /// What is kept of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub struct Service {
     pub affinity: Option<u32>,
     /// Port of the health check.
     pub health_check: Option<u16>,
+    /// How it wants to be balanced in ipvs mode.
+    pub scheduler: Option<Arc<str>>,
     /// When it was made, in seconds since the epoch; 0 if unknown.
     pub created: i64,
     /// Its unique id.
@@ -79,6 +85,9 @@ pub fn read_service(object: &api::Service) -> Result<Option<Service>, Fault> {
         external,
         affinity: affinity(spec)?,
         health_check: health_check(spec, external)?,
+        scheduler: meta
+            .and_then(|m| m.annotations.get(SCHEDULER_ANNOTATION))
+            .map(|text| text.trim().into()),
         created: meta.and_then(|m| m.creation_timestamp).map_or(0, |t| t.seconds),
         uid: meta.map_or("", |m| &m.uid).into(),
         cluster_ips,

@@ -34,6 +34,7 @@ fn flow(family: Family, to: (&str, u16), led_to: (&str, u16)) -> Flow {
         original: tuple(client, 4000, address(family, to.0), to.1),
         reply: tuple(address(family, led_to.0), led_to.1, client, 4000),
         zone: 0,
+        translated: true,
     }
 }
 

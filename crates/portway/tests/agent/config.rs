@@ -35,7 +35,7 @@ const MISTAKES: &[Mistakes] = &[
     ("clusterCidrs: 10.0.0.0/8\n", &[(3, "clusterCidrs: unknown field, did you mean \"clusterCIDR\"?")]),
     ("wholeNewThing: 1\n", &[(3, "wholeNewThing: unknown field")]),
     ("oomScoreAdj: much\n", &[(3, "oomScoreAdj: should be a whole number, but is text")]),
-    ("mode: ipvs\n", &[(3, "mode: mode \"ipvs\" is not available in this release")]),
+    ("mode: userspace\n", &[(3, "mode: mode \"userspace\" is not available in this release")]),
     ("mode: nftables\nmode: nftables\n", &[(4, "mode: is set twice, first on line 3")]),
     (
         "bindAddress: here\nconntrack:\n  min: [1]\n  tcpEstablishedTimeout: 5 minutes\n  maxPerCores: 3\n",

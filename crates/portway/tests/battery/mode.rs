@@ -12,6 +12,7 @@ pub(crate) enum Mode {
     Nftables,
     IptablesNft,
     IptablesLegacy,
+    Ipvs,
 }
 
 impl Mode {
@@ -21,18 +22,56 @@ impl Mode {
             Mode::Nftables => "nftables",
             Mode::IptablesNft => "iptables-nft",
             Mode::IptablesLegacy => "iptables-legacy",
+            Mode::Ipvs => "ipvs",
         }
+    }
+
+    /// The command that shows, and changes, its rules.
+    fn tool(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Mode::Nftables, _) => "nft",
+            (Mode::IptablesNft, Family::V4) => "iptables-nft",
+            (Mode::IptablesNft, Family::V6) => "ip6tables-nft",
+            // Of user-mode Linux, and of hosts that have both, it is the one that works.
+            (Mode::IptablesLegacy | Mode::Ipvs, Family::V4) => "iptables-legacy",
+            (Mode::IptablesLegacy | Mode::Ipvs, Family::V6) => "ip6tables-legacy",
+        }
+    }
+
+    /// The commands that show what it made.
+    pub(crate) fn evidence(self, family: Family) -> Vec<(&'static str, &'static [&'static str])> {
+        let save = match (self, family) {
+            (Mode::Nftables, _) => return vec![("nft", &["list", "ruleset"])],
+            (Mode::IptablesNft, Family::V4) => "iptables-nft-save",
+            (Mode::IptablesNft, Family::V6) => "ip6tables-nft-save",
+            (_, Family::V4) => "iptables-legacy-save",
+            (_, Family::V6) => "ip6tables-legacy-save",
+        };
+        let mut commands: Vec<(&str, &[&str])> = vec![(save, &[])];
+        if self == Mode::Ipvs {
+            commands.extend([
+                ("ipvsadm", &["-Ln"][..]),
+                ("ipset", &["save"]),
+                ("ip", &["address"]),
+                ("ipvsadm", &["-Lnc"]),
+            ]);
+        }
+        commands
     }
 
     /// As `--proxy-mode` has it.
     pub(crate) fn flag(self) -> &'static str {
-        if self == Mode::Nftables { "nftables" } else { "iptables" }
+        match self {
+            Mode::Nftables => "nftables",
+            Mode::IptablesNft | Mode::IptablesLegacy => "iptables",
+            Mode::Ipvs => "ipvs",
+        }
     }
 
     /// Makes a node one on which the kubelet uses this variant.
     pub(crate) fn prepare(self, node: &Namespace) {
         if self != Mode::Nftables {
-            run(node, self.name(), &["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
+            run(node, self.tool(Family::V4), &["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
         }
     }
 
@@ -49,13 +88,38 @@ impl Mode {
             };
             return run(node, "nft", arguments);
         }
-        let tool = if v6 { self.name().replacen("iptables", "ip6tables", 1) } else { self.name().to_owned() };
+        let tool = self.tool(family);
+        if self == Mode::Ipvs && tamper_with_servers(node, how) {
+            return;
+        }
         match how {
             // As `firewall-cmd --reload` would: what is not in the script is gone.
-            Tamper::FlushEverything => load(node, &tool, "*nat\nCOMMIT\n*filter\nCOMMIT\n*mangle\nCOMMIT\n"),
-            Tamper::FlushRules => run(node, &tool, &["-w", "-t", "nat", "-F"]),
-            Tamper::AddRule => run(node, &tool, &["-w", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"]),
-            Tamper::RemovePart => run(node, &tool, &["-w", "-t", "nat", "-D", "KUBE-SERVICES", "1"]),
+            Tamper::FlushEverything => load(node, tool, "*nat\nCOMMIT\n*filter\nCOMMIT\n*mangle\nCOMMIT\n"),
+            Tamper::FlushRules => run(node, tool, &["-w", "-t", "nat", "-F"]),
+            Tamper::AddRule => run(node, tool, &["-w", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"]),
+            Tamper::RemovePart => run(node, tool, &["-w", "-t", "nat", "-D", "KUBE-SERVICES", "1"]),
+        }
+    }
+}
+
+/// Somebody interferes with what ipvs has besides rules; false if it is to be the rules.
+fn tamper_with_servers(node: &Namespace, how: Tamper) -> bool {
+    match how {
+        Tamper::FlushEverything => {
+            run(node, "ipvsadm", &["-C"]);
+            run(node, "ip", &["address", "flush", "dev", "kube-ipvs0"]);
+            false
+        }
+        Tamper::FlushRules => false,
+        Tamper::AddRule => {
+            // One that takes what ipvs should have.
+            run(node, "ipset", &["flush", "KUBE-CLUSTER-IP"]);
+            run(node, "ipset", &["flush", "KUBE-6-CLUSTER-IP"]);
+            false
+        }
+        Tamper::RemovePart => {
+            run(node, "ip", &["link", "delete", "kube-ipvs0"]);
+            true
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::mode::Mode;
 use portway_dataplane::battery::{
     Case, Expect, Net, OTHER_PORT, PORT, Place, Script, Source, Step, node_object,
 };
+use portway_lab::guest;
 use portway_lab::{
     Agent, Conversation, Failure, Lab, Layout, Load, Namespace, Outcome, Port, Probe, Protocol, eventually,
 };
@@ -17,10 +18,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long something may take to come true.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long something may take to come true; in a guest everything takes several times as long.
+fn patience() -> Duration {
+    Duration::from_secs(if guest::is_inside() { 30 } else { 10 })
+}
 /// How long a packet that vanishes is waited for.
-const SILENCE: Duration = Duration::from_millis(250);
+fn silence() -> Duration {
+    Duration::from_millis(if guest::is_inside() { 1000 } else { 250 })
+}
 /// How long an answer may take on a busy machine.
 const ANSWER: Duration = Duration::from_secs(2);
 const NODES: usize = 2;
@@ -86,13 +91,13 @@ impl Stage {
                     std::thread::sleep(*pause);
                     self.judge(*from, expect, &probe.run(), false)
                 };
-                return eventually(4 * PATIENCE, attempt).map_err(|e| e.to_string());
+                return eventually(4 * patience(), attempt).map_err(|e| e.to_string());
             }
             Step::Open { id, from, to, protocol } => {
-                let timeout = if *protocol == model::Protocol::Udp { SILENCE } else { ANSWER };
+                let timeout = if *protocol == model::Protocol::Udp { silence() } else { ANSWER };
                 let begin =
                     || Conversation::begin(self.namespace(*from), lab_protocol(*protocol), *to, timeout);
-                let conversation = eventually(PATIENCE, || begin().map_err(|f| format!("{f:?}")));
+                let conversation = eventually(patience(), || begin().map_err(|f| format!("{f:?}")));
                 self.conversations.insert(id, conversation.map_err(|e| e.to_string())?);
             }
             Step::Ask { id, expect } => return self.ask(id, expect),
@@ -150,7 +155,7 @@ impl Stage {
             self.agents.push(Agent::start(self.lab.node(n), binary, &flags).map_err(|e| e.to_string())?);
         }
         for agent in &mut self.agents {
-            agent.wait_for("portway proxy started", PATIENCE).map_err(|e| e.to_string())?;
+            agent.wait_for("portway proxy started", patience()).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
@@ -166,17 +171,17 @@ impl Stage {
             Expect::Spread(pods, _) => (16 + 16 * pods.len(), ANSWER),
             Expect::Sticks(_) => (24, ANSWER),
             Expect::Refused => (4, ANSWER),
-            Expect::TimedOut => (4, SILENCE),
+            Expect::TimedOut => (4, silence()),
         };
         let probe = Probe::new(self.namespace(from), lab_protocol(protocol), to).timeout(timeout);
         let attempt = || {
             // A first one alone, so that waiting for what is not there yet is short.
-            let first = probe.timeout(SILENCE.min(timeout)).run();
+            let first = probe.timeout(silence().min(timeout)).run();
             self.judge(from, expect, &first, true)?;
             let outcome = probe.count(count).run();
             self.judge(from, expect, &outcome, false)
         };
-        eventually(PATIENCE, attempt).map_err(|e| e.to_string())
+        eventually(patience(), attempt).map_err(|e| e.to_string())
     }
 
     /// Whether an outcome is as expected; of a single attempt only what one attempt can tell.
@@ -242,7 +247,7 @@ impl Stage {
             };
             if right { Ok(()) } else { Err(format!("{answer:?}")) }
         };
-        eventually(PATIENCE, attempt).map_err(|e| e.to_string())
+        eventually(patience(), attempt).map_err(|e| e.to_string())
     }
 
     fn health(&self, node: usize, port: u16, status: u16, endpoints: usize) -> Result<(), String> {
@@ -262,7 +267,7 @@ impl Stage {
                 && answer == told;
             if right { Ok(()) } else { Err(format!("{head}{body}")) }
         };
-        eventually(PATIENCE, attempt).map_err(|e| e.to_string())
+        eventually(patience(), attempt).map_err(|e| e.to_string())
     }
 
     /// What there is to look at when a case fails.
@@ -270,15 +275,12 @@ impl Stage {
         let mut text = String::new();
         for (agent, node) in self.agents.iter().zip(self.lab.nodes()) {
             text += &format!("── {} ──\n{}\n", node.name(), agent.log().tail(40));
-            let tool = match self.mode {
-                Mode::Nftables => "nft",
-                Mode::IptablesNft => "iptables-nft-save",
-                Mode::IptablesLegacy => "iptables-legacy-save",
-            };
-            let arguments: &[&str] = if self.mode == Mode::Nftables { &["list", "ruleset"] } else { &[] };
-            let rules = node.namespace().run(|| Command::new(tool).args(arguments).output());
-            if let (Ok(rules), Ok(_)) = (rules, std::env::var("PORTWAY_EVIDENCE")) {
-                text += &String::from_utf8_lossy(&rules.stdout);
+            if std::env::var("PORTWAY_EVIDENCE").is_ok() {
+                for (program, arguments) in self.mode.evidence(self.net.family) {
+                    let shown = node.namespace().run(|| Command::new(program).args(arguments).output());
+                    text +=
+                        &shown.map_or_else(|e| e.to_string(), |s| String::from_utf8_lossy(&s.stdout).into());
+                }
             }
         }
         text

@@ -5,7 +5,7 @@ mod leftovers;
 mod plane;
 
 use super::AgentError;
-use crate::config::Mode;
+use crate::config::{Config, Mode};
 use crate::metrics::SyncKind;
 use ear::Ear;
 pub(crate) use ear::Suspicion;
@@ -56,10 +56,10 @@ fn families() -> Vec<Family> {
 
 impl Planes {
     /// Opens the mode, and finds out whether we may use it.
-    pub(crate) fn open(mode: Mode) -> Result<Planes, AgentError> {
-        let planes = plane::open(mode, &families())?;
+    pub(crate) fn open(config: &Config) -> Result<Planes, AgentError> {
+        let planes = plane::open(config, &families())?;
         let ear = Ear::new(&planes);
-        Ok(Planes { mode, planes, ear, tidy: Some(Instant::now()) })
+        Ok(Planes { mode: config.mode, planes, ear, tidy: Some(Instant::now()) })
     }
 
     /// The mode.

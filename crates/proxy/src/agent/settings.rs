@@ -1,10 +1,11 @@
 //! What configuration, node and ranges mean for a mode.
 
-use crate::config::{Config, FamilyAddresses, LocalDetection};
+use crate::config::{Config, FamilyAddresses, LocalDetection, Mode};
 use ipnet::IpNet;
-use portway_dataplane::{LocalTraffic, NodePortAddresses, Settings};
+use portway_dataplane::{IpvsSettings, LocalTraffic, NodePortAddresses, Settings};
 use portway_model::{Family, Node};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// The settings for a mode. `primary` are the node's primary addresses.
 pub(crate) fn settings(
@@ -21,6 +22,19 @@ pub(crate) fn settings(
         service_cidrs,
         localhost_node_ports: config.localhost_node_ports(),
         drop_invalid: !config.conntrack.tcp_be_liberal,
+        ipvs: if config.mode == Mode::Ipvs { ipvs(&config.ipvs) } else { IpvsSettings::default() },
+    }
+}
+
+fn ipvs(config: &crate::config::IpvsSettings) -> IpvsSettings {
+    let seconds = |time: Duration| u32::try_from(time.as_secs()).ok().filter(|seconds| *seconds > 0);
+    IpvsSettings {
+        scheduler: config.scheduler,
+        exclude: config.exclude_cidrs.clone(),
+        strict_arp: config.strict_arp,
+        tcp_timeout: seconds(config.tcp_timeout),
+        tcp_fin_timeout: seconds(config.tcp_fin_timeout),
+        udp_timeout: seconds(config.udp_timeout),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A configuration as meant: domain types that cannot hold a wrong value.
 
 use ipnet::IpNet;
+use portway_dataplane::Scheduler;
 use portway_model::Family;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -98,7 +99,7 @@ impl Mode {
     /// Every mode there is a name for.
     pub const ALL: [Mode; 4] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace];
     /// The modes this release can run.
-    pub const AVAILABLE: [Mode; 2] = [Mode::Nftables, Mode::Iptables];
+    pub const AVAILABLE: [Mode; 3] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
 
     /// The name as `mode:` and `--proxy-mode` have it.
     pub fn as_str(self) -> &'static str {
@@ -274,8 +275,8 @@ pub struct IptablesSettings {
 pub struct IpvsSettings {
     /// The pace of syncs.
     pub sync: SyncPeriods,
-    /// The scheduler; empty for round robin.
-    pub scheduler: String,
+    /// The scheduler.
+    pub scheduler: Scheduler,
     /// Virtual servers within these ranges are not ours to remove.
     pub exclude_cidrs: Vec<IpNet>,
     /// Whether `arp_ignore` and `arp_announce` are set.

@@ -72,7 +72,7 @@ pub enum Problem {
         why: String,
     },
     /// A proxy mode that exists, but not in this release.
-    #[error("mode {0:?} is not available in this release: only \"nftables\" and \"iptables\" are (or leave it empty)", mode.as_str())]
+    #[error("mode {0:?} is not available in this release: only \"nftables\", \"iptables\" and \"ipvs\" are (or leave it empty)", mode.as_str())]
     ModeUnavailable {
         /// The mode that was asked for.
         mode: Mode,
@@ -177,8 +177,8 @@ mod tests {
             (
                 Origin::Flag("--proxy-mode"),
                 "mode",
-                Problem::ModeUnavailable { mode: Mode::Ipvs },
-                r#"--proxy-mode: mode "ipvs" is not available in this release: only "nftables" and "iptables" are (or leave it empty)"#,
+                Problem::ModeUnavailable { mode: Mode::Userspace },
+                r#"--proxy-mode: mode "userspace" is not available in this release: only "nftables", "iptables" and "ipvs" are (or leave it empty)"#,
             ),
         ] {
             let error = ConfigError { origin, field: field.to_owned(), problem };

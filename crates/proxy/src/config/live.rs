@@ -40,7 +40,7 @@ pub fn diff_live(old: &Config, new: &Config) -> LiveChange {
         feature_gates,
         nftables,
         iptables,
-        ipvs: _, // no mode that runs reads these
+        ipvs,
     } = new;
     let live = [
         (*mode != old.mode, "mode"),
@@ -53,6 +53,14 @@ pub fn diff_live(old: &Config, new: &Config) -> LiveChange {
         (nftables.sync.min != old.nftables.sync.min, "nftables.minSyncPeriod"),
         (iptables.sync.period != old.iptables.sync.period, "iptables.syncPeriod"),
         (iptables.sync.min != old.iptables.sync.min, "iptables.minSyncPeriod"),
+        (ipvs.scheduler != old.ipvs.scheduler, "ipvs.scheduler"),
+        (ipvs.exclude_cidrs != old.ipvs.exclude_cidrs, "ipvs.excludeCIDRs"),
+        (ipvs.strict_arp != old.ipvs.strict_arp, "ipvs.strictARP"),
+        (ipvs.tcp_timeout != old.ipvs.tcp_timeout, "ipvs.tcpTimeout"),
+        (ipvs.tcp_fin_timeout != old.ipvs.tcp_fin_timeout, "ipvs.tcpFinTimeout"),
+        (ipvs.udp_timeout != old.ipvs.udp_timeout, "ipvs.udpTimeout"),
+        (ipvs.sync.period != old.ipvs.sync.period, "ipvs.syncPeriod"),
+        (ipvs.sync.min != old.ipvs.sync.min, "ipvs.minSyncPeriod"),
         (*conntrack != old.conntrack, "conntrack"),
         (*oom_score_adj != old.oom_score_adj, "oomScoreAdj"),
         (logging.verbosity != old.logging.verbosity, "logging.verbosity"),

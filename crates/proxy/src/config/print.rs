@@ -99,7 +99,7 @@ fn ipvs(config: &Config) -> Value {
     json!({
         "excludeCIDRs": ipvs.exclude_cidrs,
         "minSyncPeriod": min(ipvs.sync),
-        "scheduler": ipvs.scheduler,
+        "scheduler": ipvs.scheduler.as_str(),
         "strictARP": ipvs.strict_arp,
         "syncPeriod": format_duration(ipvs.sync.period),
         "tcpFinTimeout": format_duration(ipvs.tcp_fin_timeout),

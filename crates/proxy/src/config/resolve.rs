@@ -13,6 +13,7 @@ use super::file::{
     ClientConnectionSection, ConntrackSection, Field, FileConfig, Given, IpvsSection, LoggingSection,
 };
 use super::format_duration;
+use portway_dataplane::Scheduler;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,8 +65,8 @@ fn resolve_mode(c: &mut Checks, typed: &Field<String>) -> Mode {
     let Some(given) = typed.as_ref().filter(|given| !given.value.is_empty()) else { return Mode::Nftables };
     let Some(mode) = Mode::ALL.into_iter().find(|mode| mode.as_str() == given.value) else {
         let why = match given.value.as_str() {
-            "kernelspace" => "is for Windows nodes; Portway runs on Linux, in mode nftables or iptables",
-            _ => "is not a proxy mode: this release has nftables and iptables",
+            "kernelspace" => "is for Windows nodes; Portway runs on Linux, in mode nftables, iptables or ipvs",
+            _ => "is not a proxy mode: this release has nftables, iptables and ipvs",
         };
         c.invalid("mode", given, why);
         return Mode::Nftables;
@@ -303,7 +304,7 @@ fn resolve_ipvs(c: &mut Checks, typed: &IpvsSection) -> IpvsSettings {
             period,
             min: min_period(c, "ipvs.minSyncPeriod", &typed.min_sync_period, period),
         },
-        scheduler: text(&typed.scheduler).unwrap_or_default(),
+        scheduler: resolve_scheduler(c, &typed.scheduler),
         exclude_cidrs: exclude
             .filter_map(|(index, given)| c.item(&format!("ipvs.excludeCIDRs[{index}]"), given, cidr))
             .collect(),
@@ -312,6 +313,17 @@ fn resolve_ipvs(c: &mut Checks, typed: &IpvsSection) -> IpvsSettings {
         tcp_fin_timeout: zero(&typed.tcp_fin_timeout),
         udp_timeout: zero(&typed.udp_timeout),
     }
+}
+
+/// Empty means round robin, as it always has.
+fn resolve_scheduler(c: &mut Checks, typed: &Field<String>) -> Scheduler {
+    let Some(given) = typed.as_ref().filter(|given| !given.value.is_empty()) else {
+        return Scheduler::default();
+    };
+    Scheduler::parse(&given.value).unwrap_or_else(|| {
+        c.invalid("ipvs.scheduler", given, format!("is none of {}", Scheduler::names()));
+        Scheduler::default()
+    })
 }
 
 fn is_set(typed: &Field<bool>) -> bool {

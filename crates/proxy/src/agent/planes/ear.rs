@@ -2,12 +2,13 @@
 //!
 //! nf_tables announces every change: a thread listens, in the nftables mode to our own table, in the iptables mode with
 //! its nf_tables variant to the tables that all share. The old xtables announce nothing: their sizes are looked at
-//! every second, which costs a system call for each table, and everything is compared once in a while.
+//! every second, which costs a system call for each table, and everything is compared once in a while. So it is with what
+//! the ipvs mode is made of besides its rules.
 
 use super::Outcome;
 use super::plane::Plane;
 use portway_dataplane::Dataplane;
-use portway_iptables::{Iptables, Variant};
+use portway_iptables::Variant;
 use portway_netlink::nft::{Commit, Monitor};
 use portway_nftables::TABLE;
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ pub(crate) enum Suspicion {
 #[derive(Debug)]
 pub(super) struct Ear {
     kind: Kind,
+    /// Something has to be looked at, for nobody tells.
+    glances: bool,
     /// What the thread that listens tells; none until it does.
     heard: Option<mpsc::Receiver<Heard>>,
     /// The generation before our own changes, while nobody listens.
@@ -71,13 +74,15 @@ enum Kind {
 
 impl Ear {
     pub(super) fn new(planes: &[Plane]) -> Ear {
-        let kind = match planes.first() {
-            Some(Plane::Iptables(plane)) if plane.variant() == Variant::Legacy => Kind::Silent,
-            Some(Plane::Iptables(_)) => Kind::SharedTables,
-            _ => Kind::OwnTable,
+        let kind = match planes.first().and_then(Plane::variant) {
+            Some(Variant::Legacy) => Kind::Silent,
+            Some(Variant::Nft) => Kind::SharedTables,
+            None => Kind::OwnTable,
         };
+        let glances = kind == Kind::Silent || planes.iter().any(|p| matches!(p, Plane::Ipvs(_)));
         Ear {
             kind,
+            glances,
             heard: None,
             before: None,
             glance: Instant::now() + GLANCE,
@@ -135,6 +140,7 @@ impl Ear {
     fn pace(&mut self, outcomes: &[Outcome]) {
         let least = match self.kind {
             Kind::OwnTable => return,
+            Kind::SharedTables if self.glances => self.audit_every,
             Kind::SharedTables => RARE_AUDIT,
             Kind::Silent => self.audit_every,
         };
@@ -147,21 +153,31 @@ impl Ear {
         }
     }
 
+    /// Looks, and says when to look again: later, the longer it took.
+    fn glance_at(&mut self, planes: &mut [Plane]) -> bool {
+        let started = Instant::now();
+        let differs = planes.iter_mut().map(Plane::looks_different).fold(false, |any, one| any | one);
+        let took = started.elapsed();
+        self.glance = Instant::now() + GLANCE.max(took * AUDIT_SHARE);
+        differs
+    }
+
     /// Waits until somebody else may have changed our rules.
     ///
     /// May be dropped and called again at any time.
     pub(super) async fn tampered(&mut self, planes: &mut [Plane]) -> Suspicion {
         loop {
-            if self.kind == Kind::Silent {
-                tokio::time::sleep_until(self.glance.into()).await;
-                self.glance = Instant::now() + GLANCE;
-                if planes.iter_mut().filter_map(Plane::iptables).any(Iptables::looks_different) {
-                    return Suspicion::Vague;
+            let glance = self.glances.then_some(self.glance);
+            let heard = tokio::select! {
+                () = until(glance) => {
+                    if self.glance_at(planes) {
+                        return Suspicion::Vague;
+                    }
+                    continue;
                 }
-                continue;
-            }
-            let Some(heard) = &mut self.heard else { return std::future::pending().await };
-            match heard.recv().await {
+                heard = next(&mut self.heard) => heard,
+            };
+            match heard {
                 Some(Ok(commits)) => {
                     if let Some(commit) = commits.iter().find(|c| concerns(planes, c)) {
                         let by = commit.process.as_ref();
@@ -181,11 +197,25 @@ impl Ear {
     }
 }
 
+async fn until(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next(heard: &mut Option<mpsc::Receiver<Heard>>) -> Option<Heard> {
+    match heard {
+        Some(heard) => heard.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The generation of the ruleset, where there is one.
 fn generation(planes: &mut [Plane]) -> Option<u32> {
     match planes.first_mut()? {
         Plane::Nftables(plane) => plane.generation().ok(),
-        Plane::Iptables(plane) => plane.generation(),
+        other => other.iptables()?.generation(),
     }
 }
 

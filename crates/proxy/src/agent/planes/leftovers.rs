@@ -15,7 +15,7 @@ enum Place {
     Table(&'static str, Family),
     /// The tables of one variant of iptables.
     Iptables(Variant, Family),
-    /// What only kube-proxy's ipvs mode makes.
+    /// What only an ipvs mode makes.
     Ipvs,
 }
 
@@ -65,8 +65,7 @@ fn places() -> Vec<Place> {
 impl Place {
     /// Whether it is where this mode works.
     fn is_own(self, mode: Mode, planes: &[Plane]) -> bool {
-        let variant =
-            planes.iter().find_map(|p| if let Plane::Iptables(p) = p { Some(p.variant()) } else { None });
+        let variant = planes.iter().find_map(Plane::variant);
         match self {
             Place::Table(table, _) => mode == Mode::Nftables && table == portway_nftables::TABLE,
             Place::Iptables(v, family) => variant == Some(v) && planes.iter().any(|p| p.family() == family),

@@ -1,8 +1,9 @@
 //! One family's data plane in one mode.
 
-use crate::config::Mode;
+use crate::config::{Config, Mode};
 use portway_dataplane::{Dataplane, Drift, Error, Report, Settings};
-use portway_iptables::{Iptables, Tools};
+use portway_iptables::{Iptables, Tools, Variant};
+use portway_ipvs::Ipvs;
 use portway_model::{Family, ServiceName, ServicePlan};
 use portway_nftables::Nftables;
 
@@ -11,12 +12,13 @@ use portway_nftables::Nftables;
 pub(super) enum Plane {
     Nftables(Nftables),
     Iptables(Iptables),
+    Ipvs(Box<Ipvs>),
 }
 
 /// Opens a mode in every family, and finds out whether we may use it. IPv6 may be missing; IPv4 may not.
-pub(super) fn open(mode: Mode, families: &[Family]) -> Result<Vec<Plane>, Error> {
+pub(super) fn open(config: &Config, families: &[Family]) -> Result<Vec<Plane>, Error> {
     let mut planes = Vec::new();
-    let open = opener(mode)?;
+    let open = opener(config)?;
     for family in families {
         match open(*family) {
             Ok(plane) => planes.push(plane),
@@ -35,35 +37,70 @@ fn is_permission(error: &Error) -> bool {
 
 type Opener = Box<dyn Fn(Family) -> Result<Plane, Error>>;
 
-fn opener(mode: Mode) -> Result<Opener, Error> {
-    match mode {
+fn opener(config: &Config) -> Result<Opener, Error> {
+    match config.mode {
         Mode::Nftables => Ok(Box::new(|family| {
             let mut plane = Nftables::open(family)?;
             plane.check()?;
             Ok(Plane::Nftables(plane))
         })),
         Mode::Iptables => {
-            let (tools, why) = Tools::detect().map_err(portway_iptables::mode::missing)?;
-            tracing::info!(variant = %tools.variant, why, "iptables");
+            let tools = detect()?;
             Ok(Box::new(move |family| {
                 let mut plane = Iptables::open(&tools, family)?;
                 plane.check()?;
                 Ok(Plane::Iptables(plane))
             }))
         }
-        Mode::Ipvs | Mode::Userspace => Err(Error::Unsupported {
-            feature: format!("the {} mode", mode.as_str()),
+        Mode::Ipvs => {
+            let tools = detect()?;
+            let scheduler = config.ipvs.scheduler;
+            Ok(Box::new(move |family| {
+                let mut plane = Ipvs::open(&tools, family, scheduler)?;
+                plane.check()?;
+                Ok(Plane::Ipvs(Box::new(plane)))
+            }))
+        }
+        Mode::Userspace => Err(Error::Unsupported {
+            feature: format!("the {} mode", config.mode.as_str()),
             hint: "this release does not have it".to_owned(),
         }),
     }
 }
 
+/// The variant of iptables that this host uses.
+fn detect() -> Result<Tools, Error> {
+    let (tools, why) = Tools::detect().map_err(portway_iptables::mode::missing)?;
+    tracing::info!(variant = %tools.variant, why, "iptables");
+    Ok(tools)
+}
+
 impl Plane {
-    /// Itself, if it is the iptables mode.
+    /// What it has in the tables of iptables, if it has anything there.
     pub(super) fn iptables(&mut self) -> Option<&mut Iptables> {
         match self {
             Plane::Iptables(plane) => Some(plane),
+            Plane::Ipvs(plane) => Some(plane.rules()),
             Plane::Nftables(_) => None,
+        }
+    }
+
+    /// The variant of iptables that it uses, if it does.
+    pub(super) fn variant(&self) -> Option<Variant> {
+        match self {
+            Plane::Iptables(plane) => Some(plane.variant()),
+            Plane::Ipvs(plane) => Some(plane.variant()),
+            Plane::Nftables(_) => None,
+        }
+    }
+
+    /// Whether something looks different than after its last change, where that has to be looked for.
+    pub(super) fn looks_different(&mut self) -> bool {
+        let silent = self.variant() == Some(Variant::Legacy);
+        let rules = silent && self.iptables().is_some_and(Iptables::looks_different);
+        match self {
+            Plane::Ipvs(plane) => plane.looks_different() || rules,
+            _ => rules,
         }
     }
 
@@ -71,6 +108,7 @@ impl Plane {
         match self {
             Plane::Nftables(plane) => plane,
             Plane::Iptables(plane) => plane,
+            Plane::Ipvs(plane) => plane.as_mut(),
         }
     }
 }
@@ -80,6 +118,7 @@ impl Dataplane for Plane {
         match self {
             Plane::Nftables(plane) => plane.family(),
             Plane::Iptables(plane) => plane.family(),
+            Plane::Ipvs(plane) => plane.family(),
         }
     }
 

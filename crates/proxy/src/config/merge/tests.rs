@@ -70,7 +70,7 @@ fn mistakes_on_the_command_line_name_the_flag() {
     assert_eq!(
         errors,
         [
-            r#"--proxy-mode: mode "ipvs" is not available in this release: only "nftables" and "iptables" are (or leave it empty)"#,
+            r#"--proxy-mode: mode "userspace" is not available in this release: only "nftables", "iptables" and "ipvs" are (or leave it empty)"#,
             r#"--nftables-sync-period: "0" must be longer than nothing"#,
             r#"--detect-local-mode: "BridgeInterface" needs --pod-bridge-interface"#,
         ]

@@ -55,14 +55,14 @@ fn modes_that_are_not_built_yet_are_told_apart_from_nonsense() {
     for mode in ["ipvs", "userspace"] {
         let errors = errors(&format!("mode: {mode}"));
         let wanted = format!(
-            "c:3: mode: mode {mode:?} is not available in this release: only \"nftables\" and \"iptables\" are (or leave it empty)"
+            "c:3: mode: mode {mode:?} is not available in this release: only \"nftables\", \"iptables\" and \"ipvs\" are (or leave it empty)"
         );
         assert_eq!(errors, [wanted]);
     }
     assert!(errors("mode: kernelspace")[0].contains("Windows"));
     assert_eq!(
         errors("mode: nft"),
-        [r#"c:3: mode: "nft" is not a proxy mode: this release has nftables and iptables"#]
+        [r#"c:3: mode: "nft" is not a proxy mode: this release has nftables, iptables and ipvs"#]
     );
 }
 

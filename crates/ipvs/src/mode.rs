@@ -1,0 +1,462 @@
+//! The mode itself: plans in, kernel in step.
+
+mod glance;
+
+use crate::commit::{Answer, Kernel, Netlink, Refusal, commit, fill};
+use crate::diff::{Draining, Shared, Transaction, change_servers};
+use crate::listing::{Seen, list, list_sets};
+use crate::marks::Marks;
+use crate::modules;
+use crate::reconcile::reconcile;
+use crate::render::{Part, World};
+use crate::rules::base;
+use crate::servers::{Key, Server};
+use crate::sets::Set;
+use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Scheduler, Settings};
+use portway_flows::Checks;
+use portway_iptables::commit::Tool;
+use portway_iptables::{Iptables, Tools, Variant};
+use portway_model::{Family, Protocol, ServiceName, ServicePlan};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+
+/// What was applied, as far as we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// Nothing yet: the kernel may hold what an earlier run, or kube-proxy, made.
+    Fresh,
+    /// The last change was made, and nobody was seen to change anything since.
+    Sure,
+    /// Somebody changed something of ours.
+    Tampered,
+    /// Some of what we want is not there.
+    Failed,
+}
+
+/// How often a repair begins anew because of a scheduler that this kernel does not have.
+const ATTEMPTS: usize = Scheduler::ALL.len() + 1;
+
+/// The ipvs mode for one family.
+#[derive(Debug)]
+pub struct Ipvs<K = Netlink, R = Tool> {
+    kernel: K,
+    /// The constant rules.
+    rules: Iptables<R>,
+    family: Family,
+    settings: Settings,
+    /// The addresses that this machine has anyway; none until they are known.
+    own: Option<BTreeSet<IpAddr>>,
+    plans: HashMap<ServiceName, ServicePlan>,
+    marks: Marks,
+    shared: Shared,
+    /// All servers that should be there, and whose they are.
+    servers: HashMap<Key, ServiceName>,
+    draining: Draining,
+    /// Schedulers that this kernel does not have.
+    missing: HashSet<Scheduler>,
+    device: Option<u32>,
+    trust: Trust,
+    /// Somebody changed something, and it has not been repaired since.
+    tampered: bool,
+    checks: Checks,
+    /// Servers that are looked at next.
+    rota: Vec<Key>,
+}
+
+impl Ipvs {
+    /// The variant of iptables that it uses.
+    pub fn variant(&self) -> Variant {
+        self.rules.variant()
+    }
+
+    /// For one family, with the tools of a variant of iptables, in this thread's network namespace. Loads what the kernel
+    /// needs, if we may.
+    pub fn open(tools: &Tools, family: Family, scheduler: Scheduler) -> Result<Ipvs, Error> {
+        let modules::Kernel { ipvs, sets } = modules::check(scheduler)?;
+        let kernel = Netlink::open(family, ipvs, sets).map_err(|e| refused(family, e))?;
+        let rules = Iptables::beside(tools, family, base)?;
+        Ok(Ipvs::with_kernel(kernel, rules, family))
+    }
+}
+
+impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
+    /// With kernels of the caller's choice.
+    pub fn with_kernel(kernel: K, rules: Iptables<R>, family: Family) -> Ipvs<K, R> {
+        Ipvs {
+            kernel,
+            rules,
+            family,
+            settings: Settings::default(),
+            own: None,
+            plans: HashMap::new(),
+            marks: Marks::default(),
+            shared: Shared::default(),
+            servers: HashMap::new(),
+            draining: Draining::default(),
+            missing: HashSet::new(),
+            device: None,
+            trust: Trust::Fresh,
+            tampered: false,
+            checks: Checks::default(),
+            rota: Vec::new(),
+        }
+    }
+
+    /// The constant rules, which are a data plane of their own.
+    pub fn rules(&mut self) -> &mut Iptables<R> {
+        &mut self.rules
+    }
+
+    /// The kernel behind it.
+    pub fn kernel(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// Whether iptables works here: asks, and changes nothing.
+    pub fn check(&mut self) -> Result<(), Error> {
+        self.rules.check()
+    }
+
+    fn world(&self) -> World<'_> {
+        static NONE: BTreeSet<IpAddr> = BTreeSet::new();
+        World {
+            family: self.family,
+            settings: &self.settings,
+            own: self.own.as_ref().unwrap_or(&NONE),
+            marks: &self.marks,
+            missing: &self.missing,
+        }
+    }
+
+    fn refused(&self, error: portway_netlink::Error) -> Error {
+        refused(self.family, error)
+    }
+
+    /// Takes over settings, and what an earlier run left; what was rendered with others is rendered again.
+    fn settle(&mut self, settings: &Settings) -> Answer<()> {
+        let mut differs = *settings != self.settings;
+        if differs {
+            self.settings = settings.clone();
+        }
+        let own = match &self.own {
+            Some(_) => Ok(()),
+            None => self.kernel.own_addresses(self.family).map(|own| {
+                self.own = Some(own);
+                differs = true;
+            }),
+        };
+        if differs && self.trust == Trust::Sure {
+            self.trust = Trust::Failed;
+        }
+        let adopted = if self.trust == Trust::Fresh { self.adopt_marks() } else { Ok(()) };
+        own.and(adopted)
+    }
+
+    /// Finds the marks that an earlier run gave.
+    fn adopt_marks(&mut self) -> Answer<()> {
+        let (sets, _) = list_sets(&mut self.kernel, self.family)?;
+        for (set, members) in sets.into_iter().filter(|(set, _)| set.has_marks()) {
+            for member in members {
+                let known = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+                let protocol = known.into_iter().find(|p| Some(p.number()) == member.protocol);
+                if let (Some(ip), Some(port), Some(protocol), Some((mark, _))) =
+                    (member.ip, member.port, protocol, member.mark)
+                {
+                    self.marks.adopt((set, ip, port, protocol), mark);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over plans, and tells what has to change if all was as we knew it.
+    fn absorb(
+        &mut self,
+        changes: Vec<(ServiceName, Option<ServicePlan>)>,
+        report: &mut Report,
+    ) -> Transaction {
+        let sure = self.trust == Trust::Sure;
+        let (mut before, mut now) = (Part::default(), Part::default());
+        for (name, new) in changes {
+            let old = self.plans.remove(&name);
+            if old == new {
+                self.plans.extend(new.map(|plan| (name, plan)));
+                continue;
+            }
+            self.checks.change(&name, old.as_ref(), new.as_ref());
+            if let Some(old) = old.filter(|_| sure) {
+                before.extend(self.world().part(&old));
+            }
+            let wants = new.as_ref().map(|plan| self.world().wants(plan)).unwrap_or_default();
+            self.marks.assign(&name, &wants, self.settings.masquerade_mark);
+            if let Some(plan) = new {
+                if sure {
+                    let part = self.world().part(&plan);
+                    self.servers.extend(part.servers.iter().map(|(key, _)| (*key, name.clone())));
+                    now.extend(part);
+                }
+                let complaint = self.world().complaint(&plan);
+                report.otherwise.extend(complaint.map(|reason| Refused { service: name.clone(), reason }));
+                self.plans.insert(name, plan);
+            }
+        }
+        let mut tx = Transaction::default();
+        if sure {
+            // All at once: what one Service gives up, another may have taken.
+            self.shared.change(&before, &now, &mut tx);
+            change_servers(before, now, &mut self.draining, &mut tx);
+            tx.remove_servers.iter().for_each(|key| drop(self.servers.remove(key)));
+        }
+        tx
+    }
+
+    /// Makes the changes, or repairs everything if that is what it takes.
+    fn apply(&mut self, tx: &Transaction, report: &mut Report) -> Result<(), Error> {
+        let device = match (self.trust, self.device) {
+            (Trust::Sure, Some(device)) => device,
+            _ => return self.repair(report),
+        };
+        if tx.is_empty() {
+            return Ok(());
+        }
+        let refused = commit(&mut self.kernel, self.family, device, tx).map_err(|e| {
+            self.trust = Trust::Failed;
+            refused(self.family, e)
+        })?;
+        report.added += tx.added();
+        report.removed += tx.removed();
+        let Some(first) = refused.first() else { return Ok(()) };
+        report.partial_failures += 1;
+        tracing::info!(family = %self.family, "a change failed, so everything is compared: {}", first.error);
+        self.note_missing(&refused, tx);
+        self.trust = Trust::Failed;
+        self.repair(report)
+    }
+
+    /// Notes the schedulers that the kernel turned out not to have; whether there was one.
+    fn note_missing(&mut self, refused: &[Refusal], tx: &Transaction) -> bool {
+        let keys: HashSet<Key> = refused.iter().filter_map(|r| r.no_scheduler).collect();
+        let all = tx.make.iter().chain(&tx.set);
+        let schedulers: Vec<Scheduler> =
+            all.filter(|(key, _)| keys.contains(key)).map(|(_, server)| server.scheduler).collect();
+        // The configured one was tried before; without it there is nothing to fall back to.
+        let new = schedulers.into_iter().filter(|s| *s != self.settings.ipvs.scheduler);
+        let before = self.missing.len();
+        self.missing.extend(new);
+        self.missing.len() > before
+    }
+
+    /// Makes the kernel hold what is wanted, whatever it holds. If somebody else was at it, what differed is reported.
+    fn repair(&mut self, report: &mut Report) -> Result<(), Error> {
+        let (fresh, tampered) = (self.trust == Trust::Fresh, self.trust == Trust::Tampered || self.tampered);
+        report.full = true;
+        match self.reconcile(fresh, report) {
+            Ok(drift) => {
+                if tampered && !fresh {
+                    merge(&mut report.drift, drift);
+                }
+                self.marks.forget_found();
+                self.tampered = false;
+                self.trust = Trust::Sure;
+                Ok(())
+            }
+            Err(e) => {
+                if !fresh {
+                    self.trust = Trust::Failed;
+                }
+                Err(e)
+            }
+        }
+    }
+
+    fn reconcile(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
+        let device = self.prepare(report)?;
+        let mut first = None;
+        for _ in 0..ATTEMPTS {
+            let wanted = self.gather();
+            let seen = self.list(|key| wanted.contains_key(&key)).map_err(|e| self.refused(e))?;
+            self.make_sets(&seen)?;
+            let (mut tx, drift) =
+                reconcile(&seen, self.family, &self.shared, wanted, &mut self.draining);
+            let drift = first.get_or_insert(drift).clone();
+            let mut refused = fill(&mut self.kernel, self.family, &mut tx).map_err(|e| self.refused(e))?;
+            // With rules that lead to endpoints still there, servers come first: until the rules go, nobody needs ours.
+            // Without, ours come first, lest something leave unmasqueraded.
+            let rules_last = fresh && self.rules.finds_service_chains()?;
+            if !rules_last {
+                self.sync_rules(report)?;
+            }
+            let more = commit(&mut self.kernel, self.family, device, &tx).map_err(|e| self.refused(e))?;
+            refused.extend(more);
+            report.added += tx.added();
+            report.removed += tx.removed();
+            if rules_last && refused.is_empty() {
+                self.sync_rules(report)?;
+            }
+            match refused.first() {
+                None => return Ok(drift),
+                Some(_) if self.note_missing(&refused, &tx) => self.complain(report),
+                Some(first) => {
+                    let words = format!("{}{}", first.error, others(refused.len() - 1));
+                    return Err(Error::Kernel { family: self.family, source: words.into() });
+                }
+            }
+        }
+        let words = "servers kept being refused for their schedulers";
+        Err(Error::Kernel { family: self.family, source: words.into() })
+    }
+
+    /// Says for every Service that is balanced otherwise than it asks.
+    fn complain(&self, report: &mut Report) {
+        report.otherwise.clear();
+        for plan in self.plans.values() {
+            let complaint = self.world().complaint(plan);
+            report.otherwise.extend(complaint.map(|reason| Refused { service: plan.name.clone(), reason }));
+        }
+    }
+
+    /// Our device, and the kernel's settings. Those of both families are set with IPv4's, which is always there.
+    fn prepare(&mut self, report: &mut Report) -> Result<u32, Error> {
+        let found = self.kernel.device().map_err(|e| self.refused(e))?;
+        let device = match found {
+            Some(device) => device,
+            None => self.kernel.make_device().map_err(|e| self.refused(e))?,
+        };
+        self.device = Some(device);
+        if self.family == Family::V4 {
+            let prepared = self.kernel.prepare(device, &self.settings.ipvs);
+            report.afterthoughts.extend(prepared.complaints);
+            if let Some(words) = prepared.impossible {
+                return Err(Error::Kernel { family: self.family, source: words.into() });
+            }
+        }
+        Ok(device)
+    }
+
+    /// All servers that are wanted; what is shared is counted anew.
+    fn gather(&mut self) -> HashMap<Key, Server> {
+        let mut shared = Shared::default();
+        let mut servers = HashMap::new();
+        let mut owners = HashMap::new();
+        let (none, mut ignored) = (Part::default(), Transaction::default());
+        let names: Vec<ServiceName> = self.plans.keys().cloned().collect();
+        for name in names {
+            // Settings and addresses may have changed since it got its marks.
+            let wants = self.world().wants(&self.plans[&name]);
+            self.marks.assign(&name, &wants, self.settings.masquerade_mark);
+            let part = self.world().part(&self.plans[&name]);
+            shared.change(&none, &part, &mut ignored);
+            ignored = Transaction::default();
+            owners.extend(part.servers.iter().map(|(key, _)| (*key, name.clone())));
+            servers.extend(part.servers);
+        }
+        self.shared = shared;
+        self.servers = owners;
+        self.rota.clear();
+        servers
+    }
+
+    fn list(&mut self, wanted: impl Fn(Key) -> bool) -> Answer<Seen> {
+        let own = self.own.clone().unwrap_or_default();
+        list(&mut self.kernel, self.family, &own, &self.settings.ipvs.exclude, wanted)
+    }
+
+    fn make_sets(&mut self, seen: &Seen) -> Result<(), Error> {
+        if let Some(unfit) = seen.unfit.first() {
+            let words = format!(
+                "the set {} is a {} that we did not make, and our rules need one of that name: remove it (ipset destroy {})",
+                unfit.name, unfit.kind, unfit.name
+            );
+            return Err(Error::Kernel { family: self.family, source: words.into() });
+        }
+        for set in Set::ALL.into_iter().filter(|set| !seen.sets.contains_key(set)) {
+            self.kernel.make_set(&set.describe(self.family)).map_err(|e| refused(self.family, e))?;
+        }
+        Ok(())
+    }
+
+    /// Brings the constant rules up to date.
+    fn sync_rules(&mut self, report: &mut Report) -> Result<(), Error> {
+        let done = self.rules.sync(&self.settings, Vec::new())?;
+        report.full |= done.full;
+        report.added += done.added;
+        report.removed += done.removed;
+        report.partial_failures += done.partial_failures;
+        report.afterthoughts.extend(done.afterthoughts);
+        report.tables = done.tables;
+        merge(&mut report.drift, done.drift);
+        Ok(())
+    }
+}
+
+impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
+    fn family(&self) -> Family {
+        self.family
+    }
+
+    fn sync(
+        &mut self,
+        settings: &Settings,
+        changes: Vec<(ServiceName, Option<ServicePlan>)>,
+    ) -> Result<Report, Error> {
+        let mut report = Report::default();
+        let repaired = if self.trust == Trust::Tampered { self.repair(&mut report) } else { Ok(()) };
+        let settled = self.settle(settings);
+        // Nobody tells us of these changes again, whatever failed before.
+        let tx = self.absorb(changes, &mut report);
+        repaired?;
+        settled.map_err(|e| self.refused(e))?;
+        self.apply(&tx, &mut report)?;
+        self.sync_rules(&mut report)?;
+        self.checks.settle(&mut self.kernel, &self.plans, &self.settings.node_ports, &mut report);
+        Ok(report)
+    }
+
+    fn distrust(&mut self) {
+        if self.trust != Trust::Fresh {
+            self.tampered = true;
+        }
+        if self.trust == Trust::Sure {
+            self.trust = Trust::Tampered;
+        }
+        self.rules.distrust();
+    }
+
+    fn verify(&mut self) -> Result<Drift, Error> {
+        let wanted = self.gather();
+        let seen = self.list(|key| wanted.contains_key(&key)).map_err(|e| self.refused(e))?;
+        let mut draining = self.draining.clone();
+        let (_, mut drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut draining);
+        merge(&mut drift, self.rules.verify()?);
+        Ok(drift)
+    }
+
+    fn cleanup(&mut self) -> Result<(), Error> {
+        self.trust = Trust::Fresh;
+        self.rules.cleanup()?;
+        crate::leftovers::clear(portway_dataplane::Clear::Now).map(drop)
+    }
+}
+
+fn others(n: usize) -> String {
+    match n {
+        0 => String::new(),
+        1 => ", and another one".to_owned(),
+        n => format!(", and {n} others"),
+    }
+}
+
+fn merge(into: &mut Drift, drift: Drift) {
+    into.missing += drift.missing;
+    into.altered += drift.altered;
+    into.foreign += drift.foreign;
+    drift.examples.into_iter().for_each(|example| into.note(example));
+}
+
+/// Turns the kernel's refusal into words about what can be done.
+fn refused(family: Family, error: portway_netlink::Error) -> Error {
+    match modules::refused(error) {
+        Error::Kernel { source, .. } => Error::Kernel { family, source },
+        other => other,
+    }
+}

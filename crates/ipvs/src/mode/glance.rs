@@ -1,0 +1,138 @@
+//! Noticing what others change, and what has drained, a little at a time.
+//!
+//! The kernel announces addresses; of sets it tells how many members they have, and of servers it lists those there are,
+//! which is cheap enough to be done every second. What is behind them is looked at for a few of them each
+//! time, so that after a while all were.
+
+use super::{Ipvs, Trust};
+use crate::commit::{Answer, Kernel, is_a_nodes};
+use crate::servers::{DRAINED, Key};
+use crate::sets::Set;
+use portway_model::Family;
+use portway_netlink::ipvs::Change;
+use portway_netlink::route::Event;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+/// Servers that are looked at in one go.
+const SERVERS: usize = 32;
+
+impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
+    /// Whether something looks different than after our last change, as far as a glance tells. What has drained goes.
+    pub fn looks_different(&mut self) -> bool {
+        if self.trust != Trust::Sure {
+            return false;
+        }
+        let moved = self.hear();
+        if let Err(error) = self.release() {
+            tracing::debug!(family = %self.family, %error, "endpoints that drain could not be looked at");
+        }
+        moved || self.compare().unwrap_or(true)
+    }
+
+    /// Takes in what happened to links and addresses; whether we have to do something about it.
+    fn hear(&mut self) -> bool {
+        let Some(events) = self.kernel.events() else {
+            // So many that some were lost.
+            self.own = None;
+            return true;
+        };
+        let mut moved = false;
+        // Of what came and went only the end counts. Our own changes of IPv6 addresses are announced to us too.
+        let mut addresses = HashMap::new();
+        for event in events {
+            match event {
+                Event::Address { added, address } => {
+                    addresses.insert((address.link, address.net.addr()), added);
+                }
+                Event::Link { added, index, .. } => moved |= !added && Some(index) == self.device,
+            }
+        }
+        for ((link, ip), added) in addresses {
+            if Family::of(ip) != self.family || !is_a_nodes(ip) {
+                continue;
+            }
+            moved |= match Some(link) == self.device {
+                true => added != self.shared.has_address(ip),
+                false => self.own_address(added, ip),
+            };
+        }
+        moved
+    }
+
+    /// An address of this machine came or went; whether that is news.
+    fn own_address(&mut self, added: bool, ip: std::net::IpAddr) -> bool {
+        let known = self.own.as_ref().is_some_and(|own| own.contains(&ip));
+        let news = added != known;
+        if news {
+            self.own = None;
+        }
+        news
+    }
+
+    /// Removes those that have drained.
+    fn release(&mut self) -> Answer<()> {
+        for key in self.draining.servers().into_iter().take(SERVERS) {
+            let found = self.kernel.targets(&key.wire(self.family))?;
+            let mut changes = Vec::new();
+            for target in self.draining.behind(key) {
+                if found.get(&target).is_some_and(|behind| behind.connections > 0) {
+                    continue;
+                }
+                self.draining.remove(key, target);
+                if found.contains_key(&target) {
+                    let server = SocketAddr::new(target.ip, target.port);
+                    changes.push(Change::DeleteServer { service: key.wire(self.family), server });
+                    tracing::debug!(family = %self.family, server = %key, %target, "has drained");
+                }
+            }
+            if !changes.is_empty() {
+                self.kernel.change_servers(&changes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something differs.
+    fn compare(&mut self) -> Answer<bool> {
+        Ok(self.sets_differ()? || self.servers_differ()? || self.targets_differ()?)
+    }
+
+    fn sets_differ(&mut self) -> Answer<bool> {
+        let infos = self.kernel.sets()?;
+        let differs = |set: Set| {
+            let name = set.name(self.family);
+            let Some(info) = infos.iter().find(|info| info.name == name) else { return true };
+            // Kernels before 4.9 do not count.
+            info.elements > 0 && info.elements as usize != self.shared.size(set)
+        };
+        Ok(Set::ALL.into_iter().any(differs))
+    }
+
+    fn servers_differ(&mut self) -> Answer<bool> {
+        let listed = self.kernel.servers(self.family)?;
+        let known: HashSet<Key> = listed.iter().filter_map(Key::of).collect();
+        Ok(!self.servers.keys().all(|key| known.contains(key)))
+    }
+
+    fn targets_differ(&mut self) -> Answer<bool> {
+        if self.rota.is_empty() {
+            self.rota = self.servers.keys().copied().collect();
+        }
+        let these = self.rota.split_off(self.rota.len().saturating_sub(SERVERS));
+        for key in these {
+            let Some(plan) = self.servers.get(&key).and_then(|name| self.plans.get(name)) else { continue };
+            let part = self.world().part(plan);
+            let Some((_, server)) = part.servers.into_iter().find(|(k, _)| *k == key) else { continue };
+            let found = self.kernel.targets(&key.wire(self.family))?;
+            let wanted =
+                server.targets.iter().all(|(t, share)| found.get(t).is_some_and(|b| b.share == *share));
+            let others = found.iter().filter(|(t, _)| !server.targets.contains_key(t));
+            let drain = others.into_iter().all(|(t, b)| b.share == DRAINED && self.draining.contains(key, *t));
+            if !wanted || !drain {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,261 @@
+//! From plans to servers, members of sets, and addresses.
+
+use crate::marks::{Marked, Marks, Role, Want};
+use crate::servers::{DRAINED, Key, SHARE, Server};
+use crate::sets::Set;
+use portway_dataplane::{Scheduler, Settings};
+use portway_model::{
+    Family, Frontend, FrontendKind, Outcome, PortPlan, Protocol, ServicePlan, Target, TrafficPolicy,
+};
+use portway_netlink::ipset::Member;
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+
+#[cfg(test)]
+mod tests;
+
+/// What a Service needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Members of sets, none twice.
+    pub members: Vec<(Set, Member)>,
+    /// Virtual servers.
+    pub servers: Vec<(Key, Server)>,
+    /// Addresses on our device, none twice.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Part {
+    /// Takes in another one.
+    pub fn extend(&mut self, other: Part) {
+        self.members.extend(other.members);
+        self.servers.extend(other.servers);
+        self.addresses.extend(other.addresses);
+    }
+}
+
+/// Everything that Services are rendered from besides their plans.
+#[derive(Clone, Copy, Debug)]
+pub struct World<'a> {
+    /// The family.
+    pub family: Family,
+    /// The settings.
+    pub settings: &'a Settings,
+    /// The addresses that this machine has anyway.
+    pub own: &'a BTreeSet<IpAddr>,
+    /// The marks that were given.
+    pub marks: &'a Marks,
+    /// Schedulers that this kernel does not have.
+    pub missing: &'a HashSet<Scheduler>,
+}
+
+impl World<'_> {
+    /// What a Service needs.
+    pub fn part(&self, plan: &ServicePlan) -> Part {
+        let mut part = Part::default();
+        for port in &plan.ports {
+            Port { world: self, plan, port }.render(&mut part);
+        }
+        if let Some(port) = plan.health_check {
+            let member = Member { port: Some(port), ..Member::default() };
+            part.members.push((Set::HealthCheckNodePort, member));
+        }
+        part.members.sort_unstable();
+        part.members.dedup();
+        part.addresses.sort_unstable();
+        part.addresses.dedup();
+        part
+    }
+
+    /// The marks that a Service needs.
+    pub fn wants(&self, plan: &ServicePlan) -> Vec<Want> {
+        plan.ports.iter().flat_map(|port| Port { world: self, plan, port }.wants()).collect()
+    }
+
+    /// Why a Service is balanced otherwise than it asks, if it is.
+    pub fn complaint(&self, plan: &ServicePlan) -> Option<String> {
+        let asked = plan.scheduler.as_deref()?;
+        let used = self.settings.ipvs.scheduler;
+        let why = match Scheduler::parse(asked) {
+            None => format!("is none of {}", Scheduler::names()),
+            Some(known) if self.missing.contains(&known) => {
+                format!("is not in this kernel: modprobe ip_vs_{known}")
+            }
+            Some(_) => return None,
+        };
+        let field = portway_model::SCHEDULER_ANNOTATION;
+        Some(format!("metadata.annotations[{field}]: {asked:?} {why}; {used} is used instead"))
+    }
+
+    fn scheduler(&self, plan: &ServicePlan) -> Scheduler {
+        let asked = plan.scheduler.as_deref().and_then(Scheduler::parse);
+        asked.filter(|s| !self.missing.contains(s)).unwrap_or(self.settings.ipvs.scheduler)
+    }
+
+    /// Where a frontend answers. Servers of others are not ours to change.
+    fn addresses(&self, frontend: &Frontend) -> Vec<IpAddr> {
+        let excluded = |ip: &IpAddr| self.settings.ipvs.exclude.iter().any(|range| range.contains(ip));
+        let all: Vec<IpAddr> = match frontend.address {
+            Some(ip) => vec![ip],
+            None => self.own.iter().copied().filter(|ip| self.settings.node_ports.contains(*ip)).collect(),
+        };
+        all.into_iter().filter(|ip| !excluded(ip)).collect()
+    }
+}
+
+struct Port<'a> {
+    world: &'a World<'a>,
+    plan: &'a ServicePlan,
+    port: &'a PortPlan,
+}
+
+impl Port<'_> {
+    fn render(&self, part: &mut Part) {
+        for frontend in &self.port.frontends {
+            self.frontend(part, frontend);
+        }
+        for role in [Role::Cluster, Role::Local] {
+            if let Some(mark) = self.mark(role) {
+                let targets = if role == Role::Cluster { &self.port.cluster } else { &self.port.local };
+                part.servers.push((Key::Mark(mark), self.server(targets)));
+            }
+        }
+        let here = self.port.cluster.iter().chain(&self.port.local);
+        for target in here.filter(|t| self.port.here.contains(&t.ip)) {
+            let member = Member { ip2: Some(target.ip), ..self.at(target.ip, target.port) };
+            part.members.push((Set::LoopBack, member));
+        }
+    }
+
+    fn frontend(&self, part: &mut Part, frontend: &Frontend) {
+        let outcome = self.port.outcome(frontend.kind);
+        let targets: &[Target] = if let Outcome::Balance(targets) = outcome { targets } else { &[] };
+        for ip in self.world.addresses(frontend) {
+            let at = self.at(ip, frontend.port);
+            let key = Key::At { protocol: self.port.protocol, ip, port: frontend.port };
+            part.servers.push((key, self.server(targets)));
+            match outcome {
+                Outcome::Balance(_) => {}
+                Outcome::Reject => part.members.push((Set::NoEndpoints, at)),
+                Outcome::Drop => part.members.push((Set::NoLocalEndpoints, at)),
+            }
+            self.marks(part, frontend.kind, at);
+            // An address that this machine has anyway stays where it is, with all else that answers there.
+            if frontend.kind != FrontendKind::NodePort && !self.world.own.contains(&ip) {
+                part.addresses.push(ip);
+                part.members.push((Set::IpvsIps, Member { ip: Some(ip), ..Member::default() }));
+            }
+            self.kind(part, frontend.kind, at);
+        }
+    }
+
+    /// The sets that a frontend's kind brings it into.
+    fn kind(&self, part: &mut Part, kind: FrontendKind, at: Member) {
+        let local = self.port.external == TrafficPolicy::Local;
+        let mut put = |set: Set, member: Member| part.members.push((set, member));
+        match kind {
+            FrontendKind::ClusterIp => put(Set::ClusterIp, at),
+            FrontendKind::ExternalIp if local => put(Set::ExternalIpLocal, at),
+            FrontendKind::ExternalIp => put(Set::ExternalIp, at),
+            FrontendKind::LoadBalancer => {
+                put(Set::LoadBalancer, at);
+                if local {
+                    put(Set::LoadBalancerLocal, at);
+                }
+                self.guard(part, at);
+            }
+            FrontendKind::NodePort => {
+                let (all, locals) = Set::node_ports(self.port.protocol);
+                let member = match self.port.protocol {
+                    Protocol::Sctp => at,
+                    _ => Member { port: at.port, ..Member::default() },
+                };
+                put(all, member);
+                if local {
+                    put(locals, member);
+                }
+            }
+        }
+    }
+
+    /// A load-balancer IP that only some may reach.
+    fn guard(&self, part: &mut Part, at: Member) {
+        if self.port.source_ranges.is_empty() {
+            return;
+        }
+        part.members.push((Set::LoadBalancerFw, at));
+        for range in &self.port.source_ranges {
+            let member = Member { ip2: Some(range.addr()), cidr2: Some(range.prefix_len()), ..at };
+            part.members.push((Set::LoadBalancerSourceCidr, member));
+        }
+        if self.port.admits_node {
+            part.members.push((Set::LoadBalancerSourceIp, Member { ip2: at.ip, ..at }));
+        }
+    }
+
+    /// The marks that packets to a frontend get.
+    fn marks(&self, part: &mut Part, kind: FrontendKind, at: Member) {
+        let marked = |mark: u32| Member { mark: Some((mark, u32::MAX)), ..at };
+        let own = match self.port.policy(kind) {
+            TrafficPolicy::Cluster => Role::Cluster,
+            TrafficPolicy::Local => Role::Local,
+        };
+        let served = matches!(self.port.outcome(kind), Outcome::Balance(_));
+        if let Some(mark) = self.mark(own).filter(|_| self.port.affinity.is_some() && served) {
+            part.members.push((Set::Affinity, marked(mark)));
+        }
+        if self.port.short_cut(kind).is_some()
+            && let Some(mark) = self.mark(Role::Cluster)
+        {
+            part.members.push((Set::ShortCut, marked(mark)));
+        }
+    }
+
+    fn mark(&self, role: Role) -> Option<u32> {
+        self.world.marks.get(&self.plan.name, &self.port.name, self.port.protocol, role)
+    }
+
+    /// A mark is needed where one destination has two sets of endpoints, and where several share their clients.
+    fn wants(&self) -> Vec<Want> {
+        let mut wants = Vec::new();
+        let of = |policy: TrafficPolicy, set: Set| -> Vec<Marked> {
+            let those = self.port.frontends.iter().filter(|f| self.port.policy(f.kind) == policy);
+            let at = |f: &Frontend| {
+                let at = |ip| (set, ip, f.port, self.port.protocol);
+                self.world.addresses(f).into_iter().map(at).collect::<Vec<_>>()
+            };
+            those.flat_map(at).collect()
+        };
+        let mut want = |role, at| {
+            let (port, protocol) = (self.port.name.clone(), self.port.protocol);
+            wants.push(Want { port, protocol, role, at });
+        };
+        let all = of(TrafficPolicy::Cluster, Set::Affinity);
+        let local = of(TrafficPolicy::Local, Set::Affinity);
+        let sticky = self.port.affinity.is_some();
+        let short_cut = self.port.frontends.iter().any(|f| self.port.short_cut(f.kind).is_some());
+        if short_cut || sticky && all.len() > 1 && !self.port.cluster.is_empty() {
+            want(Role::Cluster, [all, of(TrafficPolicy::Local, Set::ShortCut)].concat());
+        }
+        if sticky && local.len() > 1 && !self.port.local.is_empty() {
+            want(Role::Local, local);
+        }
+        wants
+    }
+
+    fn server(&self, targets: &[Target]) -> Server {
+        // Flows that lead to one that still answers may go on, but nothing new comes to it.
+        let also = self.port.also_serving.iter().map(|t| (*t, DRAINED));
+        Server {
+            protocol: self.port.protocol,
+            scheduler: self.world.scheduler(self.plan),
+            affinity: self.port.affinity,
+            targets: also.chain(targets.iter().map(|t| (*t, SHARE))).collect(),
+        }
+    }
+
+    fn at(&self, ip: IpAddr, port: u16) -> Member {
+        let protocol = Some(self.port.protocol.number());
+        Member { ip: Some(ip), port: Some(port), protocol, ..Member::default() }
+    }
+}

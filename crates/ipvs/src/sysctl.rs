@@ -1,0 +1,240 @@
+//! The kernel's settings that the mode needs. What they were before is written on our device, as its alias, for
+//! whoever cleans up: it lives as long as the mode's addresses do, and people see it with `ip link`.
+
+use portway_dataplane::IpvsSettings;
+use portway_netlink::genl::Genl;
+use portway_netlink::ipvs::{self, Timeouts};
+use portway_netlink::route::{Change, Rtnetlink};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// A setting, by its last name.
+const FILES: [(&str, &str); 7] = [
+    ("ip_forward", "ip_forward"),
+    ("conntrack", "vs/conntrack"),
+    ("conn_reuse_mode", "vs/conn_reuse_mode"),
+    ("expire_nodest_conn", "vs/expire_nodest_conn"),
+    ("expire_quiescent_template", "vs/expire_quiescent_template"),
+    ("arp_ignore", "conf/all/arp_ignore"),
+    ("arp_announce", "conf/all/arp_announce"),
+];
+/// The name under which the three time-outs are remembered.
+const TIMEOUTS: &str = "timeouts";
+/// How the alias begins.
+const NOTE: &str = "portway changed from ";
+
+/// Where the kernel's settings of IPv4 are.
+const DIRECTORY: &str = "/proc/sys/net/ipv4";
+
+/// What became of the settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prepared {
+    /// What could not be set, in words.
+    pub complaints: Vec<String>,
+    /// The mode cannot work like this.
+    pub impossible: Option<String>,
+}
+
+/// What settings were before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Before(BTreeMap<String, String>);
+
+impl Before {
+    fn parse(alias: &str) -> Before {
+        let pairs = alias.strip_prefix(NOTE).unwrap_or_default().split(' ');
+        let pairs = pairs.filter_map(|pair| pair.split_once('='));
+        Before(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    fn print(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let pairs: Vec<String> = self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("{NOTE}{}", pairs.join(" "))
+    }
+}
+
+/// The version of Linux, as far as it decides anything.
+pub fn linux() -> Option<(u32, u32)> {
+    parse_release(&fs::read_to_string("/proc/sys/kernel/osrelease").ok()?)
+}
+
+fn parse_release(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.trim().split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// What each setting should be. Since 5.9 a connection whose port is used again gets another endpoint without a delay of
+/// a second; before, it is better to leave it with its old one.
+fn wanted(settings: &IpvsSettings, linux: Option<(u32, u32)>) -> Vec<(&'static str, &'static str)> {
+    let reuse = if linux.is_none_or(|version| version >= (5, 9)) { "1" } else { "0" };
+    let mut wanted = vec![
+        ("ip_forward", "1"),
+        ("conntrack", "1"),
+        ("conn_reuse_mode", reuse),
+        ("expire_nodest_conn", "1"),
+        ("expire_quiescent_template", "1"),
+    ];
+    if settings.strict_arp {
+        wanted.extend([("arp_ignore", "1"), ("arp_announce", "2")]);
+    }
+    wanted
+}
+
+fn read(name: &str) -> Option<String> {
+    let text = fs::read_to_string(Path::new(DIRECTORY).join(file(name)?)).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn write(name: &str, value: &str) -> std::io::Result<()> {
+    let file = file(name).ok_or(std::io::ErrorKind::NotFound)?;
+    fs::write(Path::new(DIRECTORY).join(file), value)
+}
+
+fn file(name: &str) -> Option<&'static str> {
+    FILES.iter().find(|(n, _)| *n == name).map(|(_, file)| *file)
+}
+
+/// Sets what is needed and puts back what no longer is.
+pub(crate) fn prepare(
+    route: &mut Rtnetlink,
+    genl: &mut Genl,
+    link: u32,
+    settings: &IpvsSettings,
+) -> Prepared {
+    let mut prepared = Prepared::default();
+    let found = route.link(crate::DEVICE).ok().flatten().and_then(|l| l.alias).unwrap_or_default();
+    let mut before = Before::parse(&found);
+    let wanted = wanted(settings, linux());
+    // What is to be changed is written down first: a run that is killed in between shall not lose it.
+    for (name, value) in &wanted {
+        if let Some(old) = read(name).filter(|old| old != value) {
+            before.0.entry((*name).to_owned()).or_insert(old);
+        }
+    }
+    let timeouts = remember_timeouts(genl, settings, &mut before);
+    note(route, link, &found, &before, &mut prepared);
+    for (name, value) in &wanted {
+        set(name, value, &mut prepared);
+    }
+    if let Some(timeouts) = timeouts
+        && let Err(e) = ipvs::set_timeouts(genl, &timeouts)
+    {
+        prepared.complaints.push(e.to_string());
+    }
+    let noted = before.print();
+    let unwanted = |name: &String| name != TIMEOUTS && !wanted.iter().any(|(n, _)| n == name);
+    before.0.retain(|name, old| {
+        let gone = unwanted(name);
+        if gone && let Err(e) = write(name, old) {
+            prepared.complaints.push(format!("{name} could not be put back to {old}: {e}"));
+        }
+        !gone
+    });
+    note(route, link, &noted, &before, &mut prepared);
+    prepared
+}
+
+fn set(name: &str, value: &str, prepared: &mut Prepared) {
+    if read(name).as_deref() == Some(value) {
+        return;
+    }
+    let Err(e) = write(name, value) else { return };
+    let full = format!("net.ipv4.{}", file(name).unwrap_or(name).replace('/', "."));
+    let words = format!("{full} could not be set to {value}: {e}");
+    if name == "conntrack" {
+        prepared.impossible = Some(format!(
+            "{words}: without it nothing can be masqueraded (a kernel built without CONFIG_IP_VS_NFCT lacks it; in a container, the agent has to be privileged)"
+        ));
+    } else {
+        prepared.complaints.push(words);
+    }
+}
+
+fn note(route: &mut Rtnetlink, link: u32, found: &str, before: &Before, prepared: &mut Prepared) {
+    let alias = before.print();
+    if alias != found
+        && let Err(e) = route.apply(&Change::SetAlias { link, alias })
+    {
+        prepared.complaints.push(format!("what sysctls were before could not be written down: {e}"));
+    }
+}
+
+/// The time-outs to set, if they are not so already; what they were is remembered.
+fn remember_timeouts(genl: &mut Genl, settings: &IpvsSettings, before: &mut Before) -> Option<Timeouts> {
+    let now = ipvs::timeouts(genl).ok()?;
+    let first = before.0.get(TIMEOUTS).and_then(|text| parse_timeouts(text)).unwrap_or(now);
+    let wanted = Timeouts {
+        tcp: settings.tcp_timeout.unwrap_or(first.tcp),
+        tcp_fin: settings.tcp_fin_timeout.unwrap_or(first.tcp_fin),
+        udp: settings.udp_timeout.unwrap_or(first.udp),
+    };
+    if wanted == first {
+        before.0.remove(TIMEOUTS);
+    } else {
+        before.0.insert(TIMEOUTS.to_owned(), format!("{},{},{}", first.tcp, first.tcp_fin, first.udp));
+    }
+    (wanted != now).then_some(wanted)
+}
+
+fn parse_timeouts(text: &str) -> Option<Timeouts> {
+    let mut numbers = text.split(',').map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    Some(Timeouts { tcp: next()?, tcp_fin: next()?, udp: next()? })
+}
+
+/// Puts everything back that a device's alias has; what could not be comes back in words.
+pub(crate) fn put_back(genl: Option<&mut Genl>, alias: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let Before(before) = Before::parse(alias);
+    let timeouts = before.get(TIMEOUTS).and_then(|text| parse_timeouts(text));
+    if let (Some(genl), Some(timeouts)) = (genl, timeouts)
+        && let Err(e) = ipvs::set_timeouts(genl, &timeouts)
+    {
+        complaints.push(e.to_string());
+    }
+    for (name, old) in before.iter().filter(|(name, _)| *name != TIMEOUTS) {
+        if let Err(e) = write(name, old) {
+            complaints.push(format!("sysctl {name} could not be put back to {old}: {e}"));
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_before_is_read_back_and_fits_an_alias() {
+        let mut before = Before::default();
+        FILES.iter().for_each(|(name, _)| drop(before.0.insert((*name).to_owned(), "0".to_owned())));
+        before.0.insert(TIMEOUTS.to_owned(), "31536000,31536000,31536000".to_owned());
+        let alias = before.print();
+        assert!(alias.len() < 256, "{} bytes: {alias}", alias.len());
+        assert_eq!(Before::parse(&alias), before);
+        assert_eq!(Before::parse("somebody's own alias a=b"), Before::default());
+        assert_eq!(Before::default().print(), "");
+    }
+
+    #[test]
+    fn reuse_of_ports_depends_on_the_kernel() {
+        let reuse = |release: &str| {
+            let all = wanted(&IpvsSettings::default(), parse_release(release));
+            all.iter().find(|(name, _)| *name == "conn_reuse_mode").map(|(_, value)| *value)
+        };
+        for (release, value) in [("4.19.0-5-amd64", "0"), ("5.8.17", "0"), ("5.9", "1"), ("6.1.176\n", "1")] {
+            assert_eq!(reuse(release), Some(value), "{release}");
+        }
+        assert_eq!(reuse("odd"), Some("1"));
+    }
+
+    #[test]
+    fn arp_is_kept_quiet_if_asked() {
+        let strict = IpvsSettings { strict_arp: true, ..IpvsSettings::default() };
+        assert!(wanted(&strict, None).contains(&("arp_announce", "2")));
+        assert!(!wanted(&IpvsSettings::default(), None).iter().any(|(name, _)| name.starts_with("arp")));
+    }
+}
