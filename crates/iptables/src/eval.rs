@@ -120,7 +120,7 @@ impl Journey<'_> {
             return self.hook("POSTROUTING", &[Mangle, Nat]);
         }
         self.hook("OUTPUT", &[Mangle, Nat])?;
-        if self.here() && self.is_taken()? {
+        if self.here() && self.is_taken()? && !self.here() {
             return self.leave();
         }
         self.hook("OUTPUT", &[Filter])?;
@@ -137,7 +137,7 @@ impl Journey<'_> {
     /// At this machine, or at a server that sends it on.
     fn arrive(&mut self) -> Result<(), Verdict> {
         self.hook("INPUT", &[Table::Mangle, Table::Filter])?;
-        if self.is_taken()? {
+        if self.is_taken()? && !self.here() {
             self.machine.walker.input = None;
             return self.leave();
         }

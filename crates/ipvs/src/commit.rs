@@ -152,7 +152,8 @@ impl Kernel for Netlink {
 
     fn change_addresses(&mut self, link: u32, add: bool, ips: &[IpAddr]) -> Answer<Vec<Failed>> {
         let change = |ip: &IpAddr| {
-            let address = Address::new(link, IpNet::from(*ip));
+            // Nothing is to leave with it, which the kernel might otherwise think nearest to where a packet goes.
+            let address = Address::new(link, IpNet::from(*ip)).deprecated();
             if add { route::Change::AddAddress(address) } else { route::Change::DeleteAddress(address) }
         };
         let changes: Vec<route::Change<'_>> = ips.iter().map(change).collect();

@@ -98,6 +98,11 @@ impl Draining {
         self.0.get(&key).is_some_and(|targets| targets.contains(&target))
     }
 
+    /// Whether a server has some.
+    pub fn has(&self, key: Key) -> bool {
+        self.0.contains_key(&key)
+    }
+
     /// The servers that have some.
     pub fn servers(&self) -> Vec<Key> {
         self.0.keys().copied().collect()
@@ -191,19 +196,26 @@ impl Shared {
     }
 }
 
-/// Notes how a Service's servers change.
+/// Notes how Services' servers change. One with nobody behind it is not there: what goes to it is refused by a rule, for
+/// ipvs would refuse this machine's own packets in a way that not every client takes for an answer. But it stays
+/// while somebody drains.
 pub fn change_servers(old: Part, new: Part, draining: &mut Draining, tx: &mut Transaction) {
     let mut before: HashMap<Key, Server> = old.servers.into_iter().collect();
     for (key, server) in new.servers {
-        match before.remove(&key) {
-            None => tx.make.push((key, server)),
+        let old = before.remove(&key);
+        let was_there = old.as_ref().is_some_and(|old| !old.is_empty()) || draining.has(key);
+        match old {
             Some(old) if old == server => {}
-            Some(old) => change_server(key, &old, &server, draining, tx),
+            Some(old) if was_there => change_server(key, &old, &server, draining, tx),
+            _ if server.is_empty() => {}
+            _ => tx.make.push((key, server)),
         }
     }
-    for key in before.into_keys() {
-        draining.forget(key);
-        tx.remove_servers.push(key);
+    for (key, old) in before {
+        if !old.is_empty() || draining.has(key) {
+            draining.forget(key);
+            tx.remove_servers.push(key);
+        }
     }
 }
 
@@ -224,7 +236,9 @@ fn change_server(key: Key, old: &Server, new: &Server, draining: &mut Draining, 
             tx.leave.push((key, *target));
         }
     }
-    if (old.scheduler, old.affinity) != (new.scheduler, new.affinity) {
+    if new.is_empty() && !draining.has(key) {
+        tx.remove_servers.push(key);
+    } else if (old.scheduler, old.affinity) != (new.scheduler, new.affinity) {
         tx.set.push((key, Server { targets: BTreeMap::new(), ..new.clone() }));
     }
 }

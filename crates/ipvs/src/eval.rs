@@ -3,39 +3,57 @@
 //! In go the rules, which need not be in any kernel, and [`Beside`]: what is in the sets, and which servers there are. The
 //! journey through the chains is that of the iptables mode.
 
-use crate::render::Part;
-use crate::servers::{DRAINED, Key, Server};
+use crate::commit::{Answer, Kernel};
+use crate::listing::list_sets;
+use crate::servers::{DRAINED, Key};
 use crate::sets::Set;
 use portway_dataplane::packet::Packet;
 use portway_iptables::eval::{self, Host, Ruleset, Trace, Walker};
 use portway_iptables::rules::{Lookup, Sides};
 use portway_model::{Family, Target};
 use portway_netlink::ipset::{Member, SetKind};
-use std::collections::{BTreeMap, BTreeSet};
+use portway_netlink::ipvs::PERSISTENT;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 /// What the kernel keeps beside the rules.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
     family: Option<Family>,
-    members: BTreeMap<Set, BTreeSet<Member>>,
-    servers: BTreeMap<Key, Server>,
+    members: HashMap<Set, HashSet<Member>>,
+    servers: BTreeMap<Key, Serves>,
     /// Addresses on our device.
     pub addresses: BTreeSet<IpAddr>,
+    /// Clients that a server, by its name in the trace, remembers, and with whom they were.
+    pub met: Vec<(String, IpAddr, Target)>,
+}
+
+/// What a server does.
+#[derive(Clone, Debug)]
+struct Serves {
+    name: String,
+    targets: Vec<Target>,
 }
 
 impl Beside {
-    /// What these parts of Services amount to.
-    pub fn of(family: Family, parts: impl IntoIterator<Item = Part>) -> Beside {
-        let mut beside = Beside { family: Some(family), ..Beside::default() };
-        for part in parts {
-            for (set, member) in part.members {
-                beside.members.entry(set).or_default().insert(member);
-            }
-            beside.servers.extend(part.servers);
-            beside.addresses.extend(part.addresses);
+    /// What a kernel has of one family.
+    pub fn of_kernel(family: Family, kernel: &mut impl Kernel) -> Answer<Beside> {
+        let (members, _) = list_sets(kernel, family)?;
+        let mut servers = BTreeMap::new();
+        for server in kernel.servers(family)? {
+            let Some(key) = Key::of(&server) else { continue };
+            let sticks = if server.flags & PERSISTENT != 0 { " persistent" } else { "" };
+            let behind = kernel.targets(&server.key())?;
+            let mut targets: Vec<Target> =
+                behind.into_iter().filter(|(_, b)| b.share != DRAINED).map(|(target, _)| target).collect();
+            targets.sort_unstable();
+            servers.insert(key, Serves { name: format!("{key} {}{sticks}", server.scheduler), targets });
         }
-        beside
+        let addresses = match kernel.device()? {
+            Some(link) => kernel.addresses_on(link, family)?.into_iter().collect(),
+            None => BTreeSet::new(),
+        };
+        Ok(Beside { family: Some(family), members, servers, addresses, met: Vec::new() })
     }
 }
 
@@ -61,8 +79,14 @@ impl eval::Beside for Beside {
         let at = Key::At { protocol: packet.protocol, ip: packet.destination, port: packet.port };
         let key = if packet.mark != 0 && self.servers.contains_key(&marked) { marked } else { at };
         let server = self.servers.get(&key)?;
-        let takes = server.targets.iter().filter(|(_, share)| **share != DRAINED);
-        Some((format!("{key} {}", server.scheduler), takes.map(|(target, _)| *target).collect()))
+        let known = |(by, client, with): &&(String, IpAddr, Target)| {
+            *by == server.name && *client == packet.source && server.targets.contains(with)
+        };
+        let targets = match self.met.iter().rev().find(known) {
+            Some((.., target)) => vec![*target],
+            None => server.targets.clone(),
+        };
+        Some((server.name.clone(), targets))
     }
 }
 

@@ -1,14 +1,12 @@
 //! Marks: how a packet finds a server that its destination alone does not name.
 //!
-//! ipvs knows a server by an address or by a mark, and the mark wins. So what begins on this node and goes to an
-//! address with policy Local is marked for a server of all endpoints, and what goes to a Service whose clients stick
-//! is marked for one server that all its addresses share. A set has the mark for each address, so the rules
-//! stay as few as they are.
+//! ipvs knows a server by an address or by a mark, and the mark wins. What begins on this node and goes to an address with
+//! policy Local may go to any endpoint, not only to those here: it is marked for a server of all of them. A set has the
+//! mark for each address, so the rules stay as few as they are.
 //!
 //! A mark that was given back is not given to anybody else before all others were: for a moment the kernel would have
 //! the old meaning here and the new one there.
 
-use crate::sets::Set;
 use portway_model::{PortName, Protocol, ServiceName};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -16,17 +14,8 @@ use std::net::IpAddr;
 /// Marks are below this: other programs like the higher bits, and kube-proxy has used the two above for ages.
 const LIMIT: u32 = 1 << 14;
 
-/// Which endpoints a mark stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// All of the cluster's.
-    Cluster,
-    /// Those on this node.
-    Local,
-}
-
-/// An address and port that a set has a mark for, and which set.
-pub type Marked = (Set, IpAddr, u16, Protocol);
+/// An address and port that the set has a mark for.
+pub type Marked = (IpAddr, u16, Protocol);
 
 /// A mark that a port of a Service needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +24,6 @@ pub struct Want {
     pub port: PortName,
     /// Its protocol.
     pub protocol: Protocol,
-    /// For which endpoints.
-    pub role: Role,
     /// Where it would be found, had an earlier run given it.
     pub at: Vec<Marked>,
 }
@@ -45,7 +32,6 @@ pub struct Want {
 struct Given {
     port: PortName,
     protocol: Protocol,
-    role: Role,
     mark: u32,
 }
 
@@ -74,10 +60,9 @@ impl Marks {
     }
 
     /// The mark of a port; none if it has none.
-    pub fn get(&self, service: &ServiceName, port: &PortName, protocol: Protocol, role: Role) -> Option<u32> {
+    pub fn get(&self, service: &ServiceName, port: &PortName, protocol: Protocol) -> Option<u32> {
         let given = self.given.get(service)?;
-        let own = |g: &&Given| (&g.port, g.protocol, g.role) == (port, protocol, role);
-        given.iter().find(own).map(|g| g.mark)
+        given.iter().find(|g| (&g.port, g.protocol) == (port, protocol)).map(|g| g.mark)
     }
 
     /// Gives a Service the marks it needs, and takes back those it had and needs no more. No mark has `avoid`'s bits.
@@ -85,11 +70,10 @@ impl Marks {
     pub fn assign(&mut self, service: &ServiceName, wants: &[Want], avoid: u32) {
         let before = self.given.remove(service).unwrap_or_default();
         let mut now = Vec::with_capacity(wants.len());
-        for Want { port, protocol, role, at } in wants {
-            let same = |g: &&Given| (&g.port, g.protocol, g.role) == (port, *protocol, *role);
-            let had = before.iter().find(same).map(|g| g.mark);
+        for Want { port, protocol, at } in wants {
+            let had = before.iter().find(|g| (&g.port, g.protocol) == (port, *protocol)).map(|g| g.mark);
             let mark = had.or_else(|| self.find(at, avoid)).or_else(|| self.next(avoid));
-            now.extend(mark.map(|mark| Given { port: port.clone(), protocol: *protocol, role: *role, mark }));
+            now.extend(mark.map(|mark| Given { port: port.clone(), protocol: *protocol, mark }));
         }
         before.iter().for_each(|g| {
             self.used.remove(&g.mark);
@@ -125,35 +109,40 @@ mod tests {
         ServiceName::new("default", &format!("s{n}"))
     }
 
-    fn want(n: u8, role: Role) -> Want {
-        let at = vec![(Set::ShortCut, [10, 96, 0, n].into(), 80, Protocol::Tcp)];
-        Want { port: "http".into(), protocol: Protocol::Tcp, role, at }
+    fn want(n: u8) -> Want {
+        Want { port: "http".into(), protocol: Protocol::Tcp, at: vec![at(n)] }
     }
 
-    fn get(marks: &Marks, n: usize, role: Role) -> Option<u32> {
-        marks.get(&name(n), &"http".into(), Protocol::Tcp, role)
+    fn at(n: u8) -> Marked {
+        ([10, 96, 0, n].into(), 80, Protocol::Tcp)
+    }
+
+    fn get(marks: &Marks, n: usize) -> Option<u32> {
+        marks.get(&name(n), &"http".into(), Protocol::Tcp)
     }
 
     #[test]
     fn a_mark_stays_and_is_not_soon_another_ones() {
         let mut marks = Marks::default();
-        marks.assign(&name(1), &[want(1, Role::Cluster), want(1, Role::Local)], 0);
-        let (all, here) = (get(&marks, 1, Role::Cluster), get(&marks, 1, Role::Local));
-        assert!(all.is_some() && here.is_some() && all != here);
-        marks.assign(&name(1), &[want(1, Role::Local)], 0);
-        assert_eq!((get(&marks, 1, Role::Cluster), get(&marks, 1, Role::Local)), (None, here));
-        marks.assign(&name(2), &[want(2, Role::Cluster)], 0);
-        assert!(get(&marks, 2, Role::Cluster) != all, "given back, but not to the next one");
+        marks.assign(&name(1), &[want(1)], 0);
+        let first = get(&marks, 1);
+        assert!(first.is_some());
+        marks.assign(&name(1), &[want(1)], 0);
+        assert_eq!(get(&marks, 1), first);
+        marks.assign(&name(1), &[], 0);
+        assert_eq!(get(&marks, 1), None);
+        marks.assign(&name(2), &[want(2)], 0);
+        assert!(get(&marks, 2).is_some() && get(&marks, 2) != first, "given back, but not to the next one");
     }
 
     #[test]
     fn what_an_earlier_run_gave_is_given_again() {
         let mut marks = Marks::default();
-        marks.adopt((Set::ShortCut, [10, 96, 0, 2].into(), 80, Protocol::Tcp), 7);
-        marks.assign(&name(1), &[want(1, Role::Cluster)], 0);
-        marks.assign(&name(2), &[want(2, Role::Cluster)], 0);
-        assert_eq!(get(&marks, 2, Role::Cluster), Some(7));
-        assert!(get(&marks, 1, Role::Cluster).is_some_and(|m| m != 7));
+        marks.adopt(at(2), 7);
+        marks.assign(&name(1), &[want(1)], 0);
+        marks.assign(&name(2), &[want(2)], 0);
+        assert_eq!(get(&marks, 2), Some(7));
+        assert!(get(&marks, 1).is_some_and(|m| m != 7));
     }
 
     #[test]
@@ -161,10 +150,10 @@ mod tests {
         let mut marks = Marks::default();
         let avoid = 0x2000;
         let given = (0..10_000).filter(|n| {
-            marks.assign(&name(*n), &[want(1, Role::Cluster)], avoid);
-            get(&marks, *n, Role::Cluster).is_some_and(|m| m & avoid == 0)
+            marks.assign(&name(*n), &[want(1)], avoid);
+            get(&marks, *n).is_some_and(|m| m & avoid == 0)
         });
         assert_eq!(given.count(), 0x1fff, "every number below the bit");
-        assert_eq!(get(&marks, 9_999, Role::Cluster), None);
+        assert_eq!(get(&marks, 9_999), None);
     }
 }

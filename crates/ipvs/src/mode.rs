@@ -155,14 +155,14 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
     /// Finds the marks that an earlier run gave.
     fn adopt_marks(&mut self) -> Answer<()> {
         let (sets, _) = list_sets(&mut self.kernel, self.family)?;
-        for (set, members) in sets.into_iter().filter(|(set, _)| set.has_marks()) {
+        for (_, members) in sets.into_iter().filter(|(set, _)| set.has_marks()) {
             for member in members {
                 let known = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
                 let protocol = known.into_iter().find(|p| Some(p.number()) == member.protocol);
                 if let (Some(ip), Some(port), Some(protocol), Some((mark, _))) =
                     (member.ip, member.port, protocol, member.mark)
                 {
-                    self.marks.adopt((set, ip, port, protocol), mark);
+                    self.marks.adopt((ip, port, protocol), mark);
                 }
             }
         }
@@ -177,6 +177,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
     ) -> Transaction {
         let sure = self.trust == Trust::Sure;
         let (mut before, mut now) = (Part::default(), Part::default());
+        let mut owners = Vec::new();
         for (name, new) in changes {
             let old = self.plans.remove(&name);
             if old == new {
@@ -192,7 +193,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             if let Some(plan) = new {
                 if sure {
                     let part = self.world().part(&plan);
-                    self.servers.extend(part.servers.iter().map(|(key, _)| (*key, name.clone())));
+                    owners.extend(part.served().map(|key| (key, name.clone())));
                     now.extend(part);
                 }
                 let complaint = self.world().complaint(&plan);
@@ -204,8 +205,9 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         if sure {
             // All at once: what one Service gives up, another may have taken.
             self.shared.change(&before, &now, &mut tx);
+            before.servers.iter().for_each(|(key, _)| drop(self.servers.remove(key)));
+            self.servers.extend(owners);
             change_servers(before, now, &mut self.draining, &mut tx);
-            tx.remove_servers.iter().for_each(|key| drop(self.servers.remove(key)));
         }
         tx
     }
@@ -347,7 +349,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             let part = self.world().part(&self.plans[&name]);
             shared.change(&none, &part, &mut ignored);
             ignored = Transaction::default();
-            owners.extend(part.servers.iter().map(|(key, _)| (*key, name.clone())));
+            owners.extend(part.served().map(|key| (key, name.clone())));
             servers.extend(part.servers);
         }
         self.shared = shared;

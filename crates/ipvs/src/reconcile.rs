@@ -82,6 +82,7 @@ impl Difference {
         wanted.sort_unstable_by_key(|(key, _)| *key);
         for (key, server) in wanted {
             match seen.servers.get(&key) {
+                None if server.is_empty() => {}
                 None => {
                     self.missing(format_args!("server {key}"));
                     self.tx.make.push((key, server));
@@ -127,6 +128,12 @@ impl Difference {
         }
         for (target, behind) in found.targets.iter().filter(|(t, _)| !server.targets.contains_key(t)) {
             self.unwanted(key, server, *target, *behind, known, draining);
+        }
+        if server.is_empty() && !draining.has(key) {
+            if found.targets.is_empty() {
+                self.foreign(format_args!("server {key}"));
+            }
+            self.tx.remove_servers.push(key);
         }
     }
 

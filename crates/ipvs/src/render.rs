@@ -1,6 +1,6 @@
 //! From plans to servers, members of sets, and addresses.
 
-use crate::marks::{Marked, Marks, Role, Want};
+use crate::marks::{Marks, Want};
 use crate::servers::{DRAINED, Key, SHARE, Server};
 use crate::sets::Set;
 use portway_dataplane::{Scheduler, Settings};
@@ -26,6 +26,11 @@ pub struct Part {
 }
 
 impl Part {
+    /// The servers that somebody is behind, and so are there.
+    pub fn served(&self) -> impl Iterator<Item = Key> {
+        self.servers.iter().filter(|(_, server)| !server.is_empty()).map(|(key, _)| *key)
+    }
+
     /// Takes in another one.
     pub fn extend(&mut self, other: Part) {
         self.members.extend(other.members);
@@ -69,7 +74,7 @@ impl World<'_> {
 
     /// The marks that a Service needs.
     pub fn wants(&self, plan: &ServicePlan) -> Vec<Want> {
-        plan.ports.iter().flat_map(|port| Port { world: self, plan, port }.wants()).collect()
+        plan.ports.iter().filter_map(|port| Port { world: self, plan, port }.wants()).collect()
     }
 
     /// Why a Service is balanced otherwise than it asks, if it is.
@@ -114,11 +119,8 @@ impl Port<'_> {
         for frontend in &self.port.frontends {
             self.frontend(part, frontend);
         }
-        for role in [Role::Cluster, Role::Local] {
-            if let Some(mark) = self.mark(role) {
-                let targets = if role == Role::Cluster { &self.port.cluster } else { &self.port.local };
-                part.servers.push((Key::Mark(mark), self.server(targets)));
-            }
+        if let Some(mark) = self.mark() {
+            part.servers.push((Key::Mark(mark), self.by_mark()));
         }
         let here = self.port.cluster.iter().chain(&self.port.local);
         for target in here.filter(|t| self.port.here.contains(&t.ip)) {
@@ -139,7 +141,9 @@ impl Port<'_> {
                 Outcome::Reject => part.members.push((Set::NoEndpoints, at)),
                 Outcome::Drop => part.members.push((Set::NoLocalEndpoints, at)),
             }
-            self.marks(part, frontend.kind, at);
+            if let Some(mark) = self.mark().filter(|_| self.port.short_cut(frontend.kind).is_some()) {
+                part.members.push((Set::ShortCut, Member { mark: Some((mark, u32::MAX)), ..at }));
+            }
             // An address that this machine has anyway stays where it is, with all else that answers there.
             if frontend.kind != FrontendKind::NodePort && !self.world.own.contains(&ip) {
                 part.addresses.push(ip);
@@ -193,54 +197,30 @@ impl Port<'_> {
         }
     }
 
-    /// The marks that packets to a frontend get.
-    fn marks(&self, part: &mut Part, kind: FrontendKind, at: Member) {
-        let marked = |mark: u32| Member { mark: Some((mark, u32::MAX)), ..at };
-        let own = match self.port.policy(kind) {
-            TrafficPolicy::Cluster => Role::Cluster,
-            TrafficPolicy::Local => Role::Local,
-        };
-        let served = matches!(self.port.outcome(kind), Outcome::Balance(_));
-        if let Some(mark) = self.mark(own).filter(|_| self.port.affinity.is_some() && served) {
-            part.members.push((Set::Affinity, marked(mark)));
-        }
-        if self.port.short_cut(kind).is_some()
-            && let Some(mark) = self.mark(Role::Cluster)
-        {
-            part.members.push((Set::ShortCut, marked(mark)));
-        }
+    fn mark(&self) -> Option<u32> {
+        self.world.marks.get(&self.plan.name, &self.port.name, self.port.protocol)
     }
 
-    fn mark(&self, role: Role) -> Option<u32> {
-        self.world.marks.get(&self.plan.name, &self.port.name, self.port.protocol, role)
+    /// A mark is needed where one destination has two sets of endpoints.
+    fn wants(&self) -> Option<Want> {
+        let those = self.port.frontends.iter().filter(|f| self.port.short_cut(f.kind).is_some());
+        let at = |f: &Frontend| {
+            let at = |ip| (ip, f.port, self.port.protocol);
+            self.world.addresses(f).into_iter().map(at).collect::<Vec<_>>()
+        };
+        let at: Vec<_> = those.flat_map(at).collect();
+        let (port, protocol) = (self.port.name.clone(), self.port.protocol);
+        (!at.is_empty()).then_some(Want { port, protocol, at })
     }
 
-    /// A mark is needed where one destination has two sets of endpoints, and where several share their clients.
-    fn wants(&self) -> Vec<Want> {
-        let mut wants = Vec::new();
-        let of = |policy: TrafficPolicy, set: Set| -> Vec<Marked> {
-            let those = self.port.frontends.iter().filter(|f| self.port.policy(f.kind) == policy);
-            let at = |f: &Frontend| {
-                let at = |ip| (set, ip, f.port, self.port.protocol);
-                self.world.addresses(f).into_iter().map(at).collect::<Vec<_>>()
-            };
-            those.flat_map(at).collect()
-        };
-        let mut want = |role, at| {
-            let (port, protocol) = (self.port.name.clone(), self.port.protocol);
-            wants.push(Want { port, protocol, role, at });
-        };
-        let all = of(TrafficPolicy::Cluster, Set::Affinity);
-        let local = of(TrafficPolicy::Local, Set::Affinity);
-        let sticky = self.port.affinity.is_some();
-        let short_cut = self.port.frontends.iter().any(|f| self.port.short_cut(f.kind).is_some());
-        if short_cut || sticky && all.len() > 1 && !self.port.cluster.is_empty() {
-            want(Role::Cluster, [all, of(TrafficPolicy::Local, Set::ShortCut)].concat());
+    /// The server of what begins here. One that is known by a mark would remember clients, but forget that endpoints have
+    /// ports of their own (`ip_vs_sched_persist`); so a client sticks by a hash of its address.
+    fn by_mark(&self) -> Server {
+        let server = self.server(&self.port.cluster);
+        match server.affinity {
+            Some(_) => Server { affinity: None, scheduler: Scheduler::SourceHashing, ..server },
+            None => server,
         }
-        if sticky && local.len() > 1 && !self.port.local.is_empty() {
-            want(Role::Local, local);
-        }
-        wants
     }
 
     fn server(&self, targets: &[Target]) -> Server {

@@ -77,12 +77,9 @@ impl Context<'_> {
     /// nat: what is masqueraded where it is headed to.
     fn services(self) -> Vec<Rule> {
         use Sides::DestinationTwice as Both;
-        let mut rules = Vec::new();
-        // What this machine sends itself is marked for its server already, and has a Service's address as its source.
-        let own = Rule::to(Action::Return).when(Match::SourceIsLocal);
-        rules.push(self.ask(own, Set::Affinity, Both));
         let words = "Kubernetes service lb portal";
-        rules.push(self.ask(Rule::jump(Fixed::LoadBalancer).comment(words), Set::LoadBalancer, Both));
+        let balancers = Rule::jump(Fixed::LoadBalancer).comment(words);
+        let mut rules = vec![self.ask(balancers, Set::LoadBalancer, Both)];
         let words = "Kubernetes service cluster ip + port for masquerade purpose";
         let masquerade = self.ask(self.mark_masquerade().comment(words), Set::ClusterIp, Both);
         if self.settings.masquerade_all {
@@ -133,12 +130,12 @@ impl Context<'_> {
         let mark = self.settings.masquerade_mark;
         let words = "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose";
         let hairpin = Rule::to(Action::Masquerade).comment(words);
-        let own = Rule::to(Action::Masquerade).comment("from a Service's address, which only this node has");
-        let sticky = Rule::to(Action::Masquerade).comment("marked before it got the mark of its server");
+        let own = Rule::to(Action::Masquerade).comment("from an address of a Service, which every node has");
+        let short_cut = Rule::to(Action::Masquerade).comment("from this node, with the mark of its server");
         vec![
             self.ask(hairpin, Set::LoopBack, Sides::DestinationTwiceSource),
             self.ask(own, Set::IpvsIps, Sides::Source),
-            sticky.when(Match::ConnectionMark { value: mark, mask: mark }),
+            short_cut.when(Match::ConnectionMark { value: mark, mask: mark }),
             Rule::to(Action::Return).when(Match::Mark { value: mark, mask: mark, not: true }),
             Rule::to(Action::Mark { value: mark, mask: 0 }),
             Rule::to(Action::Masquerade).comment("kubernetes service traffic requiring SNAT"),
@@ -223,19 +220,16 @@ impl Context<'_> {
         ]
     }
 
-    /// mangle: the mark of the server, where the destination alone does not name it. The last one counts.
+    /// mangle: the mark of the server, where the destination alone does not name it. A mark that asks for masquerading has
+    /// no place beside it, so for this machine's own packets the connection has that.
     fn schedule(self) -> Vec<Rule> {
-        use Sides::DestinationTwice as Both;
         let mark = self.settings.masquerade_mark;
-        let map = |set: Set| {
-            Rule::to(Action::MapMark(Lookup { set: set.name(self.family).into(), sides: Both }))
-        };
-        // The mark that asks for masquerading is about to be replaced.
-        let remember = Rule::to(Action::ConnectionMark { value: mark, mask: mark });
-        let remember = remember.when(Match::Mark { value: mark, mask: mark, not: false });
-        let mut rules = vec![self.ask(remember, Set::Affinity, Both), map(Set::Affinity)];
-        rules.extend(self.of_pods(&map(Set::ShortCut), false));
-        rules.push(map(Set::ShortCut).when(Match::SourceIsLocal));
+        let (sides, set) = (Sides::DestinationTwice, Set::ShortCut);
+        let map = Rule::to(Action::MapMark(Lookup { set: set.name(self.family).into(), sides }));
+        let masquerade = Rule::to(Action::ConnectionMark { value: mark, mask: mark });
+        let mut rules = vec![self.ask(masquerade.when(Match::SourceIsLocal), set, sides)];
+        rules.extend(self.of_pods(&map, false));
+        rules.push(map.when(Match::SourceIsLocal));
         rules
     }
 }

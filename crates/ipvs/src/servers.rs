@@ -28,6 +28,11 @@ pub const SHARE: u32 = 1;
 /// Nothing new.
 pub const DRAINED: u32 = 0;
 
+/// A scheduler that hashes takes another endpoint if the one it hits gets nothing new (`sh-fallback`, `mh-fallback`).
+const FALLBACK: u32 = 8;
+/// It hashes the client's port too, so that one client's connections are spread (`mh-port`).
+const WITH_PORT: u32 = 16;
+
 /// A virtual server as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
@@ -42,6 +47,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// Whether nobody is behind it.
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_empty()
+    }
+
     /// Whether those that leave may finish what they have. A UDP flow has no end that could be waited for.
     pub fn drains(&self) -> bool {
         self.protocol != Protocol::Udp
@@ -51,17 +61,27 @@ impl Server {
     pub fn behaviour(&self, family: Family) -> Behaviour<'static> {
         Behaviour {
             scheduler: self.scheduler.as_str(),
-            flags: if self.affinity.is_some() { PERSISTENT } else { 0 },
+            flags: self.flags(),
             timeout: self.affinity.unwrap_or(0),
             netmask: if family == Family::V4 { u32::MAX } else { 128 },
         }
     }
 
+    fn flags(&self) -> u32 {
+        let sticks = if self.affinity.is_some() { PERSISTENT } else { 0 };
+        sticks
+            | match self.scheduler {
+                Scheduler::SourceHashing => FALLBACK,
+                Scheduler::MaglevHashing => FALLBACK | WITH_PORT,
+                _ => 0,
+            }
+    }
+
     /// Whether the kernel's is like it, whatever is behind it.
     pub fn is_like(&self, found: &VirtualServer) -> bool {
-        let sticky = found.flags & PERSISTENT != 0;
-        let timeout = sticky.then_some(found.timeout);
-        found.scheduler == self.scheduler.as_str() && timeout == self.affinity
+        let flags = found.flags & (PERSISTENT | FALLBACK | WITH_PORT);
+        let timeout = (flags & PERSISTENT != 0).then_some(found.timeout);
+        found.scheduler == self.scheduler.as_str() && timeout == self.affinity && flags == self.flags()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The sets that the constant rules ask, by the names that administrators know from kube-proxy.
 //!
-//! Four are ours alone: kube-proxy's ipvs mode has nothing for what they are for.
+//! Three are ours alone: kube-proxy's ipvs mode has nothing for what they are for.
 
 use portway_model::{Family, Protocol};
 use portway_netlink::ipset::{NewSet, SetKind};
@@ -48,8 +48,6 @@ pub enum Set {
     NoLocalEndpoints,
     /// Addresses and ports with policy Local, and the mark of the server that what begins on this node may use.
     ShortCut,
-    /// Addresses and ports at which a client sticks to its endpoint, and the mark of the server that all of them share.
-    Affinity,
 }
 
 /// More than anybody has; the kernel keeps room only for what there is.
@@ -59,7 +57,7 @@ const NAME_LENGTH: usize = 31;
 
 impl Set {
     /// All of them.
-    pub const ALL: [Set; 21] = [
+    pub const ALL: [Set; 20] = [
         Set::LoopBack,
         Set::ClusterIp,
         Set::ExternalIp,
@@ -80,7 +78,6 @@ impl Set {
         Set::NoEndpoints,
         Set::NoLocalEndpoints,
         Set::ShortCut,
-        Set::Affinity,
     ];
 
     /// Its name in one family. The longest of IPv6 is cut off, as kube-proxy does it.
@@ -121,7 +118,6 @@ impl Set {
             Set::NoEndpoints => both!("NO-ENDPOINTS"),
             Set::NoLocalEndpoints => both!("NO-LOCAL-ENDPOINTS"),
             Set::ShortCut => both!("SHORT-CUT"),
-            Set::Affinity => both!("AFFINITY"),
         }
     }
 
@@ -158,7 +154,7 @@ impl Set {
 
     /// Whether its members have marks.
     pub fn has_marks(self) -> bool {
-        matches!(self, Set::ShortCut | Set::Affinity)
+        self == Set::ShortCut
     }
 
     /// Whether what is in it does not get through: it comes in before anything else changes, and goes out after.

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 /// How long a chain's name may be (`XT_EXTENSION_MAXNAMELEN`).
 const LONGEST: usize = 28;
 /// Targets that are no chains, and in which of our tables they make sense.
-const TARGETS: [(&str, &[Table]); 12] = [
+const TARGETS: [(&str, &[Table]); 13] = [
     ("ACCEPT", &Table::ALL),
     ("RETURN", &Table::ALL),
     ("MARK", &Table::ALL),
@@ -27,6 +27,8 @@ const TARGETS: [(&str, &[Table]); 12] = [
     ("REDIRECT", &[Table::Nat]),
     ("MASQUERADE", &[Table::Nat]),
     ("TCPMSS", &[Table::Mangle]),
+    // It can do more, but a mark can be had from a set in this table only.
+    ("SET", &[Table::Mangle]),
 ];
 
 /// The tool at work.

@@ -86,6 +86,10 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
                     tracing::debug!(family = %self.family, server = %key, %target, "has drained");
                 }
             }
+            if !self.servers.contains_key(&key) && !self.draining.has(key) {
+                // Nobody is behind it any more.
+                changes.push(Change::DeleteService { service: key.wire(self.family) });
+            }
             if !changes.is_empty() {
                 self.kernel.change_servers(&changes)?;
             }

@@ -7,8 +7,10 @@ use ipnet::IpNet;
 
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_CACHEINFO: u16 = 6;
 const IFA_FLAGS: u16 = 8;
 const IFA_F_NODAD: u32 = 0x02;
+const IFA_F_DEPRECATED: u32 = 0x20;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
 /// An address of a link.
@@ -25,6 +27,8 @@ pub struct Address {
     /// Whether the kernel is still asking, or has not got round to hearing neighbours ask for it (IPv6 only). It
     /// says so itself; of an address to be added it is ignored.
     pub tentative: bool,
+    /// Whether packets of this host leave with another one, if there is one (IPv6 only).
+    pub deprecated: bool,
 }
 
 impl Address {
@@ -39,7 +43,13 @@ impl Address {
             IpNet::V6(net) if net.addr().is_unicast_link_local() => Scope::Link,
             _ => Scope::Universe,
         };
-        Address { link, net, scope, no_dad: matches!(net, IpNet::V6(_)), tentative: false }
+        Address { link, net, scope, no_dad: matches!(net, IpNet::V6(_)), tentative: false, deprecated: false }
+    }
+
+    /// The same address, but one that packets of this host do not leave with if there is another. IPv4 knows no such
+    /// thing.
+    pub fn deprecated(self) -> Address {
+        Address { deprecated: self.net.addr().is_ipv6(), ..self }
     }
 
     /// Reads the body of an `RTM_NEWADDR` message.
@@ -62,17 +72,24 @@ impl Address {
             scope: Scope::from_code(scope),
             no_dad: flags & IFA_F_NODAD != 0,
             tentative: flags & IFA_F_TENTATIVE != 0,
+            deprecated: flags & IFA_F_DEPRECATED != 0,
         })
     }
 
     pub(super) fn fill(&self, b: &mut Buffer) {
         let flags = if self.no_dad { IFA_F_NODAD } else { 0 };
         let flags = if self.tentative { flags | IFA_F_TENTATIVE } else { flags };
+        let flags = if self.deprecated { flags | IFA_F_DEPRECATED } else { flags };
         let ip = self.net.addr();
         b.raw(&[family(ip), self.net.prefix_len(), flags as u8, self.scope.code()]);
         b.raw(&self.link.to_ne_bytes());
         attr_ip(b, IFA_LOCAL, ip);
         attr_ip(b, IFA_ADDRESS, ip);
         b.attr_u32(IFA_FLAGS, flags);
+        if self.deprecated {
+            // `struct ifa_cacheinfo`: preferred for no time, valid for ever; the kernel makes the flag of that.
+            let times = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes);
+            b.attr(IFA_CACHEINFO, &times.concat());
+        }
     }
 }

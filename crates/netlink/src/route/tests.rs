@@ -23,8 +23,8 @@ fn any_scope() -> impl Strategy<Value = Scope> {
 }
 
 prop_compose! {
-    fn any_address()(link: u32, net in any_net(), scope in any_scope(), no_dad: bool, tentative: bool) -> Address {
-        Address { link, net, scope, no_dad, tentative }
+    fn any_address()(link: u32, net in any_net(), scope in any_scope(), no_dad: bool, tentative: bool, deprecated: bool) -> Address {
+        Address { link, net, scope, no_dad, tentative, deprecated }
     }
 }
 

@@ -1,0 +1,15 @@
+//! A node in the world of tests, with this mode at work.
+
+use portway_dataplane::world::own_addresses;
+use portway_iptables::fake::Fake as Tables;
+use portway_iptables::{Iptables, Variant};
+use portway_ipvs::Ipvs;
+use portway_ipvs::fake::Fake;
+use portway_model::Family;
+
+/// The ipvs mode over kernels that are values.
+pub(crate) fn mode(family: Family) -> Ipvs<Fake, Tables> {
+    let rules = Tables::new(family, Variant::Legacy);
+    let rules = Iptables::beside_with_kernel(rules, family, portway_ipvs::rules::base);
+    Ipvs::with_kernel(Fake::new(own_addresses(family)), rules, family)
+}
