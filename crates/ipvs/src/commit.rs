@@ -198,10 +198,23 @@ pub fn is_a_nodes(ip: IpAddr) -> bool {
 /// A change that the kernel refused.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The server it was about, if it was about one whose scheduler this kernel does not have.
-    pub no_scheduler: Option<Key>,
+    /// What it was about.
+    pub about: About,
     /// Which change, and why.
     pub error: Failure,
+}
+
+/// What a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// What is in a set.
+    Set(Set),
+    /// A server.
+    Server(Key),
+    /// A server whose scheduler this kernel does not have.
+    Scheduler(Key),
+    /// An address.
+    Address(IpAddr),
 }
 
 /// Makes the first of a transaction's changes: what comes into sets. They are no longer in it afterwards.
@@ -212,21 +225,24 @@ pub fn fill(kernel: &mut impl Kernel, family: Family, tx: &mut Transaction) -> A
     Ok(refused)
 }
 
-/// Makes a transaction's changes, from top to bottom. What fails does not keep the rest from being done.
+/// Makes a transaction's changes, from top to bottom, after those that were `refused` before. What fails does not keep the
+/// rest from being done.
 pub fn commit(
     kernel: &mut impl Kernel,
     family: Family,
     device: u32,
     tx: &Transaction,
+    mut refused: Vec<Refusal>,
 ) -> Answer<Vec<Refusal>> {
-    let mut refused = Vec::new();
     change_sets(kernel, family, &tx.add, add, &mut refused)?;
     servers(kernel, family, tx, &mut refused)?;
-    for (add, ips) in [(true, &tx.bind), (false, &tx.unbind)] {
+    let bind = bindable(tx, &refused);
+    for (add, ips) in [(true, &bind), (false, &tx.unbind)] {
         if !ips.is_empty() {
             let failed = kernel.change_addresses(device, add, ips)?;
             // What is so already is as it should be.
             let wrong = |f: &Failed| if add { !f.error.is_exists() } else { !is_no_address(&f.error) };
+            let refusal = |f: Failed| Refusal { about: About::Address(ips[f.index]), error: f.error };
             refused.extend(failed.into_iter().filter(wrong).map(refusal));
         }
     }
@@ -236,7 +252,10 @@ pub fn commit(
     };
     change_sets(kernel, family, &of(true), remove, &mut refused)?;
     leavers(kernel, family, tx, &mut refused)?;
-    change_sets(kernel, family, &of(false), remove, &mut refused)?;
+    // The sets are what a server that is left is known by.
+    if !refused.iter().any(|r| matches!(r.about, About::Server(_) | About::Address(_))) {
+        change_sets(kernel, family, &of(false), remove, &mut refused)?;
+    }
     Ok(refused)
 }
 
@@ -248,8 +267,18 @@ fn remove<'a>(set: &'a str, members: &'a [Member]) -> SetChange<'a> {
     SetChange::Remove { set, members }
 }
 
-fn refusal(failed: Failed) -> Refusal {
-    Refusal { no_scheduler: None, error: failed.error }
+/// The addresses that may come after what was refused: one whose server could not be made, or which a rule should refuse
+/// and does not know, would answer with a reset.
+fn bindable(tx: &Transaction, refused: &[Refusal]) -> Vec<IpAddr> {
+    if refused.iter().any(|r| matches!(r.about, About::Set(set) if set.refuses())) {
+        return Vec::new();
+    }
+    let server = |r: &Refusal| match r.about {
+        About::Server(key) | About::Scheduler(key) => key.ip(),
+        _ => None,
+    };
+    let unserved: Vec<IpAddr> = refused.iter().filter_map(server).collect();
+    tx.bind.iter().copied().filter(|ip| !unserved.contains(ip)).collect()
 }
 
 fn is_no_address(error: &Failure) -> bool {
@@ -263,9 +292,10 @@ fn change_sets<'t>(
     change: for<'a> fn(&'a str, &'a [Member]) -> SetChange<'a>,
     refused: &mut Vec<Refusal>,
 ) -> Answer<()> {
-    let changes: Vec<SetChange<'_>> =
-        members.into_iter().map(|(set, members)| change(set.name(family), members)).collect();
+    let (sets, changes): (Vec<Set>, Vec<SetChange<'_>>) =
+        members.into_iter().map(|(set, members)| (*set, change(set.name(family), members))).unzip();
     if !changes.is_empty() {
+        let refusal = |f: Failed| Refusal { about: About::Set(sets[f.index]), error: f.error };
         refused.extend(kernel.change_sets(&changes)?.into_iter().map(refusal));
     }
     Ok(())
@@ -326,7 +356,8 @@ fn leavers(
         keys.push(*key);
         changes.push(Change::DeleteServer { service: key.wire(family), server: socket(target) });
     }
-    for key in &tx.remove_servers {
+    let stays = |ip: IpAddr| refused.iter().any(|r| r.about == About::Address(ip));
+    for key in tx.remove_servers.iter().filter(|key| !key.ip().is_some_and(stays)) {
         keys.push(*key);
         changes.push(Change::DeleteService { service: key.wire(family) });
     }
@@ -349,8 +380,10 @@ fn apply(
         if gone && leaves {
             continue;
         }
-        let no_scheduler = change.is_no_scheduler(&failed.error).then(|| keys[failed.index]);
-        refused.push(Refusal { no_scheduler, error: failed.error });
+        let key = keys[failed.index];
+        let lacks = change.is_no_scheduler(&failed.error);
+        let about = if lacks { About::Scheduler(key) } else { About::Server(key) };
+        refused.push(Refusal { about, error: failed.error });
     }
     Ok(())
 }

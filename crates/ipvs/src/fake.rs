@@ -8,13 +8,14 @@ use crate::listing::Behind;
 use crate::servers::number;
 use crate::sets::Set;
 use crate::sysctl::Prepared;
+use ipnet::IpNet;
 use portway_dataplane::IpvsSettings;
 use portway_flows::Tracker;
 use portway_model::{Family, Target};
 use portway_netlink::conntrack::{Filter, Flow};
 use portway_netlink::ipset::{Member, NewSet, SetChange, SetInfo, SetKind};
 use portway_netlink::ipvs::{self, Change, VirtualServer};
-use portway_netlink::route::Event;
+use portway_netlink::route::{Address, Event};
 use portway_netlink::{Error, Failed};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -91,6 +92,36 @@ impl Fake {
     /// Has none fail any more.
     pub fn recover(&mut self) {
         self.failing = None;
+    }
+
+    /// Somebody else puts an address on the device, and the kernel announces it.
+    pub fn bind_by_others(&mut self, ip: IpAddr) {
+        if self.has_device && self.bound.insert(ip) {
+            self.announce(ip, true);
+        }
+    }
+
+    /// Somebody else takes an address off it.
+    pub fn unbind_by_others(&mut self, ip: IpAddr) {
+        if self.bound.remove(&ip) {
+            self.announce(ip, false);
+        }
+    }
+
+    /// Somebody else removes the device, with all that is on it.
+    pub fn remove_device_by_others(&mut self) {
+        for ip in std::mem::take(&mut self.bound) {
+            self.announce(ip, false);
+        }
+        if std::mem::take(&mut self.has_device) {
+            let name = crate::DEVICE.to_owned();
+            self.events.push(Event::Link { added: false, index: LINK, name });
+        }
+    }
+
+    fn announce(&mut self, ip: IpAddr, added: bool) {
+        let address = Address::new(LINK, IpNet::from(ip));
+        self.events.push(Event::Address { added, address });
     }
 
     /// A message comes in; it may be the one that fails.

@@ -2,7 +2,7 @@
 
 mod glance;
 
-use crate::commit::{Answer, Kernel, Netlink, Refusal, commit, fill};
+use crate::commit::{About, Answer, Kernel, Netlink, Refusal, commit, fill};
 use crate::diff::{Draining, Shared, Transaction, change_servers};
 use crate::listing::{Seen, list, list_sets};
 use crate::marks::Marks;
@@ -221,7 +221,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         if tx.is_empty() {
             return Ok(());
         }
-        let refused = commit(&mut self.kernel, self.family, device, tx).map_err(|e| {
+        let refused = commit(&mut self.kernel, self.family, device, tx, Vec::new()).map_err(|e| {
             self.trust = Trust::Failed;
             refused(self.family, e)
         })?;
@@ -237,7 +237,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
 
     /// Notes the schedulers that the kernel turned out not to have; whether there was one.
     fn note_missing(&mut self, refused: &[Refusal], tx: &Transaction) -> bool {
-        let keys: HashSet<Key> = refused.iter().filter_map(|r| r.no_scheduler).collect();
+        let lacking = |r: &Refusal| if let About::Scheduler(key) = r.about { Some(key) } else { None };
+        let keys: HashSet<Key> = refused.iter().filter_map(lacking).collect();
         let all = tx.make.iter().chain(&tx.set);
         let schedulers: Vec<Scheduler> =
             all.filter(|(key, _)| keys.contains(key)).map(|(_, server)| server.scheduler).collect();
@@ -272,24 +273,24 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
     }
 
     fn reconcile(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
-        let device = self.prepare(report)?;
         let mut first = None;
         for _ in 0..ATTEMPTS {
             let wanted = self.gather();
             let seen = self.list(|key| wanted.contains_key(&key)).map_err(|e| self.refused(e))?;
+            let device = self.prepare(report)?;
             self.make_sets(&seen)?;
             let (mut tx, drift) =
                 reconcile(&seen, self.family, &self.shared, wanted, &mut self.draining);
             let drift = first.get_or_insert(drift).clone();
-            let mut refused = fill(&mut self.kernel, self.family, &mut tx).map_err(|e| self.refused(e))?;
+            let refused = fill(&mut self.kernel, self.family, &mut tx).map_err(|e| self.refused(e))?;
             // With rules that lead to endpoints still there, servers come first: until the rules go, nobody needs ours.
             // Without, ours come first, lest something leave unmasqueraded.
             let rules_last = fresh && self.rules.finds_service_chains()?;
             if !rules_last {
                 self.sync_rules(report)?;
             }
-            let more = commit(&mut self.kernel, self.family, device, &tx).map_err(|e| self.refused(e))?;
-            refused.extend(more);
+            let refused = commit(&mut self.kernel, self.family, device, &tx, refused);
+            let refused = refused.map_err(|e| self.refused(e))?;
             report.added += tx.added();
             report.removed += tx.removed();
             if rules_last && refused.is_empty() {

@@ -57,6 +57,8 @@ impl Difference {
         }
         let found = found.unwrap_or(&none);
         let mut known = HashSet::new();
+        let mut wanted: Vec<Member> = wanted.collect();
+        wanted.sort_unstable();
         for member in wanted {
             if !found.contains(&member) {
                 self.missing(format_args!("{member} in {name}"));
@@ -64,7 +66,10 @@ impl Difference {
             }
             known.insert(Member { mark: None, ..member });
         }
-        for member in found.iter().filter(|m| !known.contains(&Member { mark: None, ..**m })) {
+        let mut extra: Vec<&Member> =
+            found.iter().filter(|m| !known.contains(&Member { mark: None, ..**m })).collect();
+        extra.sort_unstable();
+        for member in extra {
             self.foreign(format_args!("{member} in {name}"));
             self.tx.remove.entry(set).or_default().push(*member);
         }
@@ -126,7 +131,10 @@ impl Difference {
                 }
             }
         }
-        for (target, behind) in found.targets.iter().filter(|(t, _)| !server.targets.contains_key(t)) {
+        let mut extra: Vec<_> =
+            found.targets.iter().filter(|(t, _)| !server.targets.contains_key(t)).collect();
+        extra.sort_unstable_by_key(|(target, _)| **target);
+        for (target, behind) in extra {
             self.unwanted(key, server, *target, *behind, known, draining);
         }
         if server.is_empty() && !draining.has(key) {
@@ -175,7 +183,9 @@ impl Difference {
             self.missing(format_args!("{ip} on {device}"));
             self.tx.bind.push(ip);
         }
-        for ip in seen.addresses.iter().filter(|ip| !shared.has_address(**ip)) {
+        let mut extra: Vec<_> = seen.addresses.iter().filter(|ip| !shared.has_address(**ip)).collect();
+        extra.sort_unstable();
+        for ip in extra {
             self.foreign(format_args!("{ip} on {device}"));
             self.tx.unbind.push(*ip);
         }

@@ -86,6 +86,14 @@ impl Server {
 }
 
 impl Key {
+    /// Its address, if it has one.
+    pub fn ip(self) -> Option<IpAddr> {
+        match self {
+            Key::At { ip, .. } => Some(ip),
+            Key::Mark(_) => None,
+        }
+    }
+
     /// As the kernel has it.
     pub fn wire(self, family: Family) -> ipvs::Key {
         match self {

@@ -104,11 +104,12 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
 
     fn sets_differ(&mut self) -> Answer<bool> {
         let infos = self.kernel.sets()?;
+        // Kernels before 4.9 do not count.
+        let counts = crate::sysctl::linux().is_none_or(|version| version >= (4, 9));
         let differs = |set: Set| {
             let name = set.name(self.family);
             let Some(info) = infos.iter().find(|info| info.name == name) else { return true };
-            // Kernels before 4.9 do not count.
-            info.elements > 0 && info.elements as usize != self.shared.size(set)
+            counts && info.elements as usize != self.shared.size(set)
         };
         Ok(Set::ALL.into_iter().any(differs))
     }
