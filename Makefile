@@ -5,7 +5,8 @@ SHELL := /bin/bash
 
 # What each target needs from Debian, as package:command.
 DEMO_NEEDS  := nftables:nft iptables:iptables-save iproute2:ip gcc:cc
-TEST_NEEDS  := $(DEMO_NEEDS) conntrack:conntrack iptables:iptables-nft iptables:iptables-legacy ipset:ipset
+TEST_NEEDS  := $(DEMO_NEEDS) conntrack:conntrack iptables:iptables-nft iptables:iptables-legacy ipset:ipset \
+               ipvsadm:ipvsadm kmod:modprobe user-mode-linux:linux.uml iputils-ping:ping
 BENCH_NEEDS := $(TEST_NEEDS)
 
 .PHONY: help demo test bench lint fuzz clean

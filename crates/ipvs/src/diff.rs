@@ -242,4 +242,3 @@ fn change_server(key: Key, old: &Server, new: &Server, draining: &mut Draining, 
         tx.set.push((key, Server { targets: BTreeMap::new(), ..new.clone() }));
     }
 }
-

@@ -88,7 +88,10 @@ fn module(scheduler: Scheduler) -> String {
 }
 
 /// Opens a conversation, after loading the module if need be.
-fn loaded<T>(module: &str, open: impl Fn() -> portway_netlink::Result<Option<T>>) -> Result<Option<T>, Error> {
+fn loaded<T>(
+    module: &str,
+    open: impl Fn() -> portway_netlink::Result<Option<T>>,
+) -> Result<Option<T>, Error> {
     match open().map_err(refused)? {
         Some(open) => Ok(Some(open)),
         None if load(module) => open().map_err(refused),

@@ -101,10 +101,7 @@ impl Context<'_> {
     fn load_balancers(self) -> Vec<Rule> {
         let words = "Kubernetes service load balancer ip + port with externalTrafficPolicy=local";
         let keeps = Rule::to(Action::Return).comment(words);
-        vec![
-            self.ask(keeps, Set::LoadBalancerLocal, Sides::DestinationTwice),
-            self.mark_masquerade(),
-        ]
+        vec![self.ask(keeps, Set::LoadBalancerLocal, Sides::DestinationTwice), self.mark_masquerade()]
     }
 
     /// nat: node ports.
@@ -112,8 +109,7 @@ impl Context<'_> {
         let mut rules = Vec::new();
         for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
             let (all, local) = Set::node_ports(protocol);
-            let sides =
-                if protocol == Protocol::Sctp { Sides::DestinationTwice } else { Sides::Destination };
+            let sides = if protocol == Protocol::Sctp { Sides::DestinationTwice } else { Sides::Destination };
             let name = protocol.to_string();
             let words = format!("Kubernetes nodeport {name} port with externalTrafficPolicy=local");
             let keeps = Rule::to(Action::Return).protocol(protocol).comment(words);
@@ -153,7 +149,8 @@ impl Context<'_> {
     fn source_ranges(self) -> Vec<Rule> {
         let admit = |words: &str| Rule::to(Action::Return).comment(words);
         let ranges = admit("Kubernetes service load balancer ip + port + source cidr for packet filter");
-        let single = admit("Kubernetes service load balancer ip + port + source IP for packet filter purpose");
+        let single =
+            admit("Kubernetes service load balancer ip + port + source IP for packet filter purpose");
         let sides = Sides::DestinationTwiceSource;
         vec![
             self.ask(ranges, Set::LoadBalancerSourceCidr, sides),
@@ -164,7 +161,8 @@ impl Context<'_> {
 
     /// filter: ports at which load balancers ask for health.
     fn health_checks(self) -> Rule {
-        let accept = Rule::to(Action::Accept).comment("Kubernetes health check node port").protocol(Protocol::Tcp);
+        let accept =
+            Rule::to(Action::Accept).comment("Kubernetes health check node port").protocol(Protocol::Tcp);
         self.ask(accept, Set::HealthCheckNodePort, Sides::Destination)
     }
 

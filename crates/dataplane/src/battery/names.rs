@@ -2,7 +2,8 @@
 
 use super::objects::NAMED;
 use super::{
-    CLIENT, Case, Ep, Expect, Net, OTHER_PORT, POD1, PORT, Script, Source, Step, Svc, all, apply, tcp, udp,
+    CLIENT, Case, Ep, Expect, NODE1, NODE2, Net, OTHER_PORT, POD1, POD2, PORT, Script, Source, Step, Svc,
+    all, apply, tcp, udp,
 };
 use portway_model::Protocol::{Tcp, Udp};
 use portway_model::api::Object;
@@ -12,6 +13,7 @@ use std::time::Duration;
 pub(super) const CASES: &[Case] = &[
     Case { name: "named_ports_and_several_ports", script: several_ports },
     Case { name: "target_ports_differ_by_pod", script: differing_targets },
+    Case { name: "clients_move_between_pods_whose_target_ports_differ", script: moving_clients },
     Case { name: "two_protocols_on_one_port", script: two_protocols },
     Case { name: "several_slices", script: several_slices },
     Case { name: "other_proxys_services_and_headless_slices_are_left_alone", script: labels },
@@ -31,6 +33,23 @@ fn several_ports(net: &Net) -> Script {
 }
 
 fn differing_targets(net: &Net) -> Script {
+    let both = &["pod1b", "pod2b"];
+    let mut steps = vec![
+        apply(Svc::new(net, "web", 1).ports(&[("web", Tcp, 80)])),
+        apply(net.slice_of("web", "web-1", &[("web", Tcp, PORT)], &Ep::all(&["pod1b"]))),
+        apply(net.slice_of("web", "web-2", &[("web", Tcp, OTHER_PORT)], &Ep::all(&["pod2b"]))),
+        tcp(POD1, net.service(1), all(both, Source::Own)),
+        // Some of them come to stick to the one, some to the other.
+        apply(Svc::new(net, "web", 1).ports(&[("web", Tcp, 80)]).affinity(600)),
+    ];
+    for from in [POD1, POD2, CLIENT, NODE1, NODE2] {
+        steps.push(tcp(from, net.service(1), Expect::Sticks(both.to_vec())));
+    }
+    Script::steps(steps)
+}
+
+/// By a time-out of a second.
+fn moving_clients(net: &Net) -> Script {
     let sooner_or_later = |pod| Step::ProbeAfterPauses {
         pause: Duration::from_millis(1500),
         from: POD1,
@@ -43,8 +62,6 @@ fn differing_targets(net: &Net) -> Script {
         apply(net.slice_of("web", "web-2", &[("web", Tcp, OTHER_PORT)], &Ep::all(&["pod2b"]))),
         sooner_or_later("pod1b"),
         sooner_or_later("pod2b"),
-        apply(Svc::new(net, "web", 1).ports(&[("web", Tcp, 80)])),
-        tcp(POD1, net.service(1), all(&["pod1b", "pod2b"], Source::Own)),
     ])
 }
 

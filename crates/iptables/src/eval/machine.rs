@@ -1,9 +1,9 @@
 //! What runs rules (`ipt_do_table` in net/ipv4/netfilter/ip_tables.c).
 
-use super::{Beside, Host};
 use super::packet::Walker;
 use super::ruleset::{Line, Ruleset};
 use super::trace::Step;
+use super::{Beside, Host};
 use crate::chains::{Chain, Table};
 use crate::rules::{Action, Is, Match, Probability, Rule};
 use portway_model::Target;
@@ -120,7 +120,9 @@ impl<'r> Machine<'r> {
                     let from = std::mem::replace(&mut self.place.chain, to.clone());
                     self.stack.push((from, std::mem::take(&mut self.place.index)));
                 }
-                Some(Action::Return | Action::Mark { .. } | Action::ConnectionMark { .. } | Action::MapMark(_))
+                Some(
+                    Action::Return | Action::Mark { .. } | Action::ConnectionMark { .. } | Action::MapMark(_),
+                )
                 | None => match self.stack.pop() {
                     Some(back) => (self.place.chain, self.place.index) = back,
                     None if self.rules.drops(table, &base) => {
@@ -145,8 +147,9 @@ impl<'r> Machine<'r> {
             if self.draws.abandoned {
                 return None;
             }
-            let goes_on =
-                |a: &Action| matches!(a, Action::Mark { .. } | Action::ConnectionMark { .. } | Action::MapMark(_));
+            let goes_on = |a: &Action| {
+                matches!(a, Action::Mark { .. } | Action::ConnectionMark { .. } | Action::MapMark(_))
+            };
             if let Some(action) = action.filter(|a| !goes_on(a)) {
                 return Some(action);
             }

@@ -133,7 +133,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             let wanted =
                 server.targets.iter().all(|(t, share)| found.get(t).is_some_and(|b| b.share == *share));
             let others = found.iter().filter(|(t, _)| !server.targets.contains_key(t));
-            let drain = others.into_iter().all(|(t, b)| b.share == DRAINED && self.draining.contains(key, *t));
+            let drain =
+                others.into_iter().all(|(t, b)| b.share == DRAINED && self.draining.contains(key, *t));
             if !wanted || !drain {
                 return Ok(true);
             }

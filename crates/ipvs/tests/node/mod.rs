@@ -30,11 +30,19 @@ pub(crate) fn held(kernel: &Fake) -> Vec<String> {
         all.push(format!("set {:?}", set.made));
         for member in &set.members {
             let mark = member.mark.map(|(mark, _)| behind(mark));
-            all.push(format!("{name} {:?} {:?} {:?} {:?} {mark:?}", member.ip, member.port, member.ip2, member.cidr2));
+            all.push(format!(
+                "{name} {:?} {:?} {:?} {:?} {mark:?}",
+                member.ip, member.port, member.ip2, member.cidr2
+            ));
         }
     }
-    for (key, server) in kernel.servers.iter().filter(|(key, s)| key.fwmark == 0 && s.server.scheduler == "rr") {
-        all.push(format!("server {key} {} {} {:?}", server.server.flags, server.server.timeout, server.targets));
+    for (key, server) in
+        kernel.servers.iter().filter(|(key, s)| key.fwmark == 0 && s.server.scheduler == "rr")
+    {
+        all.push(format!(
+            "server {key} {} {} {:?}",
+            server.server.flags, server.server.timeout, server.targets
+        ));
     }
     let marked = kernel.servers.keys().filter(|key| key.fwmark > 0 && key.fwmark < 0x4000).count();
     all.push(format!("{marked} by mark"));

@@ -18,6 +18,8 @@ mount --bind "/usr/lib/uml/modules/$release" "/lib/modules/$release"
 # What the kernel does not ask for by itself; and the largest of the rest, while nobody is waiting.
 modprobe -a ipv6 bridge veth dummy nf_conntrack_netlink ip_vs ip_vs_rr ip_set xt_set \
     iptable_nat iptable_filter iptable_mangle ip6table_nat ip6table_filter ip6table_mangle
+# By its little memory, the kernel would track few connections, closed ones included.
+echo 262144 > /proc/sys/net/netfilter/nf_conntrack_max
 ip link set lo up
 
 # Whatever happens, this ends.

@@ -85,9 +85,7 @@ pub fn read_service(object: &api::Service) -> Result<Option<Service>, Fault> {
         external,
         affinity: affinity(spec)?,
         health_check: health_check(spec, external)?,
-        scheduler: meta
-            .and_then(|m| m.annotations.get(SCHEDULER_ANNOTATION))
-            .map(|text| text.trim().into()),
+        scheduler: meta.and_then(|m| m.annotations.get(SCHEDULER_ANNOTATION)).map(|text| text.trim().into()),
         created: meta.and_then(|m| m.creation_timestamp).map_or(0, |t| t.seconds),
         uid: meta.map_or("", |m| &m.uid).into(),
         cluster_ips,

@@ -25,6 +25,8 @@ const EXCEPTIONS: &[(&[Mode], Family, &str)] = &[
     // own tests have the patience.
     (&[Mode::Ipvs], Family::V4, "affinity_expires"),
     (&[Mode::Ipvs], Family::V6, "affinity_expires"),
+    (&[Mode::Ipvs], Family::V4, "clients_move_between_pods_whose_target_ports_differ"),
+    (&[Mode::Ipvs], Family::V6, "clients_move_between_pods_whose_target_ports_differ"),
     // It remembers clients by the address and port they use. A server of all addresses, known by a mark, would send
     // them to the port that they asked for instead of the endpoint's (`ip_vs_sched_persist`).
     (&[Mode::Ipvs], Family::V4, "affinity_is_shared_by_all_frontends"),

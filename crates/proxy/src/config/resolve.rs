@@ -65,7 +65,9 @@ fn resolve_mode(c: &mut Checks, typed: &Field<String>) -> Mode {
     let Some(given) = typed.as_ref().filter(|given| !given.value.is_empty()) else { return Mode::Nftables };
     let Some(mode) = Mode::ALL.into_iter().find(|mode| mode.as_str() == given.value) else {
         let why = match given.value.as_str() {
-            "kernelspace" => "is for Windows nodes; Portway runs on Linux, in mode nftables, iptables or ipvs",
+            "kernelspace" => {
+                "is for Windows nodes; Portway runs on Linux, in mode nftables, iptables or ipvs"
+            }
             _ => "is not a proxy mode: this release has nftables, iptables and ipvs",
         };
         c.invalid("mode", given, why);

@@ -144,12 +144,15 @@ impl Ear {
             Kind::SharedTables => RARE_AUDIT,
             Kind::Silent => self.audit_every,
         };
-        let full = outcomes.iter().filter(|o| o.result.as_ref().is_ok_and(|r| r.full));
-        let took: Duration = full.map(|o| o.took).sum();
+        let full = || outcomes.iter().filter(|o| o.result.as_ref().is_ok_and(|r| r.full));
+        let took: Duration = full().map(|o| o.took).sum();
         if !took.is_zero() {
             let now = Instant::now();
             self.audit = Some(now + least.max(took * AUDIT_SHARE));
-            self.glance = now + GLANCE.max(took * 10);
+            // What was a false alarm must not keep us busy.
+            let did = |o: &Outcome| o.result.as_ref().is_ok_and(|r| r.added + r.removed > 0);
+            let idle = if full().any(did) { Duration::ZERO } else { took * 10 };
+            self.glance = now + GLANCE.max(idle);
         }
     }
 
