@@ -66,6 +66,8 @@ pub struct Report {
     pub otherwise: Vec<Refused>,
     /// Changes that failed as such, and were made by comparing everything instead.
     pub partial_failures: usize,
+    /// Netlink messages that it took, where they are counted.
+    pub messages: u64,
     /// How many rules there are, for modes that have rules for Services.
     pub tables: Vec<TableRules>,
 }

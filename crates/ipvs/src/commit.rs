@@ -52,6 +52,8 @@ pub trait Kernel: Tracker {
     fn change_addresses(&mut self, link: u32, add: bool, ips: &[IpAddr]) -> Answer<Vec<Failed>>;
     /// What happened to links and addresses, by others, since this was last asked; none if nobody can tell.
     fn events(&mut self) -> Option<Vec<Event>>;
+    /// How many messages were sent so far.
+    fn sent(&self) -> u64;
     /// Sets what the mode needs of the kernel's settings; what was there before is written on our device.
     fn prepare(&mut self, link: u32, settings: &IpvsSettings) -> Prepared;
 }
@@ -74,11 +76,6 @@ impl Netlink {
         let monitor = Monitor::open(&[route.port()]).ok();
         let netfilter = Socket::open(Protocol::Netfilter)?;
         Ok(Netlink { family, sets, ipvs, route, monitor, netfilter })
-    }
-
-    /// How many messages were sent so far.
-    pub fn sent(&self) -> u64 {
-        self.sets.sent() + self.ipvs.sent() + self.route.sent()
     }
 
     fn tracker(&mut self) -> portway_flows::Kernel<'_> {
@@ -164,8 +161,16 @@ impl Kernel for Netlink {
         self.monitor.as_mut()?.wait_for(std::time::Duration::ZERO).ok()
     }
 
+    fn sent(&self) -> u64 {
+        self.sets.sent() + self.ipvs.sent() + self.route.sent() + self.netfilter.sent()
+    }
+
     fn prepare(&mut self, link: u32, settings: &IpvsSettings) -> Prepared {
-        sysctl::prepare(&mut self.route, &mut self.ipvs, link, settings)
+        match self.family {
+            // Those of both families are set with IPv4's, which is always there.
+            Family::V4 => sysctl::prepare(&mut self.route, &mut self.ipvs, link, settings),
+            Family::V6 => sysctl::check_v6(),
+        }
     }
 }
 

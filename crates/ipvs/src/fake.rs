@@ -323,6 +323,10 @@ impl Kernel for Fake {
         Some(std::mem::take(&mut self.events))
     }
 
+    fn sent(&self) -> u64 {
+        self.sent as u64
+    }
+
     fn prepare(&mut self, _: u32, _: &IpvsSettings) -> Prepared {
         Prepared::default()
     }

@@ -317,7 +317,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         }
     }
 
-    /// Our device, and the kernel's settings. Those of both families are set with IPv4's, which is always there.
+    /// Our device, and the kernel's settings.
     fn prepare(&mut self, report: &mut Report) -> Result<u32, Error> {
         let found = self.kernel.device().map_err(|e| self.refused(e))?;
         let device = match found {
@@ -325,14 +325,12 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             None => self.kernel.make_device().map_err(|e| self.refused(e))?,
         };
         self.device = Some(device);
-        if self.family == Family::V4 {
-            let prepared = self.kernel.prepare(device, &self.settings.ipvs);
-            report.afterthoughts.extend(prepared.complaints);
-            if let Some(words) = prepared.impossible {
-                return Err(Error::Kernel { family: self.family, source: words.into() });
-            }
+        let prepared = self.kernel.prepare(device, &self.settings.ipvs);
+        report.afterthoughts.extend(prepared.complaints);
+        match prepared.impossible {
+            Some(words) => Err(Error::Kernel { family: self.family, source: words.into() }),
+            None => Ok(device),
         }
-        Ok(device)
     }
 
     /// All servers that are wanted; what is shared is counted anew.
@@ -402,6 +400,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
         changes: Vec<(ServiceName, Option<ServicePlan>)>,
     ) -> Result<Report, Error> {
         let mut report = Report::default();
+        let sent = self.kernel.sent();
         let repaired = if self.trust == Trust::Tampered { self.repair(&mut report) } else { Ok(()) };
         let settled = self.settle(settings);
         // Nobody tells us of these changes again, whatever failed before.
@@ -411,6 +410,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
         self.apply(&tx, &mut report)?;
         self.sync_rules(&mut report)?;
         self.checks.settle(&mut self.kernel, &self.plans, &self.settings.node_ports, &mut report);
+        report.messages = self.kernel.sent() - sent;
         Ok(report)
     }
 

@@ -77,8 +77,26 @@ impl World<'_> {
         plan.ports.iter().filter_map(|port| Port { world: self, plan, port }.wants()).collect()
     }
 
-    /// Why a Service is balanced otherwise than it asks, if it is.
+    /// Why a Service is programmed otherwise than it asks, if it is.
     pub fn complaint(&self, plan: &ServicePlan) -> Option<String> {
+        let reasons: Vec<String> = self.unscheduled(plan).into_iter().chain(self.left_alone(plan)).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    /// Addresses at which servers are somebody else's.
+    fn left_alone(&self, plan: &ServicePlan) -> Option<String> {
+        let addresses = plan.ports.iter().flat_map(|port| &port.frontends).filter_map(|f| f.address);
+        let excluded: BTreeSet<IpAddr> = addresses.filter(|ip| self.is_excluded(*ip)).collect();
+        let words: Vec<String> = excluded.iter().map(ToString::to_string).collect();
+        let list = words.join(", ");
+        (!list.is_empty()).then(|| format!("{list} is not programmed: it lies within ipvs.excludeCIDRs"))
+    }
+
+    fn is_excluded(&self, ip: IpAddr) -> bool {
+        self.settings.ipvs.exclude.iter().any(|range| range.contains(&ip))
+    }
+
+    fn unscheduled(&self, plan: &ServicePlan) -> Option<String> {
         let asked = plan.scheduler.as_deref()?;
         let used = self.settings.ipvs.scheduler;
         let why = match Scheduler::parse(asked) {
@@ -99,12 +117,11 @@ impl World<'_> {
 
     /// Where a frontend answers. Servers of others are not ours to change.
     fn addresses(&self, frontend: &Frontend) -> Vec<IpAddr> {
-        let excluded = |ip: &IpAddr| self.settings.ipvs.exclude.iter().any(|range| range.contains(ip));
         let all: Vec<IpAddr> = match frontend.address {
             Some(ip) => vec![ip],
             None => self.own.iter().copied().filter(|ip| self.settings.node_ports.contains(*ip)).collect(),
         };
-        all.into_iter().filter(|ip| !excluded(ip)).collect()
+        all.into_iter().filter(|ip| !self.is_excluded(*ip)).collect()
     }
 }
 

@@ -137,6 +137,14 @@ pub(crate) fn prepare(
     prepared
 }
 
+/// Of IPv6 nothing is set: a machine that forwards no longer listens to routers, and may lose its own way out.
+pub(crate) fn check_v6() -> Prepared {
+    let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding").is_ok_and(|v| v.trim() == "0");
+    let words =
+        "IPv6 is not forwarded, so Services reach no endpoint of it: set net.ipv6.conf.all.forwarding to 1";
+    Prepared { complaints: off.then(|| words.to_owned()).into_iter().collect(), impossible: None }
+}
+
 fn set(name: &str, value: &str, prepared: &mut Prepared) {
     if read(name).as_deref() == Some(value) {
         return;

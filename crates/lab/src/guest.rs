@@ -1,8 +1,9 @@
 //! Another kernel: user-mode Linux, for what the host's does not have.
 //!
 //! A guest is a process that is a whole Linux, with the host's files as its own and a network of its own. It boots in
-//! seconds, runs one program, and is gone; should that hang, after ten minutes. Labs are built in it as on the host: [`run`] takes a program, mostly the
-//! test itself again, and brings out what it wrote and how it ended.
+//! seconds, runs one program, and is gone; should that hang, after twenty minutes. Labs are built in it as on the host:
+//! [`run`] takes a program and brings out what it wrote and how it ended, [`play`] has this same program play some of
+//! its tests there.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -103,6 +104,18 @@ pub fn run(program: &Path, arguments: &[impl AsRef<OsStr>], scratch: &Path) -> R
         text = text.map(|text| format!("{text}\n{console}")).or(Ok(console));
     }
     Ok(Output { status, text: text.map_err(system("read what it wrote"))? })
+}
+
+/// Plays the tests of this program whose names begin with `section::` in a guest of their own, so many at a time. One
+/// guest for a whole section, because a boot takes as long as a test does.
+pub fn play(section: &str, at_a_time: usize, scratch: &Path) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
+    let arguments = [format!("{section}::"), format!("--test-threads={at_a_time}")];
+    let output = run(&program, &arguments, scratch).map_err(|e| e.to_string())?;
+    if output.success() && !output.text.contains(" 0 passed") {
+        return Ok(());
+    }
+    Err(format!("in user-mode Linux ({:?}):\n{}", output.status, output.text))
 }
 
 /// Where guest and host meet; removed when dropped.

@@ -443,7 +443,7 @@ impl Agent {
         }
         tracing::debug!(
             %family, took = ?outcome.took, full = report.full, added = report.added, removed = report.removed,
-            flows_deleted = report.flows_deleted, "synced"
+            messages = report.messages, flows_deleted = report.flows_deleted, "synced"
         );
         Ok(true)
     }

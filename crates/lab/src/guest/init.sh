@@ -8,7 +8,7 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 # What the guest does in these is its own: a change that one of its processes makes in the host's files is not
 # announced to the others.
-for directory in /run /tmp /dev/shm $(cat "$PORTWAY_GUEST/scratch"); do
+for directory in /run /tmp $(cat "$PORTWAY_GUEST/scratch"); do
     mount -t tmpfs tmpfs "$directory"
 done
 release=$(uname -r)
@@ -23,7 +23,7 @@ echo 262144 > /proc/sys/net/netfilter/nf_conntrack_max
 ip link set lo up
 
 # Whatever happens, this ends.
-(sleep 600; echo o > /proc/sysrq-trigger) &
+(sleep 1200; echo o > /proc/sysrq-trigger) &
 
 set --
 while IFS= read -r argument; do

@@ -18,6 +18,8 @@ pub(crate) enum Mode {
     Nftables,
     IptablesNft,
     IptablesLegacy,
+    /// In a kernel that has it; not among those that are compared everywhere.
+    Ipvs,
 }
 
 impl Mode {
@@ -29,11 +31,21 @@ impl Mode {
             Mode::Nftables => "nftables",
             Mode::IptablesNft => "iptables-nft",
             Mode::IptablesLegacy => "iptables-legacy",
+            Mode::Ipvs => "ipvs",
         }
     }
 
     fn flag(self) -> &'static str {
-        if self == Mode::Nftables { "nftables" } else { "iptables" }
+        match self {
+            Mode::Nftables => "nftables",
+            Mode::IptablesNft | Mode::IptablesLegacy => "iptables",
+            Mode::Ipvs => "ipvs",
+        }
+    }
+
+    /// The iptables it uses.
+    fn tool(self) -> &'static str {
+        if self == Mode::Ipvs { Mode::IptablesLegacy.name() } else { self.name() }
     }
 }
 
@@ -139,7 +151,7 @@ impl Field {
 
     /// Runs the iptables of the mode's variant on the node.
     fn tool(&self, arguments: &[&str]) -> std::io::Result<std::process::ExitStatus> {
-        let mut command = Command::new(self.setup.mode.name());
+        let mut command = Command::new(self.setup.mode.tool());
         self.lab.node(1).namespace().run(|| command.args(arguments).status())
     }
 

@@ -75,12 +75,12 @@ fn variant(options: &Options, mode: Mode, bar: &ProgressBar, report: &mut Report
     Ok(())
 }
 
-fn timing(field: &Field, kind: &str, what: &str) -> Option<f64> {
+pub(crate) fn timing(field: &Field, kind: &str, what: &str) -> Option<f64> {
     field.metric(&format!("kubeproxy_sync_{kind}_proxy_rules_duration_seconds_{what}{{ip_family=\"IPv4\"}}"))
 }
 
 /// How long a partial sync takes, by the agent's own account: rendering, the tool, and the kernel.
-fn time_changes(options: &Options, field: &Field, size: usize) -> Result<f64, String> {
+pub(crate) fn time_changes(options: &Options, field: &Field, size: usize) -> Result<f64, String> {
     let mut times = Vec::new();
     for i in 0..CHANGES {
         let read = || Some((timing(field, "partial", "count")?, timing(field, "partial", "sum")?));

@@ -46,7 +46,7 @@ pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report)
 }
 
 /// The time from the first packet of a connection to the answer, in microseconds.
-fn first_packet(to: SocketAddr) -> f64 {
+pub(crate) fn first_packet(to: SocketAddr) -> f64 {
     let mut times = Vec::with_capacity(SAMPLES);
     for _ in 0..SAMPLES {
         let started = Instant::now();

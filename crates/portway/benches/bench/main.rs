@@ -6,6 +6,7 @@
 mod connections;
 mod field;
 mod iptables;
+mod ipvs;
 mod lists;
 mod plot;
 mod report;
@@ -48,11 +49,14 @@ pub(crate) struct Options {
     /// Services with node ports, for the iptables mode
     #[arg(long, default_value_t = 2_000)]
     iptables_services: usize,
+    /// Services, for the ipvs mode
+    #[arg(long, default_value_t = 2_000)]
+    ipvs_services: usize,
     /// Numbers of Services at which connections are compared between modes
     #[arg(long, value_delimiter = ',', default_value = "10,2000,10000")]
     lists: Vec<usize>,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,lists")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,ipvs,lists")]
     only: Vec<Part>,
     /// Where plots go, as SVG
     #[arg(long, default_value = "target")]
@@ -75,6 +79,8 @@ enum Part {
     Nftables,
     /// The iptables mode, both variants
     Iptables,
+    /// The ipvs mode, in a kernel that has it
+    Ipvs,
     /// What long lists of Services cost a connection, in each mode
     Lists,
 }
@@ -112,6 +118,7 @@ fn measure(options: &Options) -> Result<Report, String> {
     let steps = [
         (Part::Nftables, 6 + options.sizes.len()),
         (Part::Iptables, 2),
+        (Part::Ipvs, 1),
         (Part::Lists, 3 * options.lists.len()),
     ];
     let bar = progress(steps.iter().filter(|(part, _)| has(*part)).map(|(_, n)| *n as u64).sum());
@@ -125,6 +132,9 @@ fn measure(options: &Options) -> Result<Report, String> {
     }
     if has(Part::Iptables) {
         iptables::measure(options, &bar, &mut report)?;
+    }
+    if has(Part::Ipvs) {
+        ipvs::measure(options, &bar, &mut report)?;
     }
     if has(Part::Lists) {
         lists::measure(options, &bar, &mut report)?;

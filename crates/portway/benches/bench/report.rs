@@ -20,6 +20,9 @@ struct Row {
     goal: Option<Goal>,
 }
 
+/// The units that figures have.
+const UNITS: [&str; 8] = ["", "s", "ms", "µs", "/s", "×", "MB", "core"];
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
     AtMost(f64),
@@ -27,6 +30,12 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
+    fn parse(text: &str) -> Option<Goal> {
+        let (sign, limit) = text.split_once(' ')?;
+        let limit = limit.parse().ok()?;
+        Some(if sign == "≤" { Goal::AtMost(limit) } else { Goal::AtLeast(limit) })
+    }
+
     fn met(self, value: f64) -> bool {
         match self {
             Goal::AtMost(limit) => value <= limit,
@@ -80,6 +89,19 @@ impl Report {
                 self.judge(&format!("change_{kind}_ratio"), what, large / small, "×", Goal::AtMost(3.0));
             }
         }
+    }
+
+    /// Takes in what another run wrote.
+    pub(crate) fn read(&mut self, path: &Path) -> std::io::Result<()> {
+        let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+        for row in rows {
+            let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+            let unit = UNITS.iter().find(|unit| **unit == text("unit")).copied().unwrap_or_default();
+            let goal = Goal::parse(&text("goal"));
+            let value = row["value"].as_f64().unwrap_or(f64::NAN);
+            self.rows.push(Row { key: text("key"), what: text("what"), value, unit, goal });
+        }
+        Ok(())
     }
 
     pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
