@@ -126,7 +126,7 @@ pub fn list_sets(kernel: &mut impl Kernel, family: Family) -> Result<(Sets, Vec<
     let mut unfit = Vec::new();
     for info in kernel.sets()? {
         let Some((set, _)) = Set::parse(&info.name).filter(|(_, f)| *f == family) else { continue };
-        if info.fits(&set.describe(family)) {
+        if info.fits(&set.least(family)) {
             let members = kernel.members(&info.name)?;
             sets.insert(set, members.into_iter().map(|m| normal(set, m)).collect());
         } else {

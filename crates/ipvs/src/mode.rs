@@ -279,7 +279,9 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             let seen = self.list(|key| wanted.contains_key(&key)).map_err(|e| self.refused(e))?;
             let device = self.prepare(report)?;
             self.make_sets(&seen)?;
-            let (mut tx, drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut self.draining);
+            let exclude = &self.settings.ipvs.exclude;
+            let (mut tx, drift) =
+                reconcile(&seen, self.family, &self.shared, wanted, exclude, &mut self.draining);
             let drift = first.get_or_insert(drift).clone();
             let refused = fill(&mut self.kernel, self.family, &mut tx).map_err(|e| self.refused(e))?;
             // With rules that lead to endpoints still there, servers come first: until the rules go, nobody needs ours.
@@ -428,7 +430,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
         let wanted = self.gather();
         let seen = self.list(|key| wanted.contains_key(&key)).map_err(|e| self.refused(e))?;
         let mut draining = self.draining.clone();
-        let (_, mut drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut draining);
+        let exclude = &self.settings.ipvs.exclude;
+        let (_, mut drift) = reconcile(&seen, self.family, &self.shared, wanted, exclude, &mut draining);
         merge(&mut drift, self.rules.verify()?);
         Ok(drift)
     }

@@ -52,6 +52,8 @@ pub enum Set {
 
 /// More than anybody has; the kernel keeps room only for what there is.
 const MAX_ELEMENTS: u32 = 1 << 20;
+/// What kube-proxy's take.
+const KUBE_PROXY_MAX_ELEMENTS: u32 = 1 << 16;
 /// What a set's name may have.
 const NAME_LENGTH: usize = 31;
 
@@ -150,6 +152,11 @@ impl Set {
             marks: self.has_marks(),
             max_elements: MAX_ELEMENTS,
         }
+    }
+
+    /// What one that is there already must be. kube-proxy's take fewer members, and rules of it may use them.
+    pub fn least(self, family: Family) -> NewSet {
+        NewSet { max_elements: KUBE_PROXY_MAX_ELEMENTS, ..self.describe(family) }
     }
 
     /// Whether its members have marks.

@@ -370,6 +370,8 @@ impl Agent {
             // Those that were are nobody's to keep up to date.
             drop(next);
             planes.tidy_up();
+            // Where both use the same tables, they may have taken the place of others.
+            planes.distrust();
             return Ok(false);
         }
         self.families = next.families();

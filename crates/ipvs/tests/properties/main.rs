@@ -5,9 +5,11 @@ mod node;
 
 mod cost;
 mod drain;
+mod held;
 mod others;
 
-use node::{Mode, held, mode};
+use held::held;
+use node::{Mode, mode};
 use others::{foreign, settle_others, tamper};
 use portway_dataplane::acts::{act, acts, families, play, start};
 use portway_dataplane::world::{World, settings};
