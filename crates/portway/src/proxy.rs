@@ -29,8 +29,7 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
         return crate::cleanup::remove();
     }
     if flags.init_only == Some(true) {
-        agent::apply_sysctls(&config);
-        return Ok(());
+        return Ok(agent::prepare(&config)?);
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;

@@ -229,6 +229,12 @@ fn serve(
     servers
 }
 
+/// Does what needs full privileges, once: sets sysctls, and loads the modules that the mode needs, if we may.
+pub fn prepare(config: &Config) -> Result<(), AgentError> {
+    apply_sysctls(config);
+    Planes::open(config).map(drop)
+}
+
 /// Sets what conntrack needs, as far as we may; what we may not is said, and goes on.
 pub fn apply_sysctls(config: &Config) {
     let kernel = sysctl::Kernel::host();

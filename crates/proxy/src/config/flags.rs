@@ -148,10 +148,11 @@ pub struct ProxyFlags {
     /// The least time between two syncs.
     #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode ipvs")]
     pub ipvs_min_sync_period: Option<Duration>,
-    /// How a real server is chosen: rr, lc, sh and so on.
+    /// How an endpoint is chosen: rr, wrr, lc, wlc, sed, nq, sh, dh, mh, lblc, lblcr, fo or ovf. A Service may ask for another
+    /// one by its annotation portway.dev/ipvs-scheduler.
     #[arg(long, value_name = "NAME", help_heading = "Mode ipvs")]
     pub ipvs_scheduler: Option<String>,
-    /// Leave virtual servers in these ranges alone.
+    /// Leave virtual servers with addresses in these ranges alone: they are somebody else's.
     #[arg(long, value_name = "CIDR", value_delimiter = ',', action = ArgAction::Append, help_heading = "Mode ipvs")]
     pub ipvs_exclude_cidrs: Vec<String>,
     /// Answer ARP only for addresses of the interface that was asked.

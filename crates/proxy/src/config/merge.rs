@@ -16,7 +16,8 @@ const HEARD_BESIDE_FILE: [&str; 5] =
 
 /// Flags that only another mode reads. The sync periods of iptables mode are not among them: they are heard by
 /// nftables mode too.
-const OTHER_MODES: [(&str, Mode); 2] = [("--iptables-", Mode::Iptables), ("--ipvs-", Mode::Ipvs)];
+const MODES: [(&str, Mode); 3] =
+    [("--nftables-", Mode::Nftables), ("--iptables-", Mode::Iptables), ("--ipvs-", Mode::Ipvs)];
 
 /// A flag that was given and has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,16 +92,21 @@ fn overlay(mut file: FileConfig, flags: FileConfig) -> FileConfig {
     file
 }
 
-/// Whether a flag is for another mode than nftables, the one that runs.
+/// Whether a flag is for another mode than the one that runs.
 fn for_another_mode(flag: &'static str, typed: &FileConfig) -> Option<IgnoredFlag> {
-    let (_, mode) = OTHER_MODES.into_iter().find(|(prefix, _)| flag.starts_with(prefix))?;
+    let (_, mode) = MODES.into_iter().find(|(prefix, _)| flag.starts_with(prefix))?;
+    let named = typed.mode.as_ref().filter(|given| !given.value.is_empty());
+    let runs = named.and_then(|given| Mode::ALL.into_iter().find(|mode| mode.as_str() == given.value));
     let nftables = &typed.nftables;
-    let unnamed_mode = typed.mode.as_ref().is_none_or(|given| given.value.is_empty());
-    let heard = match flag {
-        "--iptables-sync-period" => nftables.sync_period == typed.iptables.sync_period,
-        "--iptables-min-sync-period" => nftables.min_sync_period == typed.iptables.min_sync_period,
+    let heard = match (flag, runs.unwrap_or(Mode::Nftables)) {
+        (_, runs) if runs == mode => true,
+        ("--iptables-sync-period", Mode::Nftables) => nftables.sync_period == typed.iptables.sync_period,
+        ("--iptables-min-sync-period", Mode::Nftables) => {
+            nftables.min_sync_period == typed.iptables.min_sync_period
+        }
         // Without a mode, what is said of iptables stands in for nftables: see `resolve`.
-        "--iptables-masquerade-bit" => unnamed_mode && nftables.masquerade_bit.is_none(),
+        ("--iptables-masquerade-bit", Mode::Nftables) => named.is_none() && nftables.masquerade_bit.is_none(),
+        ("--iptables-masquerade-bit", Mode::Ipvs) => true,
         _ => false,
     };
     (!heard).then_some(IgnoredFlag { flag, why: WhyIgnored::OtherMode(mode) })

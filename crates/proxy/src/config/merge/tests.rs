@@ -59,7 +59,7 @@ fn mistakes_on_the_command_line_name_the_flag() {
     let errors = merge(
         &flags(&[
             "--cluster-cidr=ten",
-            "--proxy-mode=ipvs",
+            "--proxy-mode=userspace",
             "--nftables-sync-period=0",
             "--detect-local-mode=BridgeInterface",
         ]),
@@ -167,4 +167,15 @@ fn flags_for_another_mode_are_named() {
         names(&["--proxy-mode=nftables", "--iptables-masquerade-bit=4"]),
         ["--iptables-masquerade-bit"]
     );
+    // And those for the one that runs are not.
+    let iptables = ["--proxy-mode=iptables", "--iptables-localhost-nodeports=false", "--ipvs-strict-arp"];
+    assert_eq!(names(&iptables), ["--ipvs-strict-arp"]);
+    let ipvs = [
+        "--proxy-mode=ipvs",
+        "--ipvs-scheduler=lc",
+        "--iptables-masquerade-bit=4",
+        "--iptables-sync-period=5s",
+    ];
+    assert_eq!(names(&ipvs), ["--iptables-sync-period"]);
+    assert_eq!(by_flags(&ipvs).0.masquerade().bit, 4);
 }

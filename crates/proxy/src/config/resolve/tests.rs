@@ -52,13 +52,10 @@ fn an_ipv6_bind_address_moves_the_servers_to_ipv6() {
 
 #[test]
 fn modes_that_are_not_built_yet_are_told_apart_from_nonsense() {
-    for mode in ["ipvs", "userspace"] {
-        let errors = errors(&format!("mode: {mode}"));
-        let wanted = format!(
-            "c:3: mode: mode {mode:?} is not available in this release: only \"nftables\", \"iptables\" and \"ipvs\" are (or leave it empty)"
-        );
-        assert_eq!(errors, [wanted]);
-    }
+    let wanted = "c:3: mode: mode \"userspace\" is not available in this release: only \"nftables\", \"iptables\" and \"ipvs\" are (or leave it empty)";
+    assert_eq!(errors("mode: userspace"), [wanted]);
+    let scheduler = &errors("mode: ipvs\nipvs:\n  scheduler: fastest")[0];
+    assert!(scheduler.contains("ipvs.scheduler") && scheduler.contains("rr, wrr, lc"), "{scheduler}");
     assert!(errors("mode: kernelspace")[0].contains("Windows"));
     assert_eq!(
         errors("mode: nft"),
