@@ -216,6 +216,8 @@ pub enum About {
     Set(Set),
     /// A server.
     Server(Key),
+    /// One behind it.
+    Target(Key, Target),
     /// A server whose scheduler this kernel does not have.
     Scheduler(Key),
     /// An address.
@@ -258,7 +260,7 @@ pub fn commit(
     change_sets(kernel, family, &of(true), remove, &mut refused)?;
     leavers(kernel, family, tx, &mut refused)?;
     // The sets are what a server that is left is known by.
-    if !refused.iter().any(|r| matches!(r.about, About::Server(_) | About::Address(_))) {
+    if !refused.iter().any(|r| matches!(r.about, About::Server(_) | About::Target(..) | About::Address(_))) {
         change_sets(kernel, family, &of(false), remove, &mut refused)?;
     }
     Ok(refused)
@@ -279,7 +281,7 @@ fn bindable(tx: &Transaction, refused: &[Refusal]) -> Vec<IpAddr> {
         return Vec::new();
     }
     let server = |r: &Refusal| match r.about {
-        About::Server(key) | About::Scheduler(key) => key.ip(),
+        About::Server(key) | About::Target(key, _) | About::Scheduler(key) => key.ip(),
         _ => None,
     };
     let unserved: Vec<IpAddr> = refused.iter().filter_map(server).collect();
@@ -382,12 +384,19 @@ fn apply(
         let change = &changes[failed.index];
         let gone = change.is_no_server(&failed.error) || ipvs::is_no_service(&failed.error);
         let leaves = matches!(change, Change::DeleteServer { .. } | Change::DeleteService { .. });
-        if gone && leaves {
+        let key = keys[failed.index];
+        // Without its server, nothing can be put behind it.
+        let follows = |r: &Refusal| matches!(r.about, About::Server(k) | About::Scheduler(k) if k == key);
+        if gone && (leaves || refused.iter().any(follows)) {
             continue;
         }
-        let key = keys[failed.index];
-        let lacks = change.is_no_scheduler(&failed.error);
-        let about = if lacks { About::Scheduler(key) } else { About::Server(key) };
+        let about = match change {
+            _ if change.is_no_scheduler(&failed.error) => About::Scheduler(key),
+            Change::AddServer { server, .. } | Change::SetServer { server, .. } => {
+                About::Target(key, Target { ip: server.ip(), port: server.port() })
+            }
+            _ => About::Server(key),
+        };
         refused.push(Refusal { about, error: failed.error });
     }
     Ok(())

@@ -58,6 +58,10 @@ pub struct Fake {
     pub own: BTreeSet<IpAddr>,
     /// Schedulers it does not have.
     pub no_schedulers: BTreeSet<String>,
+    /// Endpoints it will not have.
+    pub no_targets: BTreeSet<IpAddr>,
+    /// Protocols it will not have.
+    pub no_protocols: BTreeSet<u8>,
     /// Tracked flows.
     pub flows: Vec<Flow>,
     /// What happened to addresses.
@@ -183,6 +187,9 @@ impl Fake {
                 if self.no_schedulers.contains(behaviour.scheduler) {
                     return Err(refused(Errno::NOENT));
                 }
+                if self.no_protocols.contains(&service.protocol) {
+                    return Err(refused(Errno::PROTONOSUPPORT));
+                }
                 let adds = matches!(change, Change::AddService { .. });
                 if adds == self.servers.contains_key(&service) {
                     return Err(refused(if adds { Errno::EXIST } else { Errno::SRCH }));
@@ -207,6 +214,9 @@ impl Fake {
                 self.watch(service.address, "lost its last server before it went");
             }
             Change::AddServer { service, server, weight } => {
+                if self.no_targets.contains(&server.ip()) {
+                    return Err(refused(Errno::INVAL));
+                }
                 let targets = &mut self.server(&service)?.targets;
                 if targets.contains_key(&target(server)) {
                     return Err(refused(Errno::EXIST));

@@ -8,7 +8,7 @@ use crate::listing::{Seen, list, list_sets};
 use crate::marks::Marks;
 use crate::modules;
 use crate::reconcile::reconcile;
-use crate::render::{Part, World};
+use crate::render::{Part, RefusedParts, World};
 use crate::rules::base;
 use crate::servers::{Key, Server};
 use crate::sets::Set;
@@ -19,6 +19,7 @@ use portway_iptables::{Iptables, Tools, Variant};
 use portway_model::{Family, Protocol, ServiceName, ServicePlan};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 /// What was applied, as far as we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,10 @@ enum Trust {
     Failed,
 }
 
-/// How often a repair begins anew because of a scheduler that this kernel does not have.
-const ATTEMPTS: usize = Scheduler::ALL.len() + 1;
+/// How often a repair begins anew because the kernel would not have something.
+const ATTEMPTS: usize = 16;
+/// When what was refused is tried again though it did not change: a module may have been loaded.
+const TRY_AGAIN: Duration = Duration::from_secs(300);
 
 /// The ipvs mode for one family.
 #[derive(Debug)]
@@ -54,6 +57,9 @@ pub struct Ipvs<K = Netlink, R = Tool> {
     draining: Draining,
     /// Schedulers that this kernel does not have.
     missing: HashSet<Scheduler>,
+    /// What the kernel would not have, and since when.
+    refused: RefusedParts,
+    refused_since: Option<Instant>,
     device: Option<u32>,
     trust: Trust,
     /// Somebody changed something, and it has not been repaired since.
@@ -94,6 +100,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             servers: HashMap::new(),
             draining: Draining::default(),
             missing: HashSet::new(),
+            refused: RefusedParts::new(),
+            refused_since: None,
             device: None,
             trust: Trust::Fresh,
             tampered: false,
@@ -125,6 +133,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             own: self.own.as_ref().unwrap_or(&NONE),
             marks: &self.marks,
             missing: &self.missing,
+            refused: &self.refused,
         }
     }
 
@@ -137,6 +146,12 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         let mut differs = *settings != self.settings;
         if differs {
             self.settings = settings.clone();
+        }
+        if self.refused_since.is_some_and(|since| since.elapsed() > TRY_AGAIN) {
+            self.refused_since = None;
+            self.refused.clear();
+            self.missing.clear();
+            differs = true;
         }
         let own = match &self.own {
             Some(_) => Ok(()),
@@ -188,6 +203,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             if let Some(old) = old.filter(|_| sure) {
                 before.extend(self.world().part(&old));
             }
+            // It is another Service now: maybe one that the kernel takes.
+            self.refused.retain(|_, service| *service != name);
             let wants = new.as_ref().map(|plan| self.world().wants(plan)).unwrap_or_default();
             self.marks.assign(&name, &wants, self.settings.masquerade_mark);
             if let Some(plan) = new {
@@ -231,8 +248,31 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         report.partial_failures += 1;
         tracing::info!(family = %self.family, "a change failed, so everything is compared: {}", first.error);
         self.note_missing(&refused, tx);
+        self.leave_out(&refused, report);
         self.trust = Trust::Failed;
         self.repair(report)
+    }
+
+    /// Notes what the kernel will not have, however often it is asked, so that the rest can be in force; whether there was
+    /// something.
+    fn leave_out(&mut self, refused: &[Refusal], report: &mut Report) -> bool {
+        let before = self.refused.len();
+        for Refusal { about, error } in refused.iter().filter(|r| !r.error.is_transient()) {
+            let part = match about {
+                About::Server(key) => (*key, None),
+                About::Target(key, target) => (*key, Some(*target)),
+                _ => continue,
+            };
+            let Some(service) = self.servers.get(&part.0).cloned() else { continue };
+            if self.refused.insert(part, service.clone()).is_none() {
+                report.refused.push(Refused { service, reason: error.to_string() });
+            }
+        }
+        let news = self.refused.len() > before;
+        if news {
+            self.refused_since.get_or_insert_with(Instant::now);
+        }
+        news
     }
 
     /// Notes the schedulers that the kernel turned out not to have; whether there was one.
@@ -300,13 +340,14 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             match refused.first() {
                 None => return Ok(drift),
                 Some(_) if self.note_missing(&refused, &tx) => self.complain(report),
+                Some(_) if self.leave_out(&refused, report) => {}
                 Some(first) => {
                     let words = format!("{}{}", first.error, others(refused.len() - 1));
                     return Err(Error::Kernel { family: self.family, source: words.into() });
                 }
             }
         }
-        let words = "servers kept being refused for their schedulers";
+        let words = "servers kept being refused, each for another reason";
         Err(Error::Kernel { family: self.family, source: words.into() })
     }
 

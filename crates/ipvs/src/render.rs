@@ -5,10 +5,11 @@ use crate::servers::{DRAINED, Key, SHARE, Server};
 use crate::sets::Set;
 use portway_dataplane::{Scheduler, Settings};
 use portway_model::{
-    Family, Frontend, FrontendKind, Outcome, PortPlan, Protocol, ServicePlan, Target, TrafficPolicy,
+    Family, Frontend, FrontendKind, Outcome, PortPlan, Protocol, ServiceName, ServicePlan, Target,
+    TrafficPolicy,
 };
 use portway_netlink::ipset::Member;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 #[cfg(test)]
@@ -52,7 +53,12 @@ pub struct World<'a> {
     pub marks: &'a Marks,
     /// Schedulers that this kernel does not have.
     pub missing: &'a HashSet<Scheduler>,
+    /// What the kernel would not have.
+    pub refused: &'a RefusedParts,
 }
+
+/// Servers, or endpoints behind them, that the kernel would not have, and whose they are. The others are programmed.
+pub type RefusedParts = HashMap<(Key, Option<Target>), ServiceName>;
 
 impl World<'_> {
     /// What a Service needs.
@@ -137,7 +143,7 @@ impl Port<'_> {
             self.frontend(part, frontend);
         }
         if let Some(mark) = self.mark() {
-            part.servers.push((Key::Mark(mark), self.by_mark()));
+            part.servers.push((Key::Mark(mark), self.by_mark(mark)));
         }
         let here = self.port.cluster.iter().chain(&self.port.local);
         for target in here.filter(|t| self.port.here.contains(&t.ip)) {
@@ -147,17 +153,20 @@ impl Port<'_> {
     }
 
     fn frontend(&self, part: &mut Part, frontend: &Frontend) {
-        let outcome = self.port.outcome(frontend.kind);
-        let targets: &[Target] = if let Outcome::Balance(targets) = outcome { targets } else { &[] };
         for ip in self.world.addresses(frontend) {
             let at = self.at(ip, frontend.port);
             let key = Key::At { protocol: self.port.protocol, ip, port: frontend.port };
-            part.servers.push((key, self.server(targets)));
-            match outcome {
-                Outcome::Balance(_) => {}
-                Outcome::Reject => part.members.push((Set::NoEndpoints, at)),
+            let server = match self.port.outcome(frontend.kind) {
+                Outcome::Balance(targets) => self.server(key, targets),
+                Outcome::Reject | Outcome::Drop => self.server(key, &[]),
+            };
+            match self.port.outcome(frontend.kind) {
                 Outcome::Drop => part.members.push((Set::NoLocalEndpoints, at)),
+                // Nobody serves, or nobody that the kernel would have.
+                _ if !server.serves() => part.members.push((Set::NoEndpoints, at)),
+                _ => {}
             }
+            part.servers.push((key, server));
             if let Some(mark) = self.mark().filter(|_| self.port.short_cut(frontend.kind).is_some()) {
                 part.members.push((Set::ShortCut, Member { mark: Some((mark, u32::MAX)), ..at }));
             }
@@ -232,22 +241,25 @@ impl Port<'_> {
 
     /// The server of what begins here. One that is known by a mark would remember clients, but forget that endpoints have
     /// ports of their own (`ip_vs_sched_persist`); so a client sticks by a hash of its address.
-    fn by_mark(&self) -> Server {
-        let server = self.server(&self.port.cluster);
+    fn by_mark(&self, mark: u32) -> Server {
+        let server = self.server(Key::Mark(mark), &self.port.cluster);
         match server.affinity {
             Some(_) => Server { affinity: None, scheduler: Scheduler::SourceHashing, ..server },
             None => server,
         }
     }
 
-    fn server(&self, targets: &[Target]) -> Server {
+    fn server(&self, key: Key, targets: &[Target]) -> Server {
         // Flows that lead to one that still answers may go on, but nothing new comes to it.
         let also = self.port.also_serving.iter().map(|t| (*t, DRAINED));
+        let all = also.chain(targets.iter().map(|t| (*t, SHARE)));
+        let refused = |part| self.world.refused.contains_key(&(key, part));
+        let had = |target: Target| !refused(None) && !refused(Some(target));
         Server {
             protocol: self.port.protocol,
             scheduler: self.world.scheduler(self.plan),
             affinity: self.port.affinity,
-            targets: also.chain(targets.iter().map(|t| (*t, SHARE))).collect(),
+            targets: all.filter(|(target, _)| had(*target)).collect(),
         }
     }
 

@@ -52,6 +52,11 @@ impl Server {
         self.targets.is_empty()
     }
 
+    /// Whether something new may come to somebody behind it.
+    pub fn serves(&self) -> bool {
+        self.targets.values().any(|share| *share != DRAINED)
+    }
+
     /// Whether those that leave may finish what they have. A UDP flow has no end that could be waited for.
     pub fn drains(&self) -> bool {
         self.protocol != Protocol::Udp

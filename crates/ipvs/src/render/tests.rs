@@ -3,7 +3,6 @@
 use super::*;
 use crate::marks::Marks;
 use portway_dataplane::world::{World as Cluster, endpoint, settings};
-use portway_model::ServiceName;
 use serde_json::json;
 
 fn plan(spec: serde_json::Value, status: serde_json::Value) -> ServicePlan {
@@ -16,8 +15,15 @@ fn plan(spec: serde_json::Value, status: serde_json::Value) -> ServicePlan {
 fn part(settings: &Settings, plan: &ServicePlan, missing: &[Scheduler]) -> (Part, Option<String>) {
     let own: BTreeSet<IpAddr> = portway_dataplane::world::own_addresses(Family::V4).into();
     let missing: HashSet<Scheduler> = missing.iter().copied().collect();
-    let none = Marks::default();
-    let world = |marks| World { family: Family::V4, settings, own: &own, marks, missing: &missing };
+    let (none, refused) = (Marks::default(), RefusedParts::new());
+    let world = |marks| World {
+        family: Family::V4,
+        settings,
+        own: &own,
+        marks,
+        missing: &missing,
+        refused: &refused,
+    };
     let mut marks = Marks::default();
     marks.assign(&plan.name, &world(&none).wants(plan), settings.masquerade_mark);
     (world(&marks).part(plan), world(&marks).complaint(plan))

@@ -7,6 +7,7 @@ mod cost;
 mod drain;
 mod held;
 mod others;
+mod refused;
 
 use held::held;
 use node::{Mode, mode};
