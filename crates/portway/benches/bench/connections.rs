@@ -78,6 +78,18 @@ pub(crate) fn compare(options: &Options, field: &Field) -> Result<(f64, f64), St
     Ok((best(through), best(straight)))
 }
 
+/// Waits until a Service answers, then counts connections through it alone; the best round comes back.
+pub(crate) fn through(options: &Options, field: &Field) -> Result<f64, String> {
+    let vip = field.vip(0);
+    let from = field.lab.pod("pod1a").namespace();
+    let reachable = || TcpStream::connect_timeout(&vip, Duration::from_secs(1)).map(drop);
+    from.run(|| eventually(Duration::from_secs(60), reachable)).map_err(|e| e.to_string())?;
+    let length = Duration::from_millis(options.round_millis);
+    let rounds = (0..=options.rounds).map(|_| from.run(|| rate(vip, length)));
+    // The first round warms caches.
+    Ok(best(rounds.skip(1).collect()))
+}
+
 /// Connections one after the other, each greeted by the server, for so long.
 fn rate(to: SocketAddr, length: Duration) -> f64 {
     let started = Instant::now();
