@@ -52,7 +52,7 @@ fn elsewhere(options: &Options, report: &mut Report) -> Result<(), String> {
 }
 
 fn here(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
-    syncs(options, bar, report)?;
+    // First, so that the kernel has loaded its modules by the time that syncs are measured.
     for mode in [Mode::Ipvs, Mode::IptablesLegacy] {
         for size in SIZES {
             bar.set_message(format!("connections in mode {}, {size} Services", mode.name()));
@@ -60,7 +60,7 @@ fn here(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(),
         }
         flatness(mode, report);
     }
-    Ok(())
+    syncs(options, bar, report)
 }
 
 /// The first sync and single changes.
