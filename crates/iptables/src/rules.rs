@@ -78,6 +78,8 @@ pub enum Match {
     SourceIsLocal,
     /// The destination is an address of this machine.
     DestinationIsLocal,
+    /// The destination is none of them.
+    DestinationIsElsewhere,
     /// Chance.
     Random(Probability),
     /// The source is, or is put, on a list of recent ones.

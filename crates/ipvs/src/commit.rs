@@ -3,11 +3,12 @@
 use crate::DEVICE;
 use crate::diff::Transaction;
 use crate::listing::Behind;
+use crate::modules;
 use crate::servers::{DRAINED, Key, Server, number};
 use crate::sets::Set;
 use crate::sysctl::{self, Prepared};
 use ipnet::IpNet;
-use portway_dataplane::IpvsSettings;
+use portway_dataplane::{IpvsSettings, Scheduler};
 use portway_flows::Tracker;
 use portway_model::{Family, Target};
 use portway_netlink::conntrack::{Filter, Flow};
@@ -50,8 +51,10 @@ pub trait Kernel: Tracker {
     fn own_addresses(&mut self, family: Family) -> Answer<BTreeSet<IpAddr>>;
     /// Puts addresses on a device or takes them off, and goes on after what fails.
     fn change_addresses(&mut self, link: u32, add: bool, ips: &[IpAddr]) -> Answer<Vec<Failed>>;
-    /// What happened to links and addresses, by others, since this was last asked; none if nobody can tell.
+    /// What happened to links and addresses, by others, since this was last asked; none if some of it was lost.
     fn events(&mut self) -> Option<Vec<Event>>;
+    /// Whether there is a scheduler, or it can be loaded.
+    fn has_scheduler(&mut self, scheduler: Scheduler) -> bool;
     /// How many messages were sent so far.
     fn sent(&self) -> u64;
     /// Sets what the mode needs of the kernel's settings; what was there before is written on our device.
@@ -73,9 +76,12 @@ impl Netlink {
     /// Opens it; none of its parts may be missing ([`crate::modules::check`] says which is).
     pub fn open(family: Family, ipvs: Genl, sets: Ipset) -> Answer<Netlink> {
         let route = Rtnetlink::open()?;
-        let monitor = Monitor::open(&[route.port()]).ok();
+        let monitor = Monitor::open(&[route.port()]);
+        let monitor = monitor.inspect_err(|error| {
+            tracing::warn!(%error, "changes of addresses by others are noticed late");
+        });
         let netfilter = Socket::open(Protocol::Netfilter)?;
-        Ok(Netlink { family, sets, ipvs, route, monitor, netfilter })
+        Ok(Netlink { family, sets, ipvs, route, monitor: monitor.ok(), netfilter })
     }
 
     fn tracker(&mut self) -> portway_flows::Kernel<'_> {
@@ -158,7 +164,13 @@ impl Kernel for Netlink {
     }
 
     fn events(&mut self) -> Option<Vec<Event>> {
-        self.monitor.as_mut()?.wait_for(std::time::Duration::ZERO).ok()
+        let Some(monitor) = &mut self.monitor else { return Some(Vec::new()) };
+        monitor.wait_for(std::time::Duration::ZERO).ok()
+    }
+
+    fn has_scheduler(&mut self, scheduler: Scheduler) -> bool {
+        // If we cannot even ask, the change itself will say why.
+        modules::has_scheduler(&mut self.ipvs, scheduler).unwrap_or(true)
     }
 
     fn sent(&self) -> u64 {
@@ -257,7 +269,11 @@ pub fn commit(
         let those = tx.remove.iter().filter(|(set, _)| set.refuses() == refuses);
         those.map(|(set, members)| (*set, members.clone())).collect()
     };
-    change_sets(kernel, family, &of(true), remove, &mut refused)?;
+    // What is refused stays so until somebody serves.
+    if !refused.iter().any(|r| matches!(r.about, About::Server(_) | About::Target(..) | About::Scheduler(_)))
+    {
+        change_sets(kernel, family, &of(true), remove, &mut refused)?;
+    }
     leavers(kernel, family, tx, &mut refused)?;
     // The sets are what a server that is left is known by.
     if !refused.iter().any(|r| matches!(r.about, About::Server(_) | About::Target(..) | About::Address(_))) {

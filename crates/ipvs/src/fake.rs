@@ -9,7 +9,7 @@ use crate::servers::number;
 use crate::sets::Set;
 use crate::sysctl::Prepared;
 use ipnet::IpNet;
-use portway_dataplane::IpvsSettings;
+use portway_dataplane::{IpvsSettings, Scheduler};
 use portway_flows::Tracker;
 use portway_model::{Family, Target};
 use portway_netlink::conntrack::{Filter, Flow};
@@ -331,6 +331,10 @@ impl Kernel for Fake {
 
     fn events(&mut self) -> Option<Vec<Event>> {
         Some(std::mem::take(&mut self.events))
+    }
+
+    fn has_scheduler(&mut self, scheduler: Scheduler) -> bool {
+        !self.no_schedulers.contains(scheduler.as_str())
     }
 
     fn sent(&self) -> u64 {

@@ -10,26 +10,33 @@ use crate::modules::refused;
 use crate::servers::Key;
 use crate::sets::Set;
 use crate::sysctl;
+use ipnet::IpNet;
 use portway_dataplane::{Clear, Error};
 use portway_model::{Family, Protocol};
 use portway_netlink::conntrack::{self, Filter, UDP};
 use portway_netlink::genl::Genl;
 use portway_netlink::ipset::{Ipset, Member};
 use portway_netlink::ipvs::{self, VirtualServer};
-use portway_netlink::route::{Change, Link, Rtnetlink};
+use portway_netlink::route::{Address, Change, Link, Rtnetlink};
 use portway_netlink::{Protocol as Conversation, Socket};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-/// What there is, in words; gone afterwards if so wished.
-pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
+/// What there is, in words; gone afterwards if so wished. Servers within `exclude` are somebody else's.
+pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
     let mut sets = Ipset::open().map_err(refused)?;
     let mut route = Rtnetlink::open().map_err(refused)?;
     let device = route.link(DEVICE).map_err(refused)?;
-    let addresses = addresses(&mut route, device.as_ref())?;
+    let excluded = |ip: &IpAddr| exclude.iter().any(|range| range.contains(ip));
+    let mut addresses = addresses(&mut route, device.as_ref())?;
+    let theirs = addresses.on_device.iter().any(excluded);
+    addresses.on_device.retain(|ip| !excluded(ip));
     let names = set_names(sets.as_mut())?;
     let ownership = ownership(sets.as_mut(), &names, &addresses)?;
-    let (servers, busy) = servers(&ownership)?;
+    let (servers, busy) = servers(|server| {
+        let key = Key::of(server);
+        key.is_some_and(|key| ownership.is_ours(key) && !key.ip().is_some_and(|ip| excluded(&ip)))
+    })?;
 
     let found = describe(&servers, device.as_ref(), addresses.on_device.len(), &names);
     if how == Clear::Look || found.is_empty() {
@@ -41,9 +48,10 @@ pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
         );
         return Err(Error::Kernel { family: Family::V4, source: words.into() });
     }
-    // An address without its server answers with a reset, so it goes first.
+    // An address without its server answers with a reset, so it goes first; the device, which remembers what sysctls were,
+    // goes last.
     if let Some(device) = &device {
-        route.apply(&Change::DeleteLink { link: device.index }).map_err(refused)?;
+        unbind(&mut route, device.index, &addresses.on_device).map_err(refused)?;
     }
     let mut genl = open()?;
     if let Some(genl) = &mut genl {
@@ -51,19 +59,34 @@ pub fn clear(how: Clear) -> Result<Vec<String>, Error> {
             ipvs::delete_service(genl, &server.key()).map_err(refused)?;
         }
     }
-    if let Some(sets) = &mut sets {
-        for (name, ..) in &names {
-            sets.destroy(name).map_err(refused)?;
-        }
-    }
-    let alias = device.and_then(|d| d.alias).unwrap_or_default();
-    for complaint in sysctl::put_back(genl.as_mut(), &alias) {
-        tracing::warn!("{complaint}");
-    }
     if let Err(error) = forget_flows(&servers) {
         tracing::warn!(%error, "UDP flows that ipvs led somewhere could not be forgotten");
     }
-    Ok(found)
+    let mut stuck = Vec::new();
+    for (name, ..) in &names {
+        let destroyed = sets.as_mut().map_or(Ok(true), |sets| sets.destroy(name));
+        stuck.extend(destroyed.err().map(|error| error.to_string()));
+    }
+    if let Some(device) = device.filter(|_| !theirs) {
+        let alias = device.alias.as_deref().unwrap_or_default();
+        for complaint in sysctl::put_back(genl.as_mut(), alias, how == Clear::Now) {
+            tracing::warn!("{complaint}");
+        }
+        route.apply(&Change::DeleteLink { link: device.index }).map_err(refused)?;
+    }
+    if stuck.is_empty() {
+        Ok(found)
+    } else {
+        Err(Error::Kernel { family: Family::V4, source: stuck.join("; ").into() })
+    }
+}
+
+/// Takes addresses off our device.
+fn unbind(route: &mut Rtnetlink, link: u32, ips: &HashSet<IpAddr>) -> portway_netlink::Result<()> {
+    let changes: Vec<Change<'_>> =
+        ips.iter().map(|ip| Change::DeleteAddress(Address::new(link, IpNet::from(*ip)))).collect();
+    // What is gone already is as it should be.
+    route.apply_all(&changes).map(drop)
 }
 
 fn describe(
@@ -133,10 +156,10 @@ fn ownership(
 }
 
 /// Our servers or kube-proxy's, and how many connections they have.
-fn servers(ownership: &Ownership) -> Result<(Vec<VirtualServer>, u32), Error> {
+fn servers(is_ours: impl Fn(&VirtualServer) -> bool) -> Result<(Vec<VirtualServer>, u32), Error> {
     let Some(mut genl) = open()? else { return Ok((Vec::new(), 0)) };
     let mut all = ipvs::services(&mut genl).map_err(refused)?;
-    all.retain(|server| Key::of(server).is_some_and(|key| ownership.is_ours(key)));
+    all.retain(is_ours);
     let mut busy = 0;
     for server in &all {
         let behind = ipvs::servers(&mut genl, &server.key()).map_err(refused)?;

@@ -45,6 +45,15 @@ pub struct Seen {
     pub addresses: HashSet<IpAddr>,
 }
 
+/// What we made, as far as we know: that is ours whatever the settings say now.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Servers.
+    pub servers: HashSet<Key>,
+    /// Addresses on our device.
+    pub addresses: HashSet<IpAddr>,
+}
+
 /// Tells our servers from those of others.
 #[derive(Debug, Default)]
 pub struct Ownership {
@@ -70,9 +79,11 @@ impl Ownership {
             let ports = of(Set::node_ports(protocol).0).filter_map(|m| m.port);
             node_ports.extend(ports.map(|port| (protocol, port)));
         }
+        let mut own = own.clone();
+        own.extend(of(Set::NodeIps).filter_map(|m| m.ip));
         let marked = Set::ALL.into_iter().filter(|s| s.has_marks()).flat_map(of);
         let marks = marked.filter_map(|m| m.mark).map(|(mark, _)| mark).collect();
-        Ownership { addresses: addresses.clone(), frontends, node_ports, own: own.clone(), marks }
+        Ownership { addresses: addresses.clone(), frontends, node_ports, own, marks }
     }
 
     /// Whether a server is ours.
@@ -97,20 +108,23 @@ pub fn list(
     family: Family,
     own: &BTreeSet<IpAddr>,
     exclude: &[IpNet],
+    known: &Known,
     wanted: impl Fn(Key) -> bool,
 ) -> Result<Seen, Failure> {
     let (sets, unfit) = list_sets(kernel, family)?;
     let device = kernel.device()?;
-    let addresses: HashSet<IpAddr> = match device {
+    let excluded = |ip: IpAddr| exclude.iter().any(|range| range.contains(&ip));
+    let mut addresses: HashSet<IpAddr> = match device {
         Some(link) => kernel.addresses_on(link, family)?.into_iter().collect(),
         None => HashSet::new(),
     };
+    addresses.retain(|ip| !excluded(*ip) || known.addresses.contains(ip));
     let ownership = Ownership::new(&sets, &addresses, own);
     let mut servers = HashMap::new();
     for server in kernel.servers(family)? {
         let Some(key) = Key::of(&server) else { continue };
-        let excluded = matches!(key, Key::At { ip, .. } if exclude.iter().any(|range| range.contains(&ip)));
-        if !excluded && (wanted(key) || ownership.is_ours(key)) {
+        let theirs = key.ip().is_some_and(excluded);
+        if known.servers.contains(&key) || !theirs && (wanted(key) || ownership.is_ours(key)) {
             let targets = kernel.targets(&server.key())?;
             servers.insert(key, Found { server, targets });
         }

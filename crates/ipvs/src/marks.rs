@@ -11,7 +11,9 @@ use portway_model::{PortName, Protocol, ServiceName};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-/// Marks are below this: other programs like the higher bits, and kube-proxy has used the two above for ages.
+/// Marks are from here: small numbers are what everybody else takes first.
+const FIRST: u32 = 1 << 12;
+/// And below this: other programs like the higher bits, and kube-proxy has used the two above for ages.
 const LIMIT: u32 = 1 << 14;
 
 /// An address and port that the set has a mark for.
@@ -43,15 +45,23 @@ pub struct Marks {
     last: u32,
     /// What an earlier run gave, found in the kernel and not claimed yet.
     found: HashMap<Marked, u32>,
+    /// Those of others.
+    others: HashSet<u32>,
 }
 
 impl Marks {
     /// Notes what an earlier run gave, so that the same Service gets it again.
     pub fn adopt(&mut self, at: Marked, mark: u32) {
-        if mark > 0 && mark < LIMIT {
+        if (FIRST..LIMIT).contains(&mark) {
             self.found.insert(at, mark);
             self.last = self.last.max(mark);
         }
+    }
+
+    /// Notes the marks of all servers that there are: those that were not adopted are somebody else's.
+    pub fn avoid(&mut self, marks: impl Iterator<Item = u32>) {
+        let ours: HashSet<u32> = self.found.values().copied().collect();
+        self.others = marks.filter(|mark| *mark != 0 && !ours.contains(mark)).collect();
     }
 
     /// What was found and not claimed is nobody's.
@@ -69,16 +79,17 @@ impl Marks {
     /// When there are no more marks, a Service goes without.
     pub fn assign(&mut self, service: &ServiceName, wants: &[Want], avoid: u32) {
         let before = self.given.remove(service).unwrap_or_default();
-        let mut now = Vec::with_capacity(wants.len());
+        let mut now: Vec<Given> = Vec::with_capacity(wants.len());
         for Want { port, protocol, at } in wants {
             let had = before.iter().find(|g| (&g.port, g.protocol) == (port, *protocol)).map(|g| g.mark);
+            let had = had.filter(|mark| mark & avoid == 0);
             let mark = had.or_else(|| self.find(at, avoid)).or_else(|| self.next(avoid));
+            self.used.extend(mark);
             now.extend(mark.map(|mark| Given { port: port.clone(), protocol: *protocol, mark }));
         }
-        before.iter().for_each(|g| {
-            self.used.remove(&g.mark);
-        });
-        self.used.extend(now.iter().map(|g| g.mark));
+        for given in before.iter().filter(|g| !now.iter().any(|n| n.mark == g.mark)) {
+            self.used.remove(&given.mark);
+        }
         if !now.is_empty() {
             self.given.insert(service.clone(), now);
         }
@@ -91,13 +102,11 @@ impl Marks {
 
     fn next(&mut self, avoid: u32) -> Option<u32> {
         let found: HashSet<u32> = self.found.values().copied().collect();
-        for _ in 0..LIMIT {
-            self.last = self.last % (LIMIT - 1) + 1;
-            if self.last & avoid == 0 && !self.used.contains(&self.last) && !found.contains(&self.last) {
-                return Some(self.last);
-            }
-        }
-        None
+        let taken = |mark: &u32| [&self.used, &found, &self.others].iter().any(|marks| marks.contains(mark));
+        let after = (self.last + 1).max(FIRST);
+        let mark = (after..LIMIT).chain(FIRST..after.min(LIMIT)).find(|m| m & avoid == 0 && !taken(m));
+        self.last = mark.unwrap_or(self.last);
+        mark
     }
 }
 
@@ -138,11 +147,12 @@ mod tests {
     #[test]
     fn what_an_earlier_run_gave_is_given_again() {
         let mut marks = Marks::default();
-        marks.adopt(at(2), 7);
+        marks.adopt(at(2), FIRST + 7);
+        marks.avoid([FIRST + 7, FIRST + 8, 1].into_iter());
         marks.assign(&name(1), &[want(1)], 0);
         marks.assign(&name(2), &[want(2)], 0);
-        assert_eq!(get(&marks, 2), Some(7));
-        assert!(get(&marks, 1).is_some_and(|m| m != 7));
+        assert_eq!(get(&marks, 2), Some(FIRST + 7));
+        assert_eq!(get(&marks, 1), Some(FIRST + 9), "neither that, nor somebody else's");
     }
 
     #[test]
@@ -153,7 +163,7 @@ mod tests {
             marks.assign(&name(*n), &[want(1)], avoid);
             get(&marks, *n).is_some_and(|m| m & avoid == 0)
         });
-        assert_eq!(given.count(), 0x1fff, "every number below the bit");
+        assert_eq!(given.count(), 0x1000, "every number without the bit");
         assert_eq!(get(&marks, 9_999), None);
     }
 }

@@ -4,7 +4,7 @@ mod glance;
 
 use crate::commit::{About, Answer, Kernel, Netlink, Refusal, commit, fill};
 use crate::diff::{Draining, Shared, Transaction, change_servers};
-use crate::listing::{Seen, list, list_sets};
+use crate::listing::{Known, Seen, list, list_sets};
 use crate::marks::Marks;
 use crate::modules;
 use crate::reconcile::reconcile;
@@ -46,14 +46,21 @@ pub struct Ipvs<K = Netlink, R = Tool> {
     /// The constant rules.
     rules: Iptables<R>,
     family: Family,
+    /// The settings, as far as this kernel can do what they ask.
     settings: Settings,
-    /// The addresses that this machine has anyway; none until they are known.
-    own: Option<BTreeSet<IpAddr>>,
+    /// As they were asked for.
+    asked: Settings,
+    /// The addresses that this machine has anyway, as we last heard.
+    own: BTreeSet<IpAddr>,
+    /// They are to be asked for.
+    own_is_stale: bool,
     plans: HashMap<ServiceName, ServicePlan>,
     marks: Marks,
     shared: Shared,
     /// All servers that should be there, and whose they are.
-    servers: HashMap<Key, ServiceName>,
+    servers: HashMap<Key, Expected>,
+    /// Those that several Services want, and who goes without.
+    contested: HashMap<Key, ServiceName>,
     draining: Draining,
     /// Schedulers that this kernel does not have.
     missing: HashSet<Scheduler>,
@@ -65,8 +72,23 @@ pub struct Ipvs<K = Netlink, R = Tool> {
     /// Somebody changed something, and it has not been repaired since.
     tampered: bool,
     checks: Checks,
-    /// Servers that are looked at next.
+    /// Servers that are looked at next, and those of them with somebody who drains.
     rota: Vec<Key>,
+    drain_rota: Vec<Key>,
+}
+
+/// A server that should be there, as far as a glance at it tells.
+#[derive(Clone, Debug)]
+struct Expected {
+    service: ServiceName,
+    server: Server,
+}
+
+impl Expected {
+    fn new(service: &ServiceName, server: &Server) -> Expected {
+        let server = Server { targets: std::collections::BTreeMap::new(), ..server.clone() };
+        Expected { service: service.clone(), server }
+    }
 }
 
 impl Ipvs {
@@ -93,11 +115,14 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             rules,
             family,
             settings: Settings::default(),
-            own: None,
+            asked: Settings::default(),
+            own: BTreeSet::new(),
+            own_is_stale: true,
             plans: HashMap::new(),
             marks: Marks::default(),
             shared: Shared::default(),
             servers: HashMap::new(),
+            contested: HashMap::new(),
             draining: Draining::default(),
             missing: HashSet::new(),
             refused: RefusedParts::new(),
@@ -107,6 +132,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             tampered: false,
             checks: Checks::default(),
             rota: Vec::new(),
+            drain_rota: Vec::new(),
         }
     }
 
@@ -126,11 +152,10 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
     }
 
     fn world(&self) -> World<'_> {
-        static NONE: BTreeSet<IpAddr> = BTreeSet::new();
         World {
             family: self.family,
             settings: &self.settings,
-            own: self.own.as_ref().unwrap_or(&NONE),
+            own: &self.own,
             marks: &self.marks,
             missing: &self.missing,
             refused: &self.refused,
@@ -142,29 +167,46 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
     }
 
     /// Takes over settings, and what an earlier run left; what was rendered with others is rendered again.
-    fn settle(&mut self, settings: &Settings) -> Answer<()> {
-        let mut differs = *settings != self.settings;
+    fn settle(&mut self, settings: &Settings, report: &mut Report) -> Answer<()> {
+        let mut differs = *settings != self.asked;
         if differs {
-            self.settings = settings.clone();
+            self.asked = settings.clone();
+            self.choose_scheduler(report);
         }
         if self.refused_since.is_some_and(|since| since.elapsed() > TRY_AGAIN) {
             self.refused_since = None;
             self.refused.clear();
             self.missing.clear();
+            self.choose_scheduler(report);
             differs = true;
         }
-        let own = match &self.own {
-            Some(_) => Ok(()),
-            None => self.kernel.own_addresses(self.family).map(|own| {
-                self.own = Some(own);
-                differs = true;
-            }),
+        let own = if self.own_is_stale {
+            self.kernel.own_addresses(self.family).map(|own| {
+                differs |= self.own != own;
+                self.own = own;
+                self.own_is_stale = false;
+            })
+        } else {
+            Ok(())
         };
         if differs && self.trust == Trust::Sure {
             self.trust = Trust::Failed;
         }
         let adopted = if self.trust == Trust::Fresh { self.adopt_marks() } else { Ok(()) };
         own.and(adopted)
+    }
+
+    /// Takes over settings, but for a scheduler that this kernel does not have: there the one in use stays.
+    fn choose_scheduler(&mut self, report: &mut Report) {
+        let (old, new) = (self.settings.ipvs.scheduler, self.asked.ipvs.scheduler);
+        self.settings = self.asked.clone();
+        if self.trust != Trust::Fresh && new != old && !self.kernel.has_scheduler(new) {
+            self.settings.ipvs.scheduler = old;
+            let words =
+                format!("ipvs.scheduler: {new} is not in this kernel, so {old} stays: modprobe ip_vs_{new}");
+            report.afterthoughts.push(words);
+            self.refused_since.get_or_insert_with(Instant::now);
+        }
     }
 
     /// Finds the marks that an earlier run gave.
@@ -181,6 +223,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
                 }
             }
         }
+        let servers = self.kernel.servers(self.family)?;
+        self.marks.avoid(servers.iter().map(|server| server.fwmark));
         Ok(())
     }
 
@@ -193,6 +237,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         let sure = self.trust == Trust::Sure;
         let (mut before, mut now) = (Part::default(), Part::default());
         let mut owners = Vec::new();
+        let mut contested = false;
         for (name, new) in changes {
             let old = self.plans.remove(&name);
             if old == new {
@@ -210,7 +255,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             if let Some(plan) = new {
                 if sure {
                     let part = self.world().part(&plan);
-                    owners.extend(part.served().map(|key| (key, name.clone())));
+                    owners.extend(part.served().map(|(key, server)| (key, Expected::new(&name, server))));
                     now.extend(part);
                 }
                 let complaint = self.world().complaint(&plan);
@@ -222,9 +267,18 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         if sure {
             // All at once: what one Service gives up, another may have taken.
             self.shared.change(&before, &now, &mut tx);
-            before.servers.iter().for_each(|(key, _)| drop(self.servers.remove(key)));
-            self.servers.extend(owners);
+            for (key, _) in &before.servers {
+                self.servers.remove(key);
+                contested |= self.contested.contains_key(key);
+            }
+            for (key, expected) in owners {
+                contested |= self.servers.insert(key, expected).is_some();
+            }
             change_servers(before, now, &mut self.draining, &mut tx);
+        }
+        if contested {
+            // Who has what is decided with all of them in view.
+            self.trust = Trust::Failed;
         }
         tx
     }
@@ -247,8 +301,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         let Some(first) = refused.first() else { return Ok(()) };
         report.partial_failures += 1;
         tracing::info!(family = %self.family, "a change failed, so everything is compared: {}", first.error);
+        // Not yet anybody's fault: the kernel may hold something else than we thought.
         self.note_missing(&refused, tx);
-        self.leave_out(&refused, report);
         self.trust = Trust::Failed;
         self.repair(report)
     }
@@ -257,13 +311,13 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
     /// something.
     fn leave_out(&mut self, refused: &[Refusal], report: &mut Report) -> bool {
         let before = self.refused.len();
-        for Refusal { about, error } in refused.iter().filter(|r| !r.error.is_transient()) {
+        for Refusal { about, error } in refused.iter().filter(|r| is_final(&r.error)) {
             let part = match about {
                 About::Server(key) => (*key, None),
                 About::Target(key, target) => (*key, Some(*target)),
                 _ => continue,
             };
-            let Some(service) = self.servers.get(&part.0).cloned() else { continue };
+            let Some(service) = self.servers.get(&part.0).map(|e| e.service.clone()) else { continue };
             if self.refused.insert(part, service.clone()).is_none() {
                 report.refused.push(Refused { service, reason: error.to_string() });
             }
@@ -286,7 +340,11 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         let new = schedulers.into_iter().filter(|s| *s != self.settings.ipvs.scheduler);
         let before = self.missing.len();
         self.missing.extend(new);
-        self.missing.len() > before
+        let news = self.missing.len() > before;
+        if news {
+            self.refused_since.get_or_insert_with(Instant::now);
+        }
+        news
     }
 
     /// Makes the kernel hold what is wanted, whatever it holds. If somebody else was at it, what differed is reported.
@@ -315,13 +373,12 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
     fn reconcile(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
         let mut first = None;
         for _ in 0..ATTEMPTS {
-            let wanted = self.gather();
-            let seen = self.list(|key| wanted.contains_key(&key)).map_err(|e| self.refused(e))?;
+            let known = self.known();
+            let wanted = self.gather(report);
+            let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
             let device = self.prepare(report)?;
             self.make_sets(&seen)?;
-            let exclude = &self.settings.ipvs.exclude;
-            let (mut tx, drift) =
-                reconcile(&seen, self.family, &self.shared, wanted, exclude, &mut self.draining);
+            let (mut tx, drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut self.draining);
             let drift = first.get_or_insert(drift).clone();
             let refused = fill(&mut self.kernel, self.family, &mut tx).map_err(|e| self.refused(e))?;
             // With rules that lead to endpoints still there, servers come first: until the rules go, nobody needs ours.
@@ -376,13 +433,24 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         }
     }
 
-    /// All servers that are wanted; what is shared is counted anew.
-    fn gather(&mut self) -> HashMap<Key, Server> {
+    /// What we made, as far as we know.
+    fn known(&self) -> Known {
+        Known {
+            servers: self.servers.keys().copied().chain(self.draining.servers()).collect(),
+            addresses: self.shared.addresses().collect(),
+        }
+    }
+
+    /// All servers that are wanted; what is shared is counted anew. Of several Services that want one server, because an
+    /// external IP is this node's own address, and its port another one's node port, the one that has it keeps it.
+    fn gather(&mut self, report: &mut Report) -> HashMap<Key, Server> {
         let mut shared = Shared::default();
         let mut servers = HashMap::new();
-        let mut owners = HashMap::new();
+        let mut owners: HashMap<Key, Expected> = HashMap::new();
+        let told = std::mem::take(&mut self.contested);
         let (none, mut ignored) = (Part::default(), Transaction::default());
-        let names: Vec<ServiceName> = self.plans.keys().cloned().collect();
+        let mut names: Vec<ServiceName> = self.plans.keys().cloned().collect();
+        names.sort_unstable();
         for name in names {
             // Settings and addresses may have changed since it got its marks.
             let wants = self.world().wants(&self.plans[&name]);
@@ -390,8 +458,25 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             let part = self.world().part(&self.plans[&name]);
             shared.change(&none, &part, &mut ignored);
             ignored = Transaction::default();
-            owners.extend(part.served().map(|key| (key, name.clone())));
-            servers.extend(part.servers);
+            for (key, server) in part.servers {
+                let has =
+                    |service: &ServiceName| self.servers.get(&key).is_some_and(|e| e.service == *service);
+                if let Some(other) = owners.get(&key).map(|e| e.service.clone()) {
+                    let (keeps, yields) = if has(&name) { (&name, &other) } else { (&other, &name) };
+                    if told.get(&key) != Some(yields) {
+                        let reason = format!("{key} is served for Service {keeps} already");
+                        report.otherwise.push(Refused { service: yields.clone(), reason });
+                    }
+                    self.contested.insert(key, yields.clone());
+                    if *keeps != name {
+                        continue;
+                    }
+                }
+                if !server.is_empty() {
+                    owners.insert(key, Expected::new(&name, &server));
+                }
+                servers.insert(key, server);
+            }
         }
         self.shared = shared;
         self.servers = owners;
@@ -399,9 +484,9 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         servers
     }
 
-    fn list(&mut self, wanted: impl Fn(Key) -> bool) -> Answer<Seen> {
-        let own = self.own.clone().unwrap_or_default();
-        list(&mut self.kernel, self.family, &own, &self.settings.ipvs.exclude, wanted)
+    fn list(&mut self, known: &Known, wanted: &HashMap<Key, Server>) -> Answer<Seen> {
+        let (own, exclude) = (self.own.clone(), &self.settings.ipvs.exclude);
+        list(&mut self.kernel, self.family, &own, exclude, known, |key| wanted.contains_key(&key))
     }
 
     fn make_sets(&mut self, seen: &Seen) -> Result<(), Error> {
@@ -445,7 +530,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
         let mut report = Report::default();
         let sent = self.kernel.sent();
         let repaired = if self.trust == Trust::Tampered { self.repair(&mut report) } else { Ok(()) };
-        let settled = self.settle(settings);
+        let settled = self.settle(settings, &mut report);
         // Nobody tells us of these changes again, whatever failed before.
         let tx = self.absorb(changes, &mut report);
         repaired?;
@@ -468,11 +553,11 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
     }
 
     fn verify(&mut self) -> Result<Drift, Error> {
-        let wanted = self.gather();
-        let seen = self.list(|key| wanted.contains_key(&key)).map_err(|e| self.refused(e))?;
+        let known = self.known();
+        let wanted = self.gather(&mut Report::default());
+        let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
         let mut draining = self.draining.clone();
-        let exclude = &self.settings.ipvs.exclude;
-        let (_, mut drift) = reconcile(&seen, self.family, &self.shared, wanted, exclude, &mut draining);
+        let (_, mut drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut draining);
         merge(&mut drift, self.rules.verify()?);
         Ok(drift)
     }
@@ -480,8 +565,14 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
     fn cleanup(&mut self) -> Result<(), Error> {
         self.trust = Trust::Fresh;
         self.rules.cleanup()?;
-        crate::leftovers::clear(portway_dataplane::Clear::Now).map(drop)
+        crate::leftovers::clear(portway_dataplane::Clear::Now, &self.settings.ipvs.exclude).map(drop)
     }
+}
+
+/// Whether the same request would be refused again, whatever else is there.
+fn is_final(error: &portway_netlink::Error) -> bool {
+    let moment = error.is_exists() || error.is_not_found() || portway_netlink::ipvs::is_no_service(error);
+    !moment && !error.is_transient()
 }
 
 fn others(n: usize) -> String {

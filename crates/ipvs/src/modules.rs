@@ -6,7 +6,6 @@ use portway_netlink::genl::Genl;
 use portway_netlink::ipset::Ipset;
 use portway_netlink::ipvs::{self, Behaviour, Change};
 use portway_netlink::route::{self, LinkKind, NewLink, Rtnetlink};
-use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -76,7 +75,7 @@ fn lacks(missing: &[String]) -> Error {
     Error::Unsupported {
         feature: missing.join(", "),
         hint: format!(
-            "the ipvs mode needs {}: modprobe -a {} on the host, and name them in /etc/modules-load.d/ipvs.conf to have them after a reboot; or use --proxy-mode=nftables",
+            "the ipvs mode needs {0}: modprobe -a {1} on the host, and name {0} in /etc/modules-load.d/ipvs.conf to have {0} after a reboot; or use --proxy-mode=nftables",
             if missing.len() == 1 { "it" } else { "them" },
             missing.join(" ")
         ),
@@ -130,11 +129,6 @@ fn tries_scheduler(genl: &mut Genl, scheduler: Scheduler) -> Result<bool, Error>
     };
     ipvs::delete_service(genl, &service).map_err(refused)?;
     tried
-}
-
-/// All schedulers of these that the kernel does not have.
-pub fn missing(genl: &mut Genl, schedulers: &HashSet<Scheduler>) -> HashSet<Scheduler> {
-    schedulers.iter().copied().filter(|s| matches!(has_scheduler(genl, *s), Ok(false))).collect()
 }
 
 /// Whether our device is there, or could be made.

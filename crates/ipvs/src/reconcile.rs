@@ -4,12 +4,10 @@ use crate::diff::{Draining, Shared, Transaction};
 use crate::listing::{Behind, Found, Seen};
 use crate::servers::{DRAINED, Key, Server};
 use crate::sets::Set;
-use ipnet::IpNet;
 use portway_dataplane::Drift;
 use portway_model::{Family, Target};
 use portway_netlink::ipset::Member;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::IpAddr;
 
 /// What has to be done, and how the kernel differs from what was applied. `draining` becomes what the kernel has of it.
 pub fn reconcile(
@@ -17,10 +15,9 @@ pub fn reconcile(
     family: Family,
     shared: &Shared,
     servers: HashMap<Key, Server>,
-    exclude: &[IpNet],
     draining: &mut Draining,
 ) -> (Transaction, Drift) {
-    let mut difference = Difference { family, exclude, tx: Transaction::default(), drift: Drift::default() };
+    let mut difference = Difference { family, tx: Transaction::default(), drift: Drift::default() };
     for set in Set::ALL {
         difference.set(set, seen.sets.get(&set), shared.members(set));
     }
@@ -30,14 +27,13 @@ pub fn reconcile(
     (difference.tx, difference.drift)
 }
 
-struct Difference<'a> {
+struct Difference {
     family: Family,
-    exclude: &'a [IpNet],
     tx: Transaction,
     drift: Drift,
 }
 
-impl Difference<'_> {
+impl Difference {
     fn missing(&mut self, what: impl std::fmt::Display) {
         self.drift.missing += 1;
         self.drift.note(format_args!("{what} is missing"));
@@ -187,9 +183,7 @@ impl Difference<'_> {
             self.missing(format_args!("{ip} on {device}"));
             self.tx.bind.push(ip);
         }
-        let excluded = |ip: IpAddr| self.exclude.iter().any(|range| range.contains(&ip));
-        let extra = seen.addresses.iter().filter(|ip| !shared.has_address(**ip) && !excluded(**ip));
-        let mut extra: Vec<_> = extra.collect();
+        let mut extra: Vec<_> = seen.addresses.iter().filter(|ip| !shared.has_address(**ip)).collect();
         extra.sort_unstable();
         for ip in extra {
             self.foreign(format_args!("{ip} on {device}"));

@@ -28,8 +28,8 @@ pub struct Part {
 
 impl Part {
     /// The servers that somebody is behind, and so are there.
-    pub fn served(&self) -> impl Iterator<Item = Key> {
-        self.servers.iter().filter(|(_, server)| !server.is_empty()).map(|(key, _)| *key)
+    pub fn served(&self) -> impl Iterator<Item = (Key, &Server)> {
+        self.servers.iter().filter(|(_, server)| !server.is_empty()).map(|(key, server)| (*key, server))
     }
 
     /// Takes in another one.
@@ -71,6 +71,9 @@ impl World<'_> {
             let member = Member { port: Some(port), ..Member::default() };
             part.members.push((Set::HealthCheckNodePort, member));
         }
+        // An external IP that is this node's own, at the port that is its node port, is one server.
+        let mut keys = HashSet::new();
+        part.servers.retain(|(key, _)| keys.insert(*key));
         part.members.sort_unstable();
         part.members.dedup();
         part.addresses.sort_unstable();
@@ -195,6 +198,7 @@ impl Port<'_> {
                 self.guard(part, at);
             }
             FrontendKind::NodePort => {
+                put(Set::NodeIps, Member { ip: at.ip, ..Member::default() });
                 let (all, locals) = Set::node_ports(self.port.protocol);
                 let member = match self.port.protocol {
                     Protocol::Sctp => at,
@@ -244,8 +248,10 @@ impl Port<'_> {
     fn by_mark(&self, mark: u32) -> Server {
         let server = self.server(Key::Mark(mark), &self.port.cluster);
         match server.affinity {
-            Some(_) => Server { affinity: None, scheduler: Scheduler::SourceHashing, ..server },
-            None => server,
+            Some(_) if !self.world.missing.contains(&Scheduler::SourceHashing) => {
+                Server { affinity: None, scheduler: Scheduler::SourceHashing, ..server }
+            }
+            _ => Server { affinity: None, ..server },
         }
     }
 

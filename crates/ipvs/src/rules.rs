@@ -89,8 +89,11 @@ impl Context<'_> {
         }
         let words = "Kubernetes service external ip + port for masquerade and filter purpose";
         rules.push(self.ask(self.mark_masquerade().comment(words), Set::ExternalIp, Both));
-        rules.extend(at_node_addresses(self.settings, self.family, &Rule::jump(Fixed::NodePort)));
-        for set in [Set::ClusterIp, Set::LoadBalancer] {
+        // A Service's address is this machine's too, but its ports are no node ports.
+        let elsewhere = Lookup { set: Set::IpvsIps.name(self.family).into(), sides: Sides::Destination };
+        let node_port = Rule::jump(Fixed::NodePort).when(Match::Set(is_not(elsewhere)));
+        rules.extend(at_node_addresses(self.settings, self.family, &node_port));
+        for set in [Set::ClusterIp, Set::LoadBalancer, Set::ExternalIp, Set::ExternalIpLocal] {
             // Nobody else's translation is to catch it.
             rules.push(self.ask(Rule::to(Action::Accept), set, Both));
         }
@@ -200,12 +203,14 @@ impl Context<'_> {
 
     /// filter: addresses of Services that no Service has.
     fn unallocated(self) -> Vec<Rule> {
+        let excluded =
+            self.settings.ipvs.exclude.iter().filter(|range| Family::of(range.addr()) == self.family);
+        let spare = excluded.map(|range| Rule::to(Action::Return).destination(range.trunc()));
         let drop = |range| {
             let rule = Rule::to(Action::Drop).destination(range).comment("not the address of any Service");
-            let lookup = Lookup { set: Set::IpvsIps.name(self.family).into(), sides: Sides::Destination };
-            rule.when(Match::Set(is_not(lookup)))
+            rule.when(Match::DestinationIsElsewhere)
         };
-        self.settings.service_cidrs(self.family).into_iter().map(drop).collect()
+        spare.chain(self.settings.service_cidrs(self.family).into_iter().map(drop)).collect()
     }
 
     /// mangle: of this machine's own packets, what must not reach ipvs.

@@ -1,6 +1,6 @@
 //! The sets that the constant rules ask, by the names that administrators know from kube-proxy.
 //!
-//! Three are ours alone: kube-proxy's ipvs mode has nothing for what they are for.
+//! Four are ours alone: kube-proxy's ipvs mode has nothing for what they are for.
 
 use portway_model::{Family, Protocol};
 use portway_netlink::ipset::{NewSet, SetKind};
@@ -42,6 +42,8 @@ pub enum Set {
     HealthCheckNodePort,
     /// All addresses on our device.
     IpvsIps,
+    /// This node's addresses at which node ports have servers.
+    NodeIps,
     /// Where nobody serves: refused.
     NoEndpoints,
     /// Where somebody does, but not on this node: dropped.
@@ -59,7 +61,7 @@ const NAME_LENGTH: usize = 31;
 
 impl Set {
     /// All of them.
-    pub const ALL: [Set; 20] = [
+    pub const ALL: [Set; 21] = [
         Set::LoopBack,
         Set::ClusterIp,
         Set::ExternalIp,
@@ -77,6 +79,7 @@ impl Set {
         Set::NodePortLocalSctp,
         Set::HealthCheckNodePort,
         Set::IpvsIps,
+        Set::NodeIps,
         Set::NoEndpoints,
         Set::NoLocalEndpoints,
         Set::ShortCut,
@@ -117,6 +120,7 @@ impl Set {
             Set::NodePortLocalSctp => both!("NODE-PORT-LOCAL-SCTP-HASH"),
             Set::HealthCheckNodePort => both!("HEALTH-CHECK-NODE-PORT"),
             Set::IpvsIps => both!("IPVS-IPS"),
+            Set::NodeIps => both!("NODE-IPS"),
             Set::NoEndpoints => both!("NO-ENDPOINTS"),
             Set::NoLocalEndpoints => both!("NO-LOCAL-ENDPOINTS"),
             Set::ShortCut => both!("SHORT-CUT"),
@@ -138,7 +142,7 @@ impl Set {
                 SetKind::Port
             }
             Set::HealthCheckNodePort => SetKind::Port,
-            Set::IpvsIps => SetKind::Ip,
+            Set::IpvsIps | Set::NodeIps => SetKind::Ip,
             _ => SetKind::IpPort,
         }
     }

@@ -19,6 +19,7 @@ const FILES: [(&str, &str); 7] = [
     ("arp_ignore", "conf/all/arp_ignore"),
     ("arp_announce", "conf/all/arp_announce"),
 ];
+const FORWARDING: &str = "ip_forward";
 /// The name under which the three time-outs are remembered.
 const TIMEOUTS: &str = "timeouts";
 /// How the alias begins.
@@ -163,6 +164,16 @@ fn set(name: &str, value: &str, prepared: &mut Prepared) {
 
 fn note(route: &mut Rtnetlink, link: u32, found: &str, before: &Before, prepared: &mut Prepared) {
     let alias = before.print();
+    if !found.is_empty() && !found.starts_with(NOTE) {
+        if !alias.is_empty() {
+            let words = format!(
+                "{} has an alias of somebody's, so what sysctls were before is not written down: {alias}",
+                crate::DEVICE
+            );
+            prepared.complaints.push(words);
+        }
+        return;
+    }
     if alias != found
         && let Err(e) = route.apply(&Change::SetAlias { link, alias })
     {
@@ -193,8 +204,9 @@ fn parse_timeouts(text: &str) -> Option<Timeouts> {
     Some(Timeouts { tcp: next()?, tcp_fin: next()?, udp: next()? })
 }
 
-/// Puts everything back that a device's alias has; what could not be comes back in words.
-pub(crate) fn put_back(genl: Option<&mut Genl>, alias: &str) -> Vec<String> {
+/// Puts back what a device's alias has, if it still is what we made of it; what could not be comes back in words.
+/// Forwarding goes off only `for_good`: another mode needs it as much.
+pub(crate) fn put_back(genl: Option<&mut Genl>, alias: &str, for_good: bool) -> Vec<String> {
     let mut complaints = Vec::new();
     let Before(before) = Before::parse(alias);
     let timeouts = before.get(TIMEOUTS).and_then(|text| parse_timeouts(text));
@@ -203,9 +215,18 @@ pub(crate) fn put_back(genl: Option<&mut Genl>, alias: &str) -> Vec<String> {
     {
         complaints.push(e.to_string());
     }
-    for (name, old) in before.iter().filter(|(name, _)| *name != TIMEOUTS) {
-        if let Err(e) = write(name, old) {
-            complaints.push(format!("sysctl {name} could not be put back to {old}: {e}"));
+    let strict = IpvsSettings { strict_arp: true, ..IpvsSettings::default() };
+    for (name, ours) in wanted(&strict, linux()) {
+        let Some(old) = before.get(name).filter(|_| read(name).as_deref() == Some(ours)) else { continue };
+        if name == FORWARDING && !for_good {
+            continue;
+        }
+        match write(name, old) {
+            Ok(()) if name == FORWARDING => complaints.push(format!(
+                "net.ipv4.ip_forward is {old} again, as it was before the ipvs mode: set it if something else needs it"
+            )),
+            Ok(()) => {}
+            Err(e) => complaints.push(format!("sysctl {name} could not be put back to {old}: {e}")),
         }
     }
     complaints

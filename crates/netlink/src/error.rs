@@ -18,7 +18,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel refused an operation.
-    #[error("kernel refused to {operation}: {source}{}", detail.as_ref().map(|d| format!(" ({d})")).unwrap_or_default())]
+    #[error("kernel refused to {operation}: {}", why(source, detail.as_deref()))]
     Refused {
         /// What was asked, in words.
         operation: String,
@@ -52,6 +52,15 @@ pub enum Error {
     /// Notifications were lost because we read too slowly: look at the kernel's state instead.
     #[error("notifications from the kernel were lost")]
     Overrun,
+}
+
+/// Why, in words. Some subsystems have errors of their own (4096 and up), of which the system knows nothing.
+fn why(source: &io::Error, detail: Option<&str>) -> String {
+    match detail {
+        Some(detail) if source.raw_os_error().is_some_and(|code| code >= 4096) => detail.to_owned(),
+        Some(detail) => format!("{source} ({detail})"),
+        None => source.to_string(),
+    }
 }
 
 impl Error {

@@ -132,7 +132,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
             suspicion = planes.tampered() => {
                 match suspicion {
                     Suspicion::Known { by } => tracing::warn!(by, "somebody else changed our rules"),
-                    Suspicion::Vague => tracing::debug!("somebody changed something in the tables we use"),
+                    Suspicion::Vague => tracing::debug!("something that we use looks different"),
                 }
                 planes.distrust();
                 agent.repair_soon();

@@ -261,6 +261,9 @@ impl<'r> Machine<'r> {
             }
             Match::SourceIsLocal => (self.host.owns(walker.source), "from this machine".to_owned()),
             Match::DestinationIsLocal => (self.host.owns(walker.destination), "to this machine".to_owned()),
+            Match::DestinationIsElsewhere => {
+                (!self.host.owns(walker.destination), "not to this machine".to_owned())
+            }
             Match::Random(probability) => return self.chance(*probability),
             Match::Recent(recent) => {
                 let (list, client) = (recent.list.to_string(), walker.source);

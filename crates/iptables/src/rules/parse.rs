@@ -96,10 +96,12 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
                 Match::Mark { value, mask, not }
             }
             "addrtype" => {
+                let not = self.option("!");
                 let (option, kind) = (self.words.next()?, self.words.next()?);
                 match (option, kind) {
-                    ("--src-type", "LOCAL") => Match::SourceIsLocal,
-                    ("--dst-type", "LOCAL") => Match::DestinationIsLocal,
+                    ("--src-type", "LOCAL") if !not => Match::SourceIsLocal,
+                    ("--dst-type", "LOCAL") if !not => Match::DestinationIsLocal,
+                    ("--dst-type", "LOCAL") => Match::DestinationIsElsewhere,
                     _ => return None,
                 }
             }

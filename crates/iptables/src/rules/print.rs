@@ -59,6 +59,7 @@ impl Display for Match {
             }
             Match::SourceIsLocal => f.write_str(" -m addrtype --src-type LOCAL"),
             Match::DestinationIsLocal => f.write_str(" -m addrtype --dst-type LOCAL"),
+            Match::DestinationIsElsewhere => f.write_str(" -m addrtype ! --dst-type LOCAL"),
             Match::Random(probability) => {
                 write!(f, " -m statistic --mode random --probability {probability}")
             }

@@ -18,7 +18,8 @@ fn what_the_tool_prints_is_read_and_printed_again() {
         r#" -m comment --comment "default/nginx" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-C2Y64IBVPH4YIBGX"#,
         r#" -m mark ! --mark 0x4000/0x4000 -j RETURN"#,
         r#" ! -s 10.244.0.0/16 -m comment --comment "cluster ip + port" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ"#,
-        r#" -d 10.96.0.0/12 -m set ! --match-set KUBE-IPVS-IPS dst -j DROP"#,
+        r#" -d 10.96.0.0/12 -m addrtype ! --dst-type LOCAL -j DROP"#,
+        r#" -m set ! --match-set KUBE-IPVS-IPS dst -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT"#,
         r#" -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE --random-fully"#,
         r#" -m connmark --mark 0x4000/0x4000 -j MASQUERADE --random-fully"#,
         r#" -m mark --mark 0x4000/0x4000 -j CONNMARK --set-xmark 0x4000/0x4000"#,
@@ -135,6 +136,7 @@ fn condition(v6: bool) -> impl Strategy<Value = Match> {
         }),
         Just(Match::SourceIsLocal),
         Just(Match::DestinationIsLocal),
+        Just(Match::DestinationIsElsewhere),
         (0u32..=1 << 31).prop_map(|p| Match::Random(Probability(p))),
         (chain(), proptest::option::of(any::<u32>())).prop_map(move |(list, within)| Match::Recent(Recent {
             list,

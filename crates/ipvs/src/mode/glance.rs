@@ -4,14 +4,14 @@
 //! which is cheap enough to be done every second. What is behind them is looked at for a few of them each
 //! time, so that after a while all were.
 
-use super::{Ipvs, Trust};
+use super::{Expected, Ipvs, Trust};
 use crate::commit::{Answer, Kernel, is_a_nodes};
 use crate::servers::{DRAINED, Key};
 use crate::sets::Set;
 use portway_model::Family;
-use portway_netlink::ipvs::Change;
+use portway_netlink::ipvs::{Change, VirtualServer};
 use portway_netlink::route::Event;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 /// Servers that are looked at in one go.
@@ -23,18 +23,20 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         if self.trust != Trust::Sure {
             return false;
         }
-        let moved = self.hear();
         if let Err(error) = self.release() {
             tracing::debug!(family = %self.family, %error, "endpoints that drain could not be looked at");
         }
-        moved || self.compare().unwrap_or(true)
+        self.compare().unwrap_or(true)
     }
 
-    /// Takes in what happened to links and addresses; whether we have to do something about it.
-    fn hear(&mut self) -> bool {
+    /// Takes in what happened to links and addresses, which costs nothing; whether we have to do something about it.
+    pub fn hears_of_changes(&mut self) -> bool {
+        if self.trust == Trust::Fresh {
+            return false;
+        }
         let Some(events) = self.kernel.events() else {
             // So many that some were lost.
-            self.own = None;
+            self.own_is_stale = true;
             return true;
         };
         let mut moved = false;
@@ -62,17 +64,18 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
 
     /// An address of this machine came or went; whether that is news.
     fn own_address(&mut self, added: bool, ip: std::net::IpAddr) -> bool {
-        let known = self.own.as_ref().is_some_and(|own| own.contains(&ip));
-        let news = added != known;
-        if news {
-            self.own = None;
-        }
+        let news = added != self.own.contains(&ip);
+        self.own_is_stale |= news;
         news
     }
 
     /// Removes those that have drained.
     fn release(&mut self) -> Answer<()> {
-        for key in self.draining.servers().into_iter().take(SERVERS) {
+        if self.drain_rota.is_empty() {
+            self.drain_rota = self.draining.servers();
+        }
+        let these = self.drain_rota.split_off(self.drain_rota.len().saturating_sub(SERVERS));
+        for key in these {
             let found = self.kernel.targets(&key.wire(self.family))?;
             let mut changes = Vec::new();
             for target in self.draining.behind(key) {
@@ -90,8 +93,9 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
                 // Nobody is behind it any more.
                 changes.push(Change::DeleteService { service: key.wire(self.family) });
             }
-            if !changes.is_empty() {
-                self.kernel.change_servers(&changes)?;
+            if !changes.is_empty() && !self.kernel.change_servers(&changes)?.is_empty() {
+                // Whatever it is now, nobody knows it.
+                self.trust = Trust::Failed;
             }
         }
         Ok(())
@@ -116,8 +120,11 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
 
     fn servers_differ(&mut self) -> Answer<bool> {
         let listed = self.kernel.servers(self.family)?;
-        let known: HashSet<Key> = listed.iter().filter_map(Key::of).collect();
-        Ok(!self.servers.keys().all(|key| known.contains(key)))
+        let found: HashMap<Key, &VirtualServer> =
+            listed.iter().filter_map(|s| Some((Key::of(s)?, s))).collect();
+        let same =
+            |(key, expected): (&Key, &Expected)| found.get(key).is_some_and(|f| expected.server.is_like(f));
+        Ok(!self.servers.iter().all(same))
     }
 
     fn targets_differ(&mut self) -> Answer<bool> {
@@ -126,12 +133,15 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         }
         let these = self.rota.split_off(self.rota.len().saturating_sub(SERVERS));
         for key in these {
-            let Some(plan) = self.servers.get(&key).and_then(|name| self.plans.get(name)) else { continue };
+            let plan = self.servers.get(&key).and_then(|expected| self.plans.get(&expected.service));
+            let Some(plan) = plan else { continue };
             let part = self.world().part(plan);
             let Some((_, server)) = part.servers.into_iter().find(|(k, _)| *k == key) else { continue };
             let found = self.kernel.targets(&key.wire(self.family))?;
-            let wanted =
-                server.targets.iter().all(|(t, share)| found.get(t).is_some_and(|b| b.share == *share));
+            let wanted = server
+                .targets
+                .iter()
+                .all(|(t, share)| found.get(t).is_some_and(|b| b.share == *share && b.by_nat));
             let others = found.iter().filter(|(t, _)| !server.targets.contains_key(t));
             let drain =
                 others.into_iter().all(|(t, b)| b.share == DRAINED && self.draining.contains(key, *t));

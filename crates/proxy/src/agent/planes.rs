@@ -9,6 +9,7 @@ use crate::config::{Config, Mode};
 use crate::metrics::SyncKind;
 use ear::Ear;
 pub(crate) use ear::Suspicion;
+use ipnet::IpNet;
 use plane::Plane;
 use portway_dataplane::{Dataplane, Error, Report, Settings};
 use portway_model::{Family, ServiceChange};
@@ -26,6 +27,8 @@ pub(crate) struct Planes {
     mode: Mode,
     planes: Vec<Plane>,
     ear: Ear,
+    /// Where servers of ipvs are somebody else's.
+    exclude: Vec<IpNet>,
     /// When to look for what other modes left behind; none once there is nothing left.
     tidy: Option<Instant>,
 }
@@ -59,7 +62,8 @@ impl Planes {
     pub(crate) fn open(config: &Config) -> Result<Planes, AgentError> {
         let planes = plane::open(config, &families())?;
         let ear = Ear::new(&planes);
-        Ok(Planes { mode: config.mode, planes, ear, tidy: Some(Instant::now()) })
+        let exclude = config.ipvs.exclude_cidrs.clone();
+        Ok(Planes { mode: config.mode, planes, ear, exclude, tidy: Some(Instant::now()) })
     }
 
     /// The mode.
@@ -109,7 +113,7 @@ impl Planes {
 
     /// Removes what other modes left behind now: this mode's rules are in force.
     pub(crate) fn tidy_up(&mut self) {
-        let tidied = leftovers::remove_others(self.mode, &self.planes);
+        let tidied = leftovers::remove_others(self.mode, &self.planes, &self.exclude);
         self.tidy = (!tidied.complete).then(|| Instant::now() + TRY_AGAIN);
         if tidied.something {
             // So much may have gone that what is announced meanwhile is lost.

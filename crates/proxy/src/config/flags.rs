@@ -98,7 +98,7 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Node")]
     pub oom_score_adj: Option<i64>,
 
-    /// How Services are programmed: nftables, the default, or iptables. It may change while running.
+    /// How Services are programmed: nftables, the default, iptables or ipvs. It may change while running.
     #[arg(long, value_name = "MODE", help_heading = "Proxy")]
     pub proxy_mode: Option<String>,
     /// Masquerade everything sent to cluster IPs, as some network plugins need.

@@ -54,8 +54,10 @@ pub(super) struct Ear {
     heard: Option<mpsc::Receiver<Heard>>,
     /// The generation before our own changes, while nobody listens.
     before: Option<u32>,
-    /// When to look at sizes next.
+    /// When to glance next.
     glance: Instant,
+    /// When a glance may look at sizes and the like again, which costs something.
+    look: Instant,
     /// When to compare everything next.
     audit: Option<Instant>,
     /// How often to, at most.
@@ -86,6 +88,7 @@ impl Ear {
             heard: None,
             before: None,
             glance: Instant::now() + GLANCE,
+            look: Instant::now(),
             audit: None,
             audit_every: AUDIT,
         }
@@ -152,16 +155,21 @@ impl Ear {
             // What was a false alarm must not keep us busy.
             let did = |o: &Outcome| o.result.as_ref().is_ok_and(|r| r.added + r.removed > 0);
             let idle = if full().any(did) { Duration::ZERO } else { took * 10 };
-            self.glance = now + GLANCE.max(idle);
+            self.glance = now + GLANCE;
+            self.look = now + idle;
         }
     }
 
-    /// Looks, and says when to look again: later, the longer it took.
+    /// Listens, and looks if it is time; the next time is the later, the longer it took.
     fn glance_at(&mut self, planes: &mut [Plane]) -> bool {
         let started = Instant::now();
-        let differs = planes.iter_mut().map(Plane::looks_different).fold(false, |any, one| any | one);
-        let took = started.elapsed();
-        self.glance = Instant::now() + GLANCE.max(took * AUDIT_SHARE);
+        self.glance = started + GLANCE;
+        let mut differs = planes.iter_mut().map(Plane::hears_of_changes).fold(false, |any, one| any | one);
+        if !differs && started >= self.look {
+            differs = planes.iter_mut().map(Plane::looks_different).fold(false, |any, one| any | one);
+            let now = Instant::now();
+            self.look = now + (now - started) * AUDIT_SHARE;
+        }
         differs
     }
 

@@ -3,6 +3,7 @@
 use super::families;
 use super::plane::Plane;
 use crate::config::Mode;
+use ipnet::IpNet;
 use portway_dataplane::{Clear, Dataplane, Error};
 use portway_iptables::commit::Tool;
 use portway_iptables::{Tools, Variant};
@@ -74,7 +75,7 @@ impl Place {
     }
 
     /// What is there, in words; gone afterwards if so wished.
-    fn clear(self, how: Clear) -> Result<Vec<String>, Error> {
+    fn clear(self, how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
         match self {
             Place::Table(table, family) => portway_nftables::leftovers::clear(family, table, how),
             Place::Iptables(variant, family) => {
@@ -85,15 +86,20 @@ impl Place {
                     Clear::WhenIdle | Clear::Now => portway_iptables::leftovers::remove(&mut tool, family),
                 }
             }
-            Place::Ipvs => portway_ipvs::leftovers::clear(how),
+            Place::Ipvs => portway_ipvs::leftovers::clear(how, exclude),
         }
     }
 }
 
-fn clear(places: impl IntoIterator<Item = Place>, how: Clear) -> (Vec<Leftover>, Vec<Error>) {
+/// Servers of ipvs within `exclude` are somebody else's.
+fn clear(
+    places: impl IntoIterator<Item = Place>,
+    how: Clear,
+    exclude: &[IpNet],
+) -> (Vec<Leftover>, Vec<Error>) {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     for place in places {
-        match place.clear(how) {
+        match place.clear(how, exclude) {
             Ok(what) => {
                 found.extend(what.into_iter().map(|what| Leftover { place: place.to_string(), what }));
             }
@@ -113,9 +119,9 @@ pub(super) struct Tidied {
 }
 
 /// Removes what modes other than this one left behind.
-pub(super) fn remove_others(mode: Mode, planes: &[Plane]) -> Tidied {
+pub(super) fn remove_others(mode: Mode, planes: &[Plane], exclude: &[IpNet]) -> Tidied {
     let others = places().into_iter().filter(|p| !p.is_own(mode, planes));
-    let (removed, errors) = clear(others, Clear::WhenIdle);
+    let (removed, errors) = clear(others, Clear::WhenIdle, exclude);
     for leftover in &removed {
         tracing::info!("removed what another mode left behind: {leftover}");
     }
@@ -127,10 +133,10 @@ pub(super) fn remove_others(mode: Mode, planes: &[Plane]) -> Tidied {
 
 /// What Portway and kube-proxy have made here, in any mode.
 pub fn find_leftovers() -> (Vec<Leftover>, Vec<Error>) {
-    clear(places(), Clear::Look)
+    clear(places(), Clear::Look, &[])
 }
 
 /// Removes it all, and goes on where something fails.
 pub fn cleanup() -> (Vec<Leftover>, Vec<Error>) {
-    clear(places(), Clear::Now)
+    clear(places(), Clear::Now, &[])
 }

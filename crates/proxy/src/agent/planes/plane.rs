@@ -94,6 +94,14 @@ impl Plane {
         }
     }
 
+    /// Whether it heard of something that it has to act on, which costs nothing.
+    pub(super) fn hears_of_changes(&mut self) -> bool {
+        match self {
+            Plane::Ipvs(plane) => plane.hears_of_changes(),
+            Plane::Nftables(_) | Plane::Iptables(_) => false,
+        }
+    }
+
     /// Whether something looks different than after its last change, where that has to be looked for.
     pub(super) fn looks_different(&mut self) -> bool {
         let silent = self.variant() == Some(Variant::Legacy);
