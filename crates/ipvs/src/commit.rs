@@ -276,7 +276,8 @@ pub fn commit(
     }
     leavers(kernel, family, tx, &mut refused)?;
     // The sets are what a server that is left is known by.
-    if !refused.iter().any(|r| matches!(r.about, About::Server(_) | About::Target(..) | About::Address(_))) {
+    let left = |r: &Refusal| matches!(r.about, About::Server(_) | About::Target(..) | About::Address(_));
+    if !is_unrefused(&refused) && !refused.iter().any(left) {
         change_sets(kernel, family, &of(false), remove, &mut refused)?;
     }
     Ok(refused)
@@ -290,10 +291,15 @@ fn remove<'a>(set: &'a str, members: &'a [Member]) -> SetChange<'a> {
     SetChange::Remove { set, members }
 }
 
+/// Whether something that should be refused is not.
+fn is_unrefused(refused: &[Refusal]) -> bool {
+    refused.iter().any(|r| matches!(r.about, About::Set(set) if set.refuses()))
+}
+
 /// The addresses that may come after what was refused: one whose server could not be made, or which a rule should refuse
 /// and does not know, would answer with a reset.
 fn bindable(tx: &Transaction, refused: &[Refusal]) -> Vec<IpAddr> {
-    if refused.iter().any(|r| matches!(r.about, About::Set(set) if set.refuses())) {
+    if is_unrefused(refused) {
         return Vec::new();
     }
     let server = |r: &Refusal| match r.about {
@@ -370,6 +376,10 @@ fn leavers(
 ) -> Answer<()> {
     let mut keys = Vec::new();
     let mut changes = Vec::new();
+    if is_unrefused(refused) {
+        // Nobody would refuse what comes to a server that is gone.
+        return Ok(());
+    }
     for (key, target) in &tx.drain {
         let (service, server) = (key.wire(family), socket(target));
         keys.push(*key);

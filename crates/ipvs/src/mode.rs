@@ -17,6 +17,7 @@ use portway_flows::Checks;
 use portway_iptables::commit::Tool;
 use portway_iptables::{Iptables, Tools, Variant};
 use portway_model::{Family, Protocol, ServiceName, ServicePlan};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -272,7 +273,10 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
                 contested |= self.contested.contains_key(key);
             }
             for (key, expected) in owners {
-                contested |= self.servers.insert(key, expected).is_some();
+                match self.servers.entry(key) {
+                    Entry::Occupied(_) => contested = true,
+                    Entry::Vacant(free) => drop(free.insert(expected)),
+                }
             }
             change_servers(before, now, &mut self.draining, &mut tx);
         }
