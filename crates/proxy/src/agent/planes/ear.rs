@@ -24,6 +24,8 @@ const AUDIT: Duration = Duration::from_secs(30);
 const RARE_AUDIT: Duration = Duration::from_secs(300);
 /// Comparing everything may take this part of the time.
 const AUDIT_SHARE: u32 = 100;
+/// Looking at a part of it, this part.
+const LOOK_SHARE: u32 = 30;
 /// How long a thread may go on listening for nobody.
 const LINGER: Duration = Duration::from_secs(2);
 /// What is heard and not yet looked at.
@@ -56,7 +58,9 @@ pub(super) struct Ear {
     before: Option<u32>,
     /// When to glance next.
     glance: Instant,
-    /// When a glance may look at sizes and the like again, which costs something.
+    /// Until when a glance looks at nothing, after a false alarm.
+    quiet: Instant,
+    /// When a glance may look at what costs something again.
     look: Instant,
     /// When to compare everything next.
     audit: Option<Instant>,
@@ -88,6 +92,7 @@ impl Ear {
             heard: None,
             before: None,
             glance: Instant::now() + GLANCE,
+            quiet: Instant::now(),
             look: Instant::now(),
             audit: None,
             audit_every: AUDIT,
@@ -156,7 +161,7 @@ impl Ear {
             let did = |o: &Outcome| o.result.as_ref().is_ok_and(|r| r.added + r.removed > 0);
             let idle = if full().any(did) { Duration::ZERO } else { took * 10 };
             self.glance = now + GLANCE;
-            self.look = now + idle;
+            self.quiet = now + idle;
         }
     }
 
@@ -164,11 +169,14 @@ impl Ear {
     fn glance_at(&mut self, planes: &mut [Plane]) -> bool {
         let started = Instant::now();
         self.glance = started + GLANCE;
-        let mut differs = planes.iter_mut().map(Plane::hears_of_changes).fold(false, |any, one| any | one);
-        if !differs && started >= self.look {
-            differs = planes.iter_mut().map(Plane::looks_different).fold(false, |any, one| any | one);
+        let mut differs = any(planes, Plane::hears_of_changes);
+        if !differs && started >= self.quiet {
+            differs = any(planes, Plane::has_other_sizes);
+        }
+        if !differs && started >= self.quiet.max(self.look) {
+            differs = any(planes, Plane::looks_different);
             let now = Instant::now();
-            self.look = now + (now - started) * AUDIT_SHARE;
+            self.look = now + (now - started) * LOOK_SHARE;
         }
         differs
     }
@@ -206,6 +214,11 @@ impl Ear {
             }
         }
     }
+}
+
+/// Asks all planes, and whether one of them says so.
+fn any(planes: &mut [Plane], ask: fn(&mut Plane) -> bool) -> bool {
+    planes.iter_mut().map(ask).fold(false, |any, one| any | one)
 }
 
 async fn until(when: Option<Instant>) {

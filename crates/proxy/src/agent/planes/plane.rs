@@ -102,13 +102,17 @@ impl Plane {
         }
     }
 
-    /// Whether something looks different than after its last change, where that has to be looked for.
-    pub(super) fn looks_different(&mut self) -> bool {
+    /// Whether tables have other sizes than after its last change, where nobody announces that.
+    pub(super) fn has_other_sizes(&mut self) -> bool {
         let silent = self.variant() == Some(Variant::Legacy);
-        let rules = silent && self.iptables().is_some_and(Iptables::looks_different);
+        silent && self.iptables().is_some_and(Iptables::looks_different)
+    }
+
+    /// Whether what it has besides rules looks different than after its last change.
+    pub(super) fn looks_different(&mut self) -> bool {
         match self {
-            Plane::Ipvs(plane) => plane.looks_different() || rules,
-            _ => rules,
+            Plane::Ipvs(plane) => plane.looks_different(),
+            Plane::Nftables(_) | Plane::Iptables(_) => false,
         }
     }
 
