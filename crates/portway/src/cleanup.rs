@@ -1,6 +1,7 @@
 //! `portway cleanup`: leave nothing behind.
 
 use clap::Args;
+use ipnet::IpNet;
 use portway_proxy::agent::{self, Leftover};
 
 /// What is typed after `portway cleanup`.
@@ -9,11 +10,16 @@ pub(crate) struct Flags {
     /// List what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
+    /// Leave virtual servers of ipvs at these addresses alone, as the agent does by ipvs.excludeCIDRs
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    exclude_cidrs: Vec<IpNet>,
 }
 
 /// Does it, and says so.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
-    let (found, errors) = if flags.dry_run { agent::find_leftovers() } else { agent::cleanup() };
+    let exclude = &flags.exclude_cidrs;
+    let (found, errors) =
+        if flags.dry_run { agent::find_leftovers(exclude) } else { agent::cleanup(exclude) };
     let (some, none) = match flags.dry_run {
         true => ("would remove", "there is nothing to remove"),
         false => ("removed", "there was nothing to remove"),
@@ -28,8 +34,8 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
 }
 
 /// Does it for `kube-proxy --cleanup`, which says nothing if all is well.
-pub(crate) fn remove() -> anyhow::Result<()> {
-    let (removed, errors): (Vec<Leftover>, _) = agent::cleanup();
+pub(crate) fn remove(exclude: &[IpNet]) -> anyhow::Result<()> {
+    let (removed, errors): (Vec<Leftover>, _) = agent::cleanup(exclude);
     for leftover in removed {
         tracing::info!("removed {leftover}");
     }

@@ -26,7 +26,7 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
         tracing::warn!("{flag}");
     }
     if flags.cleanup == Some(true) {
-        return crate::cleanup::remove();
+        return crate::cleanup::remove(&config.ipvs.exclude_cidrs);
     }
     if flags.init_only == Some(true) {
         return Ok(agent::prepare(&config)?);

@@ -132,11 +132,11 @@ pub(super) fn remove_others(mode: Mode, planes: &[Plane], exclude: &[IpNet]) -> 
 }
 
 /// What Portway and kube-proxy have made here, in any mode.
-pub fn find_leftovers() -> (Vec<Leftover>, Vec<Error>) {
-    clear(places(), Clear::Look, &[])
+pub fn find_leftovers(exclude: &[IpNet]) -> (Vec<Leftover>, Vec<Error>) {
+    clear(places(), Clear::Look, exclude)
 }
 
 /// Removes it all, and goes on where something fails.
-pub fn cleanup() -> (Vec<Leftover>, Vec<Error>) {
-    clear(places(), Clear::Now, &[])
+pub fn cleanup(exclude: &[IpNet]) -> (Vec<Leftover>, Vec<Error>) {
+    clear(places(), Clear::Now, exclude)
 }
