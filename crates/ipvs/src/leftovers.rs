@@ -33,7 +33,7 @@ pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
     addresses.on_device.retain(|ip| !excluded(ip));
     let names = set_names(sets.as_mut())?;
     let ownership = ownership(sets.as_mut(), &names, &addresses)?;
-    let (servers, busy) = servers(|server| {
+    let (servers, busy) = servers(&ownership, |server| {
         let key = Key::of(server);
         key.is_some_and(|key| ownership.is_ours(key) && !key.ip().is_some_and(|ip| excluded(&ip)))
     })?;
@@ -155,13 +155,19 @@ fn ownership(
     Ok(Ownership::new(&members, &addresses.on_device, &addresses.own))
 }
 
-/// Our servers or kube-proxy's, and how many connections they have.
-fn servers(is_ours: impl Fn(&VirtualServer) -> bool) -> Result<(Vec<VirtualServer>, u32), Error> {
+/// Our servers or kube-proxy's, and how many connections they have. A UDP flow never ends, and does not mind to begin anew.
+fn servers(
+    ownership: &Ownership,
+    is_ours: impl Fn(&VirtualServer) -> bool,
+) -> Result<(Vec<VirtualServer>, u32), Error> {
     let Some(mut genl) = open()? else { return Ok((Vec::new(), 0)) };
     let mut all = ipvs::services(&mut genl).map_err(refused)?;
     all.retain(is_ours);
     let mut busy = 0;
-    for server in &all {
+    let is_udp = |server: &&VirtualServer| {
+        server.protocol == Protocol::Udp.number() || ownership.is_udps(server.fwmark)
+    };
+    for server in all.iter().filter(|server| !is_udp(server)) {
         let behind = ipvs::servers(&mut genl, &server.key()).map_err(refused)?;
         busy += behind.iter().map(|s| s.active).sum::<u32>();
     }

@@ -62,6 +62,7 @@ pub struct Ownership {
     node_ports: HashSet<(Protocol, u16)>,
     own: BTreeSet<IpAddr>,
     marks: HashSet<u32>,
+    udp_marks: HashSet<u32>,
 }
 
 impl Ownership {
@@ -82,8 +83,17 @@ impl Ownership {
         let mut own = own.clone();
         own.extend(of(Set::NodeIps).filter_map(|m| m.ip));
         let marked = Set::ALL.into_iter().filter(|s| s.has_marks()).flat_map(of);
-        let marks = marked.filter_map(|m| m.mark).map(|(mark, _)| mark).collect();
-        Ownership { addresses: addresses.clone(), frontends, node_ports, own, marks }
+        let marks = |udp: bool| {
+            let those = marked.clone().filter(|m| !udp || m.protocol == Some(Protocol::Udp.number()));
+            those.filter_map(|m| m.mark).map(|(mark, _)| mark).collect()
+        };
+        let (marks, udp_marks) = (marks(false), marks(true));
+        Ownership { addresses: addresses.clone(), frontends, node_ports, own, marks, udp_marks }
+    }
+
+    /// Whether a mark is for UDP.
+    pub fn is_udps(&self, mark: u32) -> bool {
+        self.udp_marks.contains(&mark)
     }
 
     /// Whether a server is ours.
