@@ -1,5 +1,6 @@
 //! The wire formats against a real kernel, each test in a network namespace of its own.
 
+mod elsewhere;
 mod genl;
 mod ipset;
 mod ipset_changes;

@@ -1,6 +1,6 @@
 //! The configuration file and the command line (SEMANTICS 9).
 
-use crate::world::{PATIENCE, PORTWAY, World};
+use crate::world::{PORTWAY, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::{Probe, eventually};
@@ -83,7 +83,7 @@ fn mistakes(world: &mut World) -> Outcome {
 fn wrong_flag(world: &mut World) -> Outcome {
     for (flag, words) in [
         ("--masquerade-al", &["--masquerade-al", "--masquerade-all"][..]),
-        ("--proxy-mode=ipvs", &["--proxy-mode", "\"ipvs\" is not available", "nftables", "iptables"]),
+        ("--proxy-mode=userspace", &["--proxy-mode", "\"userspace\" is not available", "iptables", "ipvs"]),
         ("--cluster-cidr=10.0.0.0/40", &["--cluster-cidr", "10.0.0.0/40"]),
         ("--nftables-sync-period=soon", &["--nftables-sync-period", "soon"]),
     ] {
@@ -124,7 +124,7 @@ fn sources(world: &World, masqueraded: bool) -> Outcome {
         let right = if masqueraded { !others.iter().any(kept) } else { others.iter().all(kept) };
         if outcome.all_answered() && !others.is_empty() && right { Ok(()) } else { Err(outcome.to_string()) }
     };
-    eventually(PATIENCE, attempt)?;
+    eventually(patience(), attempt)?;
     Ok(())
 }
 
@@ -151,7 +151,7 @@ fn live_while_busy(world: &mut World) -> Outcome {
     world.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAll: true}}\n"));
     let pods = ["pod1a", "pod1b"].map(|pod| world.pod_ips(pod)[0]);
     let mut turn = 0;
-    eventually(PATIENCE, || {
+    eventually(patience(), || {
         turn += 1;
         world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &pods[..1 + turn % 2]));
         let applied = world.agent().is_ok_and(|agent| agent.log().contains("configuration applied"));
@@ -194,7 +194,7 @@ fn needs_restart(world: &mut World) -> Outcome {
     world.logged(&["configuration applied", "oomScoreAdj"])?;
     // The pages tell what is in force, and so does the table.
     wanted["kubeproxy.config.k8s.io"]["oomScoreAdj"] = 7.into();
-    eventually(PATIENCE, || {
+    eventually(patience(), || {
         let shown = world.status("/configz")?.json()?;
         if shown == wanted { Ok(()) } else { Err(format!("/configz says\n{shown}\nand not\n{wanted}")) }
     })?;

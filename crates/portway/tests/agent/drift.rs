@@ -1,6 +1,6 @@
 //! What others do to our rules is repaired; what is theirs is not touched.
 
-use crate::world::{PATIENCE, World};
+use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
@@ -82,7 +82,7 @@ fn strange(world: &mut World) -> Outcome {
             wrong.push(format!("not undone: {doing}: {e}"));
             // For the next one to have its chance.
             world.nft(&["delete table ip portway"])?;
-            as_before(PATIENCE)?;
+            as_before(patience())?;
         }
     }
     ensure(wrong.is_empty(), || wrong.join("\n"))?;

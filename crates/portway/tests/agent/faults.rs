@@ -2,7 +2,7 @@
 
 use crate::hidden::{hide, unhide_family};
 use crate::tool::{Legacy, Nft, Variant};
-use crate::world::{PATIENCE, World};
+use crate::world::{World, patience};
 use crate::wrapped::wrap;
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
@@ -42,7 +42,7 @@ fn only_ipv4(world: &mut World) -> Outcome {
     let lines = world.kube_lines(Nft)?;
     let v6 = lines.iter().find(|l| l.starts_with("ip6tables:"));
     ensure(v6.is_none(), || format!("{v6:?}"))?;
-    let page = eventually(PATIENCE, || world.health("/healthz"))?;
+    let page = eventually(patience(), || world.health("/healthz"))?;
     let body = page.json()?;
     let families: Vec<&String> = body["status"].as_object().into_iter().flat_map(|s| s.keys()).collect();
     ensure(page.status == 200 && families == ["IPv4"], || body.to_string())
@@ -140,7 +140,7 @@ fn killed(world: &mut World, variant: Variant) -> Outcome {
 /// Waits until a Service without endpoints is answered with a refusal.
 fn refuses(world: &World, to: &str) -> Outcome {
     let to = to.parse()?;
-    eventually(PATIENCE, || {
+    eventually(patience(), || {
         let outcome = portway_lab::Probe::tcp(world.client(), to).run();
         if outcome.all_refused() { Ok(()) } else { Err(outcome.to_string()) }
     })?;

@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Long enough for a guest, too.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An answer.
 #[derive(Clone, Debug)]

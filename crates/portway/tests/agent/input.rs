@@ -1,6 +1,6 @@
 //! Bad input: what is wrong is named, counted and left out; the rest is programmed.
 
-use crate::world::{PATIENCE, World};
+use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
 use std::net::SocketAddr;
@@ -230,7 +230,7 @@ fn missing_folder(world: &mut World) -> Outcome {
     std::fs::rename(&here, &away)?;
     let said = |world: &mut World| world.agent().map(|agent| agent.log().count(&here.display().to_string()));
     let before = said(world)?;
-    eventually(PATIENCE, || {
+    eventually(patience(), || {
         let now = said(world).map_err(|_| "no agent")?;
         if now > before { Ok(()) } else { Err("the missing folder is not said") }
     })?;

@@ -1,7 +1,7 @@
 //! Node ports at 127.0.0.1 (SEMANTICS 3): there in the iptables mode, and not for neighbours.
 
 use crate::tool::{Legacy, Nft, Variant};
-use crate::world::{NODE_PORT, PATIENCE, World};
+use crate::world::{NODE_PORT, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::{Probe, eventually};
@@ -39,7 +39,7 @@ fn routed(world: &World) -> Result<bool, Failed> {
 }
 
 fn is_routed(world: &World, wanted: bool, when: &str) -> Outcome {
-    eventually(PATIENCE, || match routed(world) {
+    eventually(patience(), || match routed(world) {
         Ok(on) if on == wanted => Ok(()),
         other => Err(format!("{when}: route_localnet on is {other:?}")),
     })?;
@@ -48,7 +48,7 @@ fn is_routed(world: &World, wanted: bool, when: &str) -> Outcome {
 
 /// Waits until a node port answers on the node at 127.0.0.1.
 fn answered(world: &World, port: u16) -> Outcome {
-    eventually(PATIENCE, || {
+    eventually(patience(), || {
         let outcome = Probe::tcp(world.node(), at(port)).count(16).run();
         if outcome.all_answered() { Ok(()) } else { Err(format!("127.0.0.1:{port}: {outcome}")) }
     })?;
@@ -57,7 +57,7 @@ fn answered(world: &World, port: u16) -> Outcome {
 
 /// Waits until nobody does.
 fn unanswered(world: &World, port: u16) -> Outcome {
-    eventually(PATIENCE, || {
+    eventually(patience(), || {
         let outcome = Probe::tcp(world.node(), at(port)).count(4).run();
         if outcome.all_refused() { Ok(()) } else { Err(format!("127.0.0.1:{port}: {outcome}")) }
     })?;

@@ -10,6 +10,7 @@ mod hidden;
 mod http;
 mod input;
 mod iptables;
+mod ipvs;
 mod life;
 mod localhost;
 mod metrics;
@@ -29,6 +30,7 @@ mod world;
 mod wrapped;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use portway_lab::guest;
 use std::process::ExitCode;
 use world::World;
 
@@ -37,6 +39,11 @@ type Outcome = Result<(), Failed>;
 
 /// A test and what it is called.
 type Test = (&'static str, fn(&mut World) -> Outcome);
+
+/// Tests that a guest plays at a time. It has one processor, and an agent that finds looking expensive looks less often.
+const AT_A_TIME: usize = 1;
+/// Where a guest has files of its own.
+const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -69,7 +76,24 @@ fn main() -> ExitCode {
             trials.push(Trial::test(format!("{room}::{name}"), move || play(*test)));
         }
     }
+    if !guest::has_module("ip_vs") {
+        let trial = |(name, test): &'static Test| Trial::test(format!("ipvs::{name}"), move || play(*test));
+        trials.extend(ipvs::WITHOUT.iter().map(trial));
+    }
+    trials.extend(ipvs::ROOMS.iter().flat_map(|(room, tests)| ipvs_room(room, tests)));
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// A room whose tests need ip_vs: where this kernel has none, or it is to lose some of it, one trial, which plays them
+/// all in a guest.
+fn ipvs_room(room: &str, tests: &'static [Test]) -> Vec<Trial> {
+    let room = format!("ipvs::{room}");
+    if guest::is_needed() || room == "ipvs::modules" && !guest::is_inside() {
+        let name = room.clone();
+        return vec![Trial::test(name, move || Ok(guest::play(&room, AT_A_TIME, SCRATCH.as_ref())?))];
+    }
+    let trial = |(name, test): &'static Test| Trial::test(format!("{room}::{name}"), move || play(*test));
+    tests.iter().map(trial).collect()
 }
 
 fn play(test: fn(&mut World) -> Outcome) -> Outcome {

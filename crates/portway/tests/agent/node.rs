@@ -1,7 +1,7 @@
 //! Nodes that are not as one would like: without IPv6, without a Node object.
 
 use crate::http::Page;
-use crate::world::{NODE_PORT, PATIENCE, PORTWAY, World};
+use crate::world::{NODE_PORT, PORTWAY, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::{Probe, eventually};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,7 +30,7 @@ fn ipv4_works(world: &mut World) -> Outcome {
     let healthy = || {
         world.health("/healthz").and_then(|p| if p.status == 200 { Ok(()) } else { Err(format!("{p:?}")) })
     };
-    eventually(PATIENCE, healthy)?;
+    eventually(patience(), healthy)?;
     let failures =
         world.metrics()?.value("kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}");
     ensure(failures == 0.0, || format!("{failures} failed syncs"))
@@ -45,7 +45,7 @@ fn without_ipv6(world: &mut World) -> Outcome {
     world.start(&[])?;
     ipv4_works(world)?;
     let check = SocketAddr::new(world.node_ips()[0], 30500);
-    let page = eventually(PATIENCE, || Page::get(world.client(), check, "/"))?;
+    let page = eventually(patience(), || Page::get(world.client(), check, "/"))?;
     ensure(page.status == 200, || format!("{page:?}"))
 }
 
@@ -109,9 +109,9 @@ fn later_address(world: &mut World) -> Outcome {
     world.apply("shop-slice.yaml", &objects::slice("shop", "shop", &world.pod_ips("pod1a")[..1]));
     world.start(&["--nodeport-addresses=192.168.50.0/24,172.16.0.0/16", "--nftables-sync-period=500ms"])?;
     let ask = |ip: IpAddr| Page::get(world.client(), SocketAddr::new(ip, 30500), "/");
-    eventually(PATIENCE, || ask(world.node_ips()[0]))?;
+    eventually(patience(), || ask(world.node_ips()[0]))?;
     let later: IpAddr = [172, 16, 0, 1].into();
     world.add_address("172.16.0.1/24")?;
-    let page = eventually(PATIENCE, || ask(later))?;
+    let page = eventually(patience(), || ask(later))?;
     ensure(page.status == 200, || format!("{page:?}"))
 }

@@ -1,7 +1,7 @@
 //! Ports that somebody else has.
 
 use crate::http::Page;
-use crate::world::{HEALTH_PORT, PATIENCE, PORTWAY, World};
+use crate::world::{HEALTH_PORT, PORTWAY, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -30,7 +30,7 @@ fn busy_health_port(world: &mut World) -> Outcome {
     world.start(&["--healthz-bind-address=0.0.0.0:10300"])?;
     world.logged(&["ERROR", "127.0.0.1:10249", "in use", "--metrics-bind-address", "metricsBindAddress"])?;
     let health = SocketAddr::new(world.node_ips()[0], 10300);
-    let page = eventually(PATIENCE, || Page::get(world.client(), health, "/livez"))?;
+    let page = eventually(patience(), || Page::get(world.client(), health, "/livez"))?;
     ensure(page.status == 200, || format!("{page:?}"))
 }
 
@@ -63,10 +63,10 @@ fn busy_health_check(world: &mut World) -> Outcome {
     world.web_works()?;
     drop(taken);
     let check = SocketAddr::new(node, 30500);
-    let page = eventually(PATIENCE, || Page::get(world.client(), check, "/"))?;
+    let page = eventually(patience(), || Page::get(world.client(), check, "/"))?;
     ensure(page.status == 200 && page.body.contains("\"localEndpoints\":1"), || format!("{page:?}"))?;
     // And it is free again when the Service no longer wants it.
     world.delete("shop.yaml");
-    eventually(PATIENCE, || occupy(world, node, 30500))?;
+    eventually(patience(), || occupy(world, node, 30500))?;
     Ok(())
 }

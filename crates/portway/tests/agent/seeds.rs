@@ -1,7 +1,7 @@
 //! What people have shown of their nodes, line for line: `iptables-save` and `iptables -L` with Services of theirs.
 
 use crate::tool::{Legacy, Nft, Variant};
-use crate::world::{PATIENCE, World};
+use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure};
 use portway_lab::eventually;
 
@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Name, cluster IP, ports (name, protocol, port, target port), endpoints.
-type Service<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str, u16, u16)], &'a [&'a str]);
+pub(crate) type Service<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str, u16, u16)], &'a [&'a str]);
 
 const SERVICES: &[Service<'_>] = &[
     ("default/kubernetes", "10.96.0.1", &[("https", "TCP", 443, 6443)], &["192.168.50.11"]),
@@ -77,7 +77,8 @@ const LISTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn manifest((name, ip, ports, endpoints): &Service<'_>) -> String {
+/// A Service and its endpoints, all of them on this node.
+pub(crate) fn manifest((name, ip, ports, endpoints): &Service<'_>) -> String {
     let (namespace, name) = name.split_once('/').unwrap_or_default();
     let mut service = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  clusterIP: {ip}\n  ports:\n"
@@ -107,7 +108,7 @@ fn found(world: &mut World, variant: Variant) -> Outcome {
     ["web.yaml", "web-v4.yaml", "web-v6.yaml"].iter().for_each(|file| world.delete(file));
     world.start(&["--proxy-mode=iptables", "--cluster-cidr=10.244.0.0/16"])?;
     world.logged(&["synced", "family=IPv4"])?;
-    eventually(PATIENCE, || {
+    eventually(patience(), || {
         let saved = world.save(variant, "iptables").map_err(|e| format!("{e:?}"))?;
         match SAVED.iter().find(|line| !saved.lines().any(|l| l == **line)) {
             Some(line) => Err(format!("not found: {line}\n{saved}")),

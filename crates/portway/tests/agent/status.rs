@@ -2,7 +2,7 @@
 
 use crate::http::Page;
 use crate::metrics::Metrics;
-use crate::world::{PATIENCE, STATUS, World};
+use crate::world::{STATUS, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::{Conversation, Probe, Protocol, eventually};
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
 fn health_pages(world: &mut World) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
-    let page = eventually(PATIENCE, || expect(world, "/healthz", 200))?;
+    let page = eventually(patience(), || expect(world, "/healthz", 200))?;
     is_page(&page, "application/json")?;
     let body = page.json()?;
     let fields = ["lastUpdated", "currentTime", "nodeEligible", "healthy", "status"];
@@ -57,19 +57,19 @@ fn leaving(world: &mut World) -> Outcome {
     let doomed = objects::node(&world.node_ips(), doomed);
     let deleting =
         here.replace("  name: node1\n", "  name: node1\n  deletionTimestamp: '2024-01-02T03:04:05Z'\n");
-    eventually(PATIENCE, || expect(world, "/healthz", 200))?;
+    eventually(patience(), || expect(world, "/healthz", 200))?;
     for (why, node) in [("tainted", Some(doomed)), ("being deleted", Some(deleting)), ("missing", None)] {
         match node {
             Some(node) => world.apply("node1.yaml", &node),
             None => world.delete("node1.yaml"),
         }
         let page =
-            eventually(PATIENCE, || expect(world, "/healthz", 503)).map_err(|e| format!("{why}: {e}"))?;
+            eventually(patience(), || expect(world, "/healthz", 503)).map_err(|e| format!("{why}: {e}"))?;
         let body = page.json()?;
         ensure(body["nodeEligible"] == false && body["healthy"] == true, || format!("{why}: {body}"))?;
         expect(world, "/livez", 200).map_err(|e| format!("{why}: {e}"))?;
         world.apply("node1.yaml", &here);
-        eventually(PATIENCE, || expect(world, "/healthz", 200))
+        eventually(patience(), || expect(world, "/healthz", 200))
             .map_err(|e| format!("no longer {why}: {e}"))?;
     }
     world.metric("kubeproxy_proxy_healthz_total{code=\"503\"}", |n| n >= 3.0)?;
@@ -193,7 +193,7 @@ fn flows_counted(world: &mut World) -> Outcome {
     world.start(&[])?;
     let to = "10.96.0.3:53".parse()?;
     let begin = || Conversation::begin(world.client(), Protocol::Udp, to, Duration::from_millis(250));
-    let mut flow = eventually(PATIENCE, || {
+    let mut flow = eventually(patience(), || {
         let mut flow = begin()?;
         flow.ask("hello").map(|_| flow)
     })?;
@@ -201,7 +201,7 @@ fn flows_counted(world: &mut World) -> Outcome {
     let before = world.metrics()?.value(deleted);
     world.apply("udp-slice.yaml", &objects::slice("udp", "udp", &world.pod_ips("pod1b")[..1]));
     world.metric(deleted, |n| n > before)?;
-    let reply = eventually(PATIENCE, || flow.ask("again"))?;
+    let reply = eventually(patience(), || flow.ask("again"))?;
     ensure(reply.server == "pod1b", || format!("the flow still leads to {}", reply.server))
 }
 

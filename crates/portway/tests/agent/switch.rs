@@ -3,7 +3,7 @@
 use crate::hidden::{hide, unhide};
 use crate::tool::{FAMILIES, Legacy, Nft, Variant};
 use crate::traffic::Traffic;
-use crate::world::{PATIENCE, World};
+use crate::world::{World, patience};
 use crate::wrapped::wrap;
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
@@ -19,7 +19,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_switch_that_fails_half_way_leaves_nothing_legacy", |world| half_way(world, Legacy)),
 ];
 
-const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+/// How every configuration file begins.
+pub(crate) const HEADER: &str =
+    "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
 fn by_restart(world: &mut World, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
@@ -73,12 +75,12 @@ pub(crate) fn only(world: &World, mode: &str, variant: Variant) -> Outcome {
         }
         Err(format!("/proxyMode says {}; {tables}{}{}", page.body, ours.join("\n"), others.join("\n")))
     };
-    eventually(PATIENCE, attempt)?;
+    eventually(patience(), attempt)?;
     Ok(())
 }
 
 /// What comes after a switch is programmed too: a Service comes and goes.
-fn follows_changes(world: &World) -> Outcome {
+pub(crate) fn follows_changes(world: &World) -> Outcome {
     world.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
     world.apply("late-slice.yaml", &objects::slice("late", "late", &world.pod_ips("pod1b")[..1]));
     world.reaches("10.96.0.80:80".parse()?, &["pod1b"])?;

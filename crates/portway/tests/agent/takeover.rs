@@ -4,7 +4,7 @@ use crate::others::Foreign;
 use crate::switch::only;
 use crate::tool::{Legacy, Nft, VARIANTS, Variant};
 use crate::traffic::Traffic;
-use crate::world::{PATIENCE, World};
+use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
@@ -69,7 +69,7 @@ fn only_ours(world: &World, variant: Variant, mode: &str) -> Outcome {
         left.extend(world.ipvs_left().map_err(words)?);
         if left.is_empty() { Ok(()) } else { Err(format!("left of kube-proxy:\n{}", left.join("\n"))) }
     };
-    eventually(PATIENCE, attempt)?;
+    eventually(patience(), attempt)?;
     if mode == "nftables" { Ok(()) } else { only_right(world, variant) }
 }
 

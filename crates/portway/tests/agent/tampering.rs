@@ -2,7 +2,7 @@
 //! of our business.
 
 use crate::tool::{FAMILIES, Legacy, Nft, Variant};
-use crate::world::{PATIENCE, World};
+use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
@@ -82,7 +82,7 @@ fn edited(world: &mut World, variant: Variant, edits: Edits) -> Outcome {
             world.logged(&["WARN", "somebody else changed our rules", "by=\"iptables-nft (process "])?;
         }
         world.logged(&["WARN", "repaired our rules", "family=IPv4", words]).map_err(|e| about(doing, &e))?;
-        eventually(PATIENCE, || is(world, variant, &before)).map_err(|e| format!("{doing}: {e}"))?;
+        eventually(patience(), || is(world, variant, &before)).map_err(|e| format!("{doing}: {e}"))?;
         world.metric("portway_drift_repairs_total{ip_family=\"IPv4\"}", |n| n == f64::from(turn))?;
     }
     world.web_works()
@@ -125,7 +125,7 @@ fn reloaded(world: &mut World, variant: Variant) -> Outcome {
         world.logged(&["WARN", "repaired our rules", &format!("family={family}"), "is missing"])?;
     }
     world.web_works()?;
-    let after = eventually(PATIENCE, || {
+    let after = eventually(patience(), || {
         let lines = world.kube_lines(variant).map_err(|e| e.message().unwrap_or_default().to_owned())?;
         if lines.len() >= before { Ok(lines) } else { Err(lines.join("\n")) }
     })?;
@@ -153,7 +153,7 @@ fn replaced(world: &mut World) -> Outcome {
         "KUBE-SEP-BSJG54EXAHTH4INO of default/web",
     ])?;
     ensure(line.contains("10.244.1.10:8080"), || format!("it is not said what was missing: {line}"))?;
-    eventually(PATIENCE, || is(world, Legacy, &before))?;
+    eventually(patience(), || is(world, Legacy, &before))?;
     world.web_works()
 }
 
@@ -194,7 +194,7 @@ fn led_to(world: &mut World, variant: Variant) -> Outcome {
     // And once it can, it goes.
     world.load(variant, "iptables", "*nat\n-F MINE\nCOMMIT\n")?;
     world.iptables(variant, &["-t", "nat", "-F", "KUBE-SERVICES"])?;
-    eventually(PATIENCE, || {
+    eventually(patience(), || {
         let rules = world.save(variant, "iptables").unwrap_or_default();
         if rules.contains("LOLE4ISW44XBNF3G") { Err(rules) } else { Ok(()) }
     })?;
@@ -211,7 +211,7 @@ fn incompatible(world: &mut World) -> Outcome {
     let svc = "KUBE-SVC-LOLE4ISW44XBNF3G";
     for turn in 1..=3 {
         world.nft(&[&format!("flush chain ip nat {svc}")])?;
-        eventually(PATIENCE, || {
+        eventually(patience(), || {
             let rules = world.nft(&["list", "chain", "ip", "nat", svc]).unwrap_or_default();
             if rules.contains("jump KUBE-SEP-") { Ok(()) } else { Err(format!("turn {turn}: {rules}")) }
         })?;
@@ -224,7 +224,7 @@ fn incompatible(world: &mut World) -> Outcome {
     let handle = ours.lines().find(|l| l.contains("jump KUBE-SERVICES")).and_then(|l| l.rsplit(' ').next());
     let handle = handle.ok_or_else(|| format!("no rule of ours:\n{ours}"))?;
     world.nft(&[&format!("delete rule ip nat PREROUTING handle {handle}")])?;
-    eventually(PATIENCE, || match hooks(world, Nft) {
+    eventually(patience(), || match hooks(world, Nft) {
         Ok(1) => Ok(()),
         other => Err(format!("{other:?}")),
     })?;

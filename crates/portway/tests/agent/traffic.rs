@@ -3,14 +3,18 @@
 use crate::world::{NODE_PORT, WEB, World};
 use crate::{Outcome, ensure};
 use libtest_mimic::Failed;
-use portway_lab::{Conversation, Load, Protocol};
+use portway_lab::{Conversation, Load, Protocol, guest};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// New connections a second, on each way.
-const RATE: f64 = 50.0;
+/// New connections a second, on each way; as many as a guest, where they take several times as long, can bear.
+fn rate() -> f64 {
+    if guest::is_inside() { 10.0 } else { 50.0 }
+}
 /// How long an answer may take on a busy machine.
-const ANSWER: Duration = Duration::from_secs(2);
+fn answer() -> Duration {
+    Duration::from_secs(if guest::is_inside() { 5 } else { 2 })
+}
 
 /// From the client to a node port, and from a pod to a cluster IP, in both families.
 pub(crate) struct Traffic {
@@ -26,9 +30,9 @@ impl Traffic {
             let (node_port, cluster_ip) = (SocketAddr::new(node, NODE_PORT), SocketAddr::new(web, 80));
             world.reaches(node_port, &["pod1a", "pod1b"])?;
             for (from, to) in [(world.client(), node_port), (world.pod("pod1a"), cluster_ip)] {
-                let conversation = Conversation::begin(from, Protocol::Tcp, to, ANSWER)
+                let conversation = Conversation::begin(from, Protocol::Tcp, to, answer())
                     .map_err(|e| format!("an open connection to {to}: {e}"))?;
-                ways.push((to, Load::start(from, to, RATE), conversation));
+                ways.push((to, Load::start(from, to, rate()), conversation));
             }
         }
         Ok(Traffic { ways })

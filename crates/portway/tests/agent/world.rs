@@ -7,7 +7,7 @@ use crate::http::Page;
 use crate::metrics::Metrics;
 use crate::{Outcome, ensure, objects};
 use libtest_mimic::Failed;
-use portway_lab::{Agent, Lab, Layout, Log, Namespace, Port, Probe, eventually};
+use portway_lab::{Agent, Lab, Layout, Log, Namespace, Port, Probe, eventually, guest};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,8 +16,18 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long something may take to come true.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long something may take to come true; in a guest everything takes several times as long.
+pub(crate) fn patience() -> Duration {
+    Duration::from_secs(if guest::is_inside() { 30 } else { 10 })
+}
+/// How long an answer may take.
+pub(crate) fn answer() -> Duration {
+    Duration::from_millis(if guest::is_inside() { 2000 } else { 500 })
+}
+/// How long a packet that vanishes is waited for.
+pub(crate) fn silence() -> Duration {
+    Duration::from_millis(if guest::is_inside() { 1000 } else { 250 })
+}
 /// The binary under test.
 pub(crate) const PORTWAY: &str = env!("CARGO_BIN_EXE_portway");
 /// The cluster IPs of `web`.
@@ -103,6 +113,11 @@ impl World {
         Ok(self.lab.node(1).add_address(net.parse()?)?)
     }
 
+    /// Takes it away again.
+    pub(crate) fn remove_address(&self, net: &str) -> Outcome {
+        Ok(self.lab.node(1).remove_address(net.parse()?)?)
+    }
+
     /// A folder for files that are no manifests.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.0.join(name)
@@ -146,7 +161,7 @@ impl World {
 
     /// Starts a command as the agent, and waits until it runs.
     pub(crate) fn start_as(&mut self, command: Command) -> Result<&mut Agent, Failed> {
-        self.launch(command)?.wait_for("portway proxy started", PATIENCE)?;
+        self.launch(command)?.wait_for("portway proxy started", patience())?;
         self.agent()
     }
 
@@ -164,8 +179,8 @@ impl World {
     /// Waits for a line in the agent's log that has all these words in it, in any order.
     pub(crate) fn logged(&mut self, words: &[&str]) -> Result<String, Failed> {
         let what = format!("write a line with {words:?}");
-        let line =
-            self.agent()?.wait_until(&what, |line| words.iter().all(|word| line.contains(word)), PATIENCE)?;
+        let right = |line: &str| words.iter().all(|word| line.contains(word));
+        let line = self.agent()?.wait_until(&what, right, patience())?;
         Ok(line)
     }
 
@@ -215,22 +230,22 @@ impl World {
     pub(crate) fn reaches(&self, to: SocketAddr, pods: &[&str]) -> Outcome {
         let wanted: BTreeSet<&str> = pods.iter().copied().collect();
         let right = |count| {
-            let outcome = Probe::tcp(self.client(), to).count(count).run();
+            let outcome = Probe::tcp(self.client(), to).count(count).timeout(answer()).run();
             let servers = outcome.servers();
             let all = if count == 1 { servers.is_subset(&wanted) } else { servers == wanted };
             if all && outcome.all_answered() { Ok(()) } else { Err(format!("{to}: {outcome}")) }
         };
-        eventually(PATIENCE, || right(1).and_then(|()| right(8 + 16 * pods.len())))?;
+        eventually(patience(), || right(1).and_then(|()| right(8 + 16 * pods.len())))?;
         Ok(())
     }
 
     /// Waits until nobody answers the client at an address any more, or yet.
     pub(crate) fn reaches_nobody(&self, to: SocketAddr) -> Outcome {
         let attempt = || {
-            let outcome = Probe::tcp(self.client(), to).timeout(Duration::from_millis(250)).run();
+            let outcome = Probe::tcp(self.client(), to).timeout(silence()).run();
             if outcome.answered() == 0 { Ok(()) } else { Err(format!("{to}: {outcome}")) }
         };
-        eventually(PATIENCE, attempt)?;
+        eventually(patience(), attempt)?;
         Ok(())
     }
 
@@ -251,7 +266,7 @@ impl World {
 
     /// Waits until a metric fulfils a condition.
     pub(crate) fn metric(&self, series: &str, condition: impl Fn(f64) -> bool) -> Result<f64, Failed> {
-        let value = eventually(PATIENCE, || {
+        let value = eventually(patience(), || {
             let value = self.metrics()?.value(series);
             if condition(value) { Ok(value) } else { Err(format!("{series} is {value}")) }
         })?;

@@ -1,0 +1,182 @@
+//! The ipvs mode as an operator meets it, with the tools that operators have: `ipvsadm`, `ipset`, `ip`, `ping`.
+
+mod addresses;
+mod affinity;
+mod drain;
+mod drift;
+mod foreign;
+mod kernel;
+mod order;
+mod ping;
+mod scheduler;
+mod seeds;
+mod switch;
+mod sysctls;
+mod takeover;
+
+use crate::tool::{FAMILIES, Legacy};
+use crate::world::{World, patience};
+use crate::{Outcome, Test, ensure};
+use libtest_mimic::Failed;
+use portway_lab::eventually;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The rooms, each of which takes a minute at most in a guest.
+pub(crate) const ROOMS: &[(&str, &[Test])] = &[
+    ("seeds", seeds::TESTS),
+    ("ping", ping::TESTS),
+    ("drain", drain::TESTS),
+    ("drain_when_killed", drain::KILLED),
+    ("switch", switch::TESTS),
+    ("restart", switch::RESTART),
+    ("scheduler", scheduler::TESTS),
+    ("order", order::TESTS),
+    ("foreign", foreign::TESTS),
+    ("excluded", foreign::EXCLUDED),
+    ("drift_of_servers", drift::SERVERS),
+    ("drift_of_addresses", drift::ADDRESSES),
+    ("drift_of_sets", drift::SETS),
+    ("drift_of_rules", drift::RULES),
+    ("sysctls", sysctls::TESTS),
+    ("addresses", addresses::TESTS),
+    ("takeover", takeover::TESTS),
+    ("takeover_to_iptables", takeover::TO_IPTABLES),
+    ("affinity", affinity::TESTS),
+    ("modules", kernel::MODULES),
+];
+
+/// Tests that need a kernel without ip_vs.
+pub(crate) const WITHOUT: &[Test] = kernel::TESTS;
+
+/// Virtual servers as `ipvsadm -Ln` has them, and those behind each: `TCP 10.96.0.1:443 rr` and
+/// `192.168.49.2:8443 Masq 1`, without the numbers of connections.
+type Servers = BTreeMap<String, BTreeSet<String>>;
+
+/// Starts the mode on a node whose kubelet uses the old variant of iptables: user-mode Linux has no other.
+fn start(world: &mut World, flags: &[&str]) -> Outcome {
+    world.kubelet(Legacy)?;
+    again(world, flags)
+}
+
+/// Starts it once more.
+fn again(world: &mut World, flags: &[&str]) -> Outcome {
+    world.start(&[&["--proxy-mode=ipvs"], flags].concat()).map(drop)
+}
+
+/// What went wrong, in words.
+fn words(failed: Failed) -> String {
+    failed.message().unwrap_or_default().to_owned()
+}
+
+/// Waits until something is right; what it is instead is told if it never is.
+fn becomes<T>(attempt: impl Fn() -> Result<T, Failed>, right: impl Fn(&T) -> bool) -> Result<T, Failed>
+where
+    T: std::fmt::Debug,
+{
+    let attempt = || {
+        let found = attempt().map_err(words)?;
+        if right(&found) { Ok(found) } else { Err(format!("{found:#?}")) }
+    };
+    Ok(eventually(patience(), attempt)?)
+}
+
+impl World {
+    /// Runs `ipvsadm` on the node, and returns what it says.
+    fn ipvsadm(&self, arguments: &str) -> Result<String, Failed> {
+        self.on_node(&format!("ipvsadm {arguments}"))
+    }
+
+    /// Runs a program on the node, and returns what it says.
+    fn on_node(&self, command: &str) -> Result<String, Failed> {
+        let words: Vec<&str> = command.split(' ').collect();
+        let (program, arguments) = words.split_first().ok_or("no program")?;
+        self.tool(program, arguments, "")
+    }
+
+    /// All virtual servers.
+    fn servers(&self) -> Result<Servers, Failed> {
+        let text = self.ipvsadm("-Ln")?;
+        let mut servers = Servers::new();
+        let mut last = None;
+        // After three lines of headings.
+        for line in text.lines().skip(3) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words.split_first() {
+                Some((&"->", real)) => {
+                    let real = real[..3.min(real.len())].join(" ");
+                    let last: Option<&mut BTreeSet<String>> = last.as_mut().and_then(|l| servers.get_mut(l));
+                    last.ok_or_else(|| format!("behind nothing:\n{text}"))?.insert(real);
+                }
+                Some(_) => {
+                    servers.insert(words.join(" "), BTreeSet::new());
+                    last = Some(words.join(" "));
+                }
+                None => {}
+            }
+        }
+        Ok(servers)
+    }
+
+    /// Those behind one virtual server, such as `TCP 10.96.0.1:80`; none if it is not there.
+    fn behind(&self, server: &str) -> Result<BTreeSet<String>, Failed> {
+        let mut all = self.servers()?.into_iter();
+        let named = |name: &str| name.strip_prefix(server).is_some_and(|rest| rest.starts_with(' '));
+        Ok(all.find(|(name, _)| named(name)).map(|(_, behind)| behind).unwrap_or_default())
+    }
+
+    /// Waits until those are behind a virtual server, and nobody else: `10.244.1.10:8080 Masq 1`.
+    fn has_behind(&self, server: &str, behind: &[&str]) -> Outcome {
+        let wanted: BTreeSet<String> = behind.iter().map(|b| (*b).to_owned()).collect();
+        becomes(|| self.behind(server), |found| *found == wanted).map(drop)
+    }
+
+    /// The members of a set.
+    fn members(&self, set: &str) -> Result<BTreeSet<String>, Failed> {
+        let saved = self.tool("ipset", &["save", set], "")?;
+        let prefix = format!("add {set} ");
+        Ok(saved.lines().filter_map(|l| l.strip_prefix(&prefix)).map(str::to_owned).collect())
+    }
+
+    /// The addresses on our device, without the one that the kernel gives to any.
+    fn bound(&self) -> Result<BTreeSet<String>, Failed> {
+        let text = self.on_node("ip -o address show kube-ipvs0")?;
+        let address = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
+        Ok(text.lines().filter_map(address).filter(|a| !a.starts_with("fe80:")).collect())
+    }
+
+    /// The rules of both families.
+    fn rules(&self) -> Result<String, Failed> {
+        FAMILIES.iter().map(|family| self.save(Legacy, family)).collect()
+    }
+
+    /// Has clients take each port once for as long as they remember it. The kernel remembers a connection through ipvs for
+    /// longer, and one from the same port to the same endpoint, though it needs no ipvs, would pass for it.
+    fn ports_are_used_once(&self) -> Outcome {
+        for client in [self.client(), self.pod("pod1a")] {
+            client.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "0"))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing of ipvs is left, neither ours nor kube-proxy's.
+    fn without_ipvs(&self, patience: std::time::Duration) -> Outcome {
+        let attempt = || {
+            let mut left = self.ipvs_left().map_err(words)?;
+            left.extend(self.servers().map_err(words)?.into_keys());
+            let rules = self.rules().map_err(words)?;
+            let ours = |l: &&str| l.contains("--match-set KUBE-") || l.contains("KUBE-IPVS");
+            left.extend(rules.lines().filter(ours).map(str::to_owned));
+            if left.is_empty() {
+                return Ok(());
+            }
+            Err(format!("{}\n{}", left.join("\n"), self.ipvsadm("-Lnc").map_err(words)?))
+        };
+        Ok(eventually(patience, attempt)?)
+    }
+
+    /// A mode is in force.
+    fn is_in_mode(&self, mode: &str) -> Outcome {
+        let page = self.status("/proxyMode")?;
+        ensure(page.body == mode, || format!("/proxyMode says {}", page.body))
+    }
+}

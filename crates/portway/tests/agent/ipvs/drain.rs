@@ -1,0 +1,151 @@
+//! An endpoint that leaves gets nothing new, and goes when what it has is over.
+
+use super::{again, becomes, start};
+use crate::world::{World, answer, patience};
+use crate::{Outcome, Test, ensure, objects};
+use libtest_mimic::Failed;
+use portway_lab::eventually;
+use rustix::net::sockopt::set_socket_linger;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("open_connections_live_on_and_then_it_goes", |world| drains(world, false)),
+    ("a_service_without_endpoints_keeps_its_connections", last),
+];
+pub(crate) const KILLED: &[Test] =
+    &[("so_it_is_when_the_agent_is_killed_in_between", |world| drains(world, true))];
+
+/// A connection that can end with a reset. After an orderly end the kernel would remember it for minutes.
+struct Line {
+    stream: BufReader<TcpStream>,
+    /// Who answers.
+    server: String,
+}
+
+impl Line {
+    /// From the client.
+    fn open(world: &World, to: &str) -> Result<Line, Failed> {
+        let to: SocketAddr = to.parse()?;
+        let stream = world.client().run(|| TcpStream::connect_timeout(&to, answer()))?;
+        stream.set_read_timeout(Some(answer()))?;
+        set_socket_linger(&stream, Some(Duration::ZERO))?;
+        let mut stream = BufReader::new(stream);
+        let mut greeting = String::new();
+        stream.read_line(&mut greeting)?;
+        let server = greeting.split(' ').next().unwrap_or_default().to_owned();
+        Ok(Line { stream, server })
+    }
+
+    /// It still leads to whom it led to.
+    fn is_alive(&mut self, when: &str) -> Outcome {
+        let mut ask = || -> std::io::Result<String> {
+            self.stream.get_mut().write_all(b"hello\n")?;
+            let mut line = String::new();
+            self.stream.read_line(&mut line)?;
+            Ok(line)
+        };
+        let answer = ask();
+        let right = answer.as_ref().is_ok_and(|a| *a == format!("{} hello\n", self.server));
+        ensure(right, || format!("{when}: {answer:?} instead of {}", self.server))
+    }
+
+    /// Ends it at once.
+    fn reset(self) {
+        drop(self);
+    }
+}
+
+const SERVER: &str = "TCP 10.96.0.80:80";
+
+/// A Service that nobody has connected to yet, and a connection to one of its two endpoints.
+fn begin(world: &mut World) -> Result<Line, Failed> {
+    world.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
+    endpoints(world, &["pod1a", "pod1b"]);
+    start(world, &[])?;
+    world.has_behind(SERVER, &[&real(world, "pod1a", 1), &real(world, "pod1b", 1)])?;
+    becomes(|| world.bound(), |bound| bound.contains("10.96.0.80/32"))?;
+    Line::open(world, "10.96.0.80:80")
+}
+
+fn endpoints(world: &World, pods: &[&str]) {
+    let ips: Vec<_> = pods.iter().map(|pod| world.pod_ips(pod)[0]).collect();
+    world.apply("late-slice.yaml", &objects::slice("late", "late", &ips));
+}
+
+/// How a pod is listed, with its weight.
+fn real(world: &World, pod: &str, weight: u32) -> String {
+    format!("{}:8080 Masq {weight}", world.pod_ips(pod)[0])
+}
+
+/// Restarts the agent without a farewell, if so wished.
+fn interrupt(world: &mut World, killed: bool) -> Outcome {
+    if killed {
+        world.kill()?;
+        again(world, &[])?;
+        world.logged(&["synced", "family=IPv4"])?;
+    }
+    Ok(())
+}
+
+fn drains(world: &mut World, killed: bool) -> Outcome {
+    let mut line = begin(world)?;
+    let one = line.server.clone();
+    let other = if one == "pod1a" { "pod1b" } else { "pod1a" };
+    endpoints(world, &[other]);
+    let drained = [real(world, &one, 0), real(world, other, 1)];
+    let drained = [&*drained[0], &*drained[1]];
+    world.has_behind(SERVER, &drained)?;
+    line.is_alive("it left")?;
+    world.reaches("10.96.0.80:80".parse()?, &[other])?;
+    interrupt(world, killed)?;
+    world.has_behind(SERVER, &drained)?;
+    line.is_alive("it left some time ago")?;
+    world.reaches("10.96.0.80:80".parse()?, &[other])?;
+    // It comes back, and is as good as before.
+    endpoints(world, &["pod1a", "pod1b"]);
+    world.has_behind(SERVER, &[&real(world, &one, 1), &real(world, other, 1)])?;
+    line.is_alive("it came back")?;
+    interrupt(world, killed)?;
+    world.has_behind(SERVER, &[&real(world, &one, 1), &real(world, other, 1)])?;
+    endpoints(world, &[other]);
+    world.has_behind(SERVER, &drained)?;
+    interrupt(world, killed)?;
+    line.is_alive("it left again")?;
+    line.reset();
+    // The kernel remembers a reset connection for ten seconds.
+    world.has_behind(SERVER, &[&real(world, other, 1)])?;
+    world.reaches("10.96.0.80:80".parse()?, &[other])
+}
+
+/// The last one leaves: who is connected stays so, everybody else is refused.
+fn last(world: &mut World) -> Outcome {
+    let mut line = begin(world)?;
+    let one = line.server.clone();
+    endpoints(world, &[]);
+    // The other one has nothing to finish.
+    world.has_behind(SERVER, &[&real(world, &one, 0)])?;
+    line.is_alive("nobody serves any more")?;
+    refused(world)?;
+    world.kill()?;
+    again(world, &[])?;
+    world.logged(&["synced", "family=IPv4"])?;
+    world.has_behind(SERVER, &[&real(world, &one, 0)])?;
+    line.is_alive("after a restart")?;
+    refused(world)?;
+    line.reset();
+    becomes(|| world.servers(), |servers| !servers.keys().any(|name| name.starts_with(SERVER)))?;
+    refused(world)?;
+    endpoints(world, &["pod1b"]);
+    world.reaches("10.96.0.80:80".parse()?, &["pod1b"])
+}
+
+fn refused(world: &World) -> Outcome {
+    let to = "10.96.0.80:80".parse()?;
+    eventually(patience(), || {
+        let outcome = portway_lab::Probe::tcp(world.client(), to).count(4).timeout(answer()).run();
+        if outcome.all_refused() { Ok(()) } else { Err(outcome.to_string()) }
+    })?;
+    Ok(())
+}
