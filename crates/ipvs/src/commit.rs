@@ -70,6 +70,8 @@ pub struct Netlink {
     route: Rtnetlink,
     monitor: Option<Monitor>,
     netfilter: Socket,
+    /// What we wrote on our device.
+    noted: String,
 }
 
 impl Netlink {
@@ -81,7 +83,7 @@ impl Netlink {
             tracing::warn!(%error, "changes of addresses by others are noticed late");
         });
         let netfilter = Socket::open(Protocol::Netfilter)?;
-        Ok(Netlink { family, sets, ipvs, route, monitor: monitor.ok(), netfilter })
+        Ok(Netlink { family, sets, ipvs, route, monitor: monitor.ok(), netfilter, noted: String::new() })
     }
 
     fn tracker(&mut self) -> portway_flows::Kernel<'_> {
@@ -180,7 +182,7 @@ impl Kernel for Netlink {
     fn prepare(&mut self, link: u32, settings: &IpvsSettings) -> Prepared {
         match self.family {
             // Those of both families are set with IPv4's, which is always there.
-            Family::V4 => sysctl::prepare(&mut self.route, &mut self.ipvs, link, settings),
+            Family::V4 => sysctl::prepare(&mut self.route, &mut self.ipvs, link, settings, &mut self.noted),
             Family::V6 => sysctl::check_v6(),
         }
     }

@@ -98,16 +98,18 @@ fn file(name: &str) -> Option<&'static str> {
     FILES.iter().find(|(n, _)| *n == name).map(|(_, file)| *file)
 }
 
-/// Sets what is needed and puts back what no longer is.
+/// Sets what is needed and puts back what no longer is. `noted` is what we last wrote on the device, which may be
+/// another one by now.
 pub(crate) fn prepare(
     route: &mut Rtnetlink,
     genl: &mut Genl,
     link: u32,
     settings: &IpvsSettings,
+    noted: &mut String,
 ) -> Prepared {
     let mut prepared = Prepared::default();
     let found = route.link(crate::DEVICE).ok().flatten().and_then(|l| l.alias).unwrap_or_default();
-    let mut before = Before::parse(&found);
+    let mut before = Before::parse(if found.is_empty() { noted } else { &found });
     let wanted = wanted(settings, linux());
     // What is to be changed is written down first: a run that is killed in between shall not lose it.
     for (name, value) in &wanted {
@@ -125,7 +127,7 @@ pub(crate) fn prepare(
     {
         prepared.complaints.push(e.to_string());
     }
-    let noted = before.print();
+    let first = before.print();
     let unwanted = |name: &String| name != TIMEOUTS && !wanted.iter().any(|(n, _)| n == name);
     before.0.retain(|name, old| {
         let gone = unwanted(name);
@@ -134,7 +136,14 @@ pub(crate) fn prepare(
         }
         !gone
     });
-    note(route, link, &noted, &before, &mut prepared);
+    note(
+        route,
+        link,
+        if found.is_empty() || found.starts_with(NOTE) { &first } else { &found },
+        &before,
+        &mut prepared,
+    );
+    *noted = before.print();
     prepared
 }
 

@@ -7,8 +7,7 @@ use std::io;
 /// Settings of every place, made before it has links, so that these inherit them.
 ///
 /// Addresses are usable at once (no duplicate address detection), nobody learns routes from others (the lab's are
-/// what is tested), and ICMP errors are not rationed: a probe counts refusals. Connections to the same
-/// destination may reuse ports in TIME_WAIT, else a steady load would run out of them.
+/// what is tested), and ICMP errors are not rationed: a probe counts refusals.
 const EVERYWHERE: &[(&str, &str)] = &[
     ("ipv6/conf/all/accept_dad", "0"),
     ("ipv6/conf/default/accept_dad", "0"),
@@ -24,8 +23,11 @@ const EVERYWHERE: &[(&str, &str)] = &[
     ("ipv4/conf/default/rp_filter", "0"),
     ("ipv4/icmp_ratelimit", "0"),
     ("ipv6/icmp/ratelimit", "0"),
-    ("ipv4/tcp_tw_reuse", "1"),
 ];
+
+/// Whether connections to the same destination may reuse ports in TIME_WAIT: else a steady load would run out of them. In a
+/// guest none is that steady, and ipvs, which remembers such connections too, would take packets of one for another's.
+const REUSE: &str = "ipv4/tcp_tw_reuse";
 
 /// Settings of nodes: they forward.
 const NODE: &[(&str, &str)] = &[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
@@ -43,7 +45,8 @@ const OPTIONAL: &[(&str, &str)] = &[
 /// Makes the settings in the namespace of the calling thread.
 pub(crate) fn set_up(forwards: bool) -> Result<(), LabError> {
     let node = if forwards { NODE } else { &[] };
-    for (name, value) in EVERYWHERE.iter().chain(node) {
+    let reuse = [(REUSE, if crate::guest::is_inside() { "0" } else { "1" })];
+    for (name, value) in EVERYWHERE.iter().chain(&reuse).chain(node) {
         set(name, value).map_err(|source| LabError::system(format!("set net/{name} to {value}"), source))?;
     }
     for (name, value) in OPTIONAL {
