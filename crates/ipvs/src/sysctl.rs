@@ -98,8 +98,8 @@ fn file(name: &str) -> Option<&'static str> {
     FILES.iter().find(|(n, _)| *n == name).map(|(_, file)| *file)
 }
 
-/// Sets what is needed and puts back what no longer is. `noted` is what we last wrote on the device, which may be
-/// another one by now.
+/// Sets what is needed and puts back what no longer is. `noted` is what we last wrote down, for the device that had it
+/// may be gone.
 pub(crate) fn prepare(
     route: &mut Rtnetlink,
     genl: &mut Genl,
@@ -108,8 +108,8 @@ pub(crate) fn prepare(
     noted: &mut String,
 ) -> Prepared {
     let mut prepared = Prepared::default();
-    let found = route.link(crate::DEVICE).ok().flatten().and_then(|l| l.alias).unwrap_or_default();
-    let mut before = Before::parse(if found.is_empty() { noted } else { &found });
+    let mut note = Note::read(route, link);
+    let mut before = Before::parse(if note.is_ours() { &note.alias } else { noted });
     let wanted = wanted(settings, linux());
     // What is to be changed is written down first: a run that is killed in between shall not lose it.
     for (name, value) in &wanted {
@@ -118,7 +118,7 @@ pub(crate) fn prepare(
         }
     }
     let timeouts = remember_timeouts(genl, settings, &mut before);
-    note(route, link, &found, &before, &mut prepared);
+    note.write(&before, noted, &mut prepared);
     for (name, value) in &wanted {
         set(name, value, &mut prepared);
     }
@@ -127,24 +127,59 @@ pub(crate) fn prepare(
     {
         prepared.complaints.push(e.to_string());
     }
-    let first = before.print();
-    let unwanted = |name: &String| name != TIMEOUTS && !wanted.iter().any(|(n, _)| n == name);
     before.0.retain(|name, old| {
-        let gone = unwanted(name);
-        if gone && let Err(e) = write(name, old) {
+        let stays = name == TIMEOUTS || wanted.iter().any(|(n, _)| n == name);
+        if !stays && let Err(e) = write(name, old) {
             prepared.complaints.push(format!("{name} could not be put back to {old}: {e}"));
         }
-        !gone
+        stays
     });
-    note(
-        route,
-        link,
-        if found.is_empty() || found.starts_with(NOTE) { &first } else { &found },
-        &before,
-        &mut prepared,
-    );
-    *noted = before.print();
+    note.write(&before, noted, &mut prepared);
     prepared
+}
+
+/// The alias of our device.
+struct Note<'r> {
+    route: &'r mut Rtnetlink,
+    link: u32,
+    alias: String,
+}
+
+impl Note<'_> {
+    fn read(route: &mut Rtnetlink, link: u32) -> Note<'_> {
+        let alias = route.link(crate::DEVICE).ok().flatten().and_then(|l| l.alias).unwrap_or_default();
+        Note { route, link, alias }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.alias.starts_with(NOTE)
+    }
+
+    /// Writes down what settings were before. Somebody else's alias stays, and then the log has it, once.
+    fn write(&mut self, before: &Before, noted: &mut String, prepared: &mut Prepared) {
+        let alias = before.print();
+        let news = alias != *noted;
+        noted.clone_from(&alias);
+        if !self.alias.is_empty() && !self.is_ours() {
+            if news && !alias.is_empty() {
+                prepared.complaints.push(format!(
+                    "{} has an alias of somebody else's, so this is written down nowhere: {alias}",
+                    crate::DEVICE
+                ));
+            }
+            return;
+        }
+        if alias == self.alias {
+            return;
+        }
+        match self.route.apply(&Change::SetAlias { link: self.link, alias: alias.clone() }) {
+            Ok(()) => self.alias = alias,
+            Err(e) => {
+                let words = format!("what sysctls were before could not be written down: {e}");
+                prepared.complaints.push(words);
+            }
+        }
+    }
 }
 
 /// Of IPv6 nothing is set: a machine that forwards no longer listens to routers, and may lose its own way out.
@@ -168,25 +203,6 @@ fn set(name: &str, value: &str, prepared: &mut Prepared) {
         ));
     } else {
         prepared.complaints.push(words);
-    }
-}
-
-fn note(route: &mut Rtnetlink, link: u32, found: &str, before: &Before, prepared: &mut Prepared) {
-    let alias = before.print();
-    if !found.is_empty() && !found.starts_with(NOTE) {
-        if !alias.is_empty() {
-            let words = format!(
-                "{} has an alias of somebody's, so what sysctls were before is not written down: {alias}",
-                crate::DEVICE
-            );
-            prepared.complaints.push(words);
-        }
-        return;
-    }
-    if alias != found
-        && let Err(e) = route.apply(&Change::SetAlias { link, alias })
-    {
-        prepared.complaints.push(format!("what sysctls were before could not be written down: {e}"));
     }
 }
 
