@@ -13,7 +13,7 @@ BENCH_NEEDS := $(TEST_NEEDS)
 
 help:
 	@echo "make demo    build, and show a two-node lab at work (about a minute after the build)"
-	@echo "make test    run every test: units, kernel, lab, battery, agent"
+	@echo "make test    run every test: units, kernel, lab, battery, agent; ipvs in user-mode Linux if need be"
 	@echo "make bench   measure, beside yardsticks in the same run; BENCH='--services 2000' for other sizes"
 	@echo "make lint    rustfmt, clippy, rustdoc, cargo-deny"
 	@echo "make fuzz    run every fuzz target for a minute (needs a nightly toolchain and cargo-fuzz)"
