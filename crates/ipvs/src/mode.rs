@@ -1,17 +1,17 @@
 //! The mode itself: plans in, kernel in step.
 
 mod glance;
+mod repair;
 
-use crate::commit::{About, Answer, Kernel, Netlink, Refusal, commit, fill};
+use crate::commit::{Answer, Kernel, Netlink, commit};
 use crate::diff::{Draining, Shared, Transaction, change_servers};
-use crate::listing::{Known, Seen, list, list_sets};
+use crate::listing::list_sets;
 use crate::marks::Marks;
 use crate::modules;
 use crate::reconcile::reconcile;
 use crate::render::{Part, RefusedParts, World};
 use crate::rules::base;
 use crate::servers::{Key, Server};
-use crate::sets::Set;
 use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Scheduler, Settings};
 use portway_flows::Checks;
 use portway_iptables::commit::Tool;
@@ -35,8 +35,6 @@ enum Trust {
     Failed,
 }
 
-/// How often a repair begins anew because the kernel would not have something.
-const ATTEMPTS: usize = 16;
 /// When what was refused is tried again though it did not change: a module may have been loaded.
 const TRY_AGAIN: Duration = Duration::from_secs(300);
 
@@ -310,215 +308,6 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         self.trust = Trust::Failed;
         self.repair(report)
     }
-
-    /// Notes what the kernel will not have, however often it is asked, so that the rest can be in force; whether there was
-    /// something.
-    fn leave_out(&mut self, refused: &[Refusal], report: &mut Report) -> bool {
-        let before = self.refused.len();
-        for Refusal { about, error } in refused.iter().filter(|r| is_final(&r.error)) {
-            let part = match about {
-                About::Server(key) => (*key, None),
-                About::Target(key, target) => (*key, Some(*target)),
-                _ => continue,
-            };
-            let Some(service) = self.servers.get(&part.0).map(|e| e.service.clone()) else { continue };
-            if self.refused.insert(part, service.clone()).is_none() {
-                report.refused.push(Refused { service, reason: error.to_string() });
-            }
-        }
-        let news = self.refused.len() > before;
-        if news {
-            self.refused_since.get_or_insert_with(Instant::now);
-        }
-        news
-    }
-
-    /// Notes the schedulers that the kernel turned out not to have; whether there was one.
-    fn note_missing(&mut self, refused: &[Refusal], tx: &Transaction) -> bool {
-        let lacking = |r: &Refusal| if let About::Scheduler(key) = r.about { Some(key) } else { None };
-        let keys: HashSet<Key> = refused.iter().filter_map(lacking).collect();
-        let all = tx.make.iter().chain(&tx.set);
-        let schedulers: Vec<Scheduler> =
-            all.filter(|(key, _)| keys.contains(key)).map(|(_, server)| server.scheduler).collect();
-        // The configured one was tried before; without it there is nothing to fall back to.
-        let new = schedulers.into_iter().filter(|s| *s != self.settings.ipvs.scheduler);
-        let before = self.missing.len();
-        self.missing.extend(new);
-        let news = self.missing.len() > before;
-        if news {
-            self.refused_since.get_or_insert_with(Instant::now);
-        }
-        news
-    }
-
-    /// Makes the kernel hold what is wanted, whatever it holds. If somebody else was at it, what differed is reported.
-    fn repair(&mut self, report: &mut Report) -> Result<(), Error> {
-        let (fresh, tampered) = (self.trust == Trust::Fresh, self.trust == Trust::Tampered || self.tampered);
-        report.full = true;
-        match self.reconcile(fresh, report) {
-            Ok(drift) => {
-                if tampered && !fresh {
-                    merge(&mut report.drift, drift);
-                }
-                self.marks.forget_found();
-                self.tampered = false;
-                self.trust = Trust::Sure;
-                Ok(())
-            }
-            Err(e) => {
-                if !fresh {
-                    self.trust = Trust::Failed;
-                }
-                Err(e)
-            }
-        }
-    }
-
-    fn reconcile(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
-        let mut first = None;
-        for _ in 0..ATTEMPTS {
-            let known = self.known();
-            let wanted = self.gather(report);
-            let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
-            let device = self.prepare(report)?;
-            self.make_sets(&seen)?;
-            let (mut tx, drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut self.draining);
-            let drift = first.get_or_insert(drift).clone();
-            let refused = fill(&mut self.kernel, self.family, &mut tx).map_err(|e| self.refused(e))?;
-            // With rules that lead to endpoints still there, servers come first: until the rules go, nobody needs ours.
-            // Without, ours come first, lest something leave unmasqueraded.
-            let rules_last = fresh && self.rules.finds_service_chains()?;
-            if !rules_last {
-                self.sync_rules(report)?;
-            }
-            let refused = commit(&mut self.kernel, self.family, device, &tx, refused);
-            let refused = refused.map_err(|e| self.refused(e))?;
-            report.added += tx.added();
-            report.removed += tx.removed();
-            if rules_last && refused.is_empty() {
-                self.sync_rules(report)?;
-            }
-            match refused.first() {
-                None => return Ok(drift),
-                Some(_) if self.note_missing(&refused, &tx) => self.complain(report),
-                Some(_) if self.leave_out(&refused, report) => {}
-                Some(first) => {
-                    let words = format!("{}{}", first.error, others(refused.len() - 1));
-                    return Err(Error::Kernel { family: self.family, source: words.into() });
-                }
-            }
-        }
-        let words = "servers kept being refused, each for another reason";
-        Err(Error::Kernel { family: self.family, source: words.into() })
-    }
-
-    /// Says for every Service that is balanced otherwise than it asks.
-    fn complain(&self, report: &mut Report) {
-        report.otherwise.clear();
-        for plan in self.plans.values() {
-            let complaint = self.world().complaint(plan);
-            report.otherwise.extend(complaint.map(|reason| Refused { service: plan.name.clone(), reason }));
-        }
-    }
-
-    /// Our device, and the kernel's settings.
-    fn prepare(&mut self, report: &mut Report) -> Result<u32, Error> {
-        let found = self.kernel.device().map_err(|e| self.refused(e))?;
-        let device = match found {
-            Some(device) => device,
-            None => self.kernel.make_device().map_err(|e| self.refused(e))?,
-        };
-        self.device = Some(device);
-        let prepared = self.kernel.prepare(device, &self.settings.ipvs);
-        report.afterthoughts.extend(prepared.complaints);
-        match prepared.impossible {
-            Some(words) => Err(Error::Kernel { family: self.family, source: words.into() }),
-            None => Ok(device),
-        }
-    }
-
-    /// What we made, as far as we know.
-    fn known(&self) -> Known {
-        Known {
-            servers: self.servers.keys().copied().chain(self.draining.servers()).collect(),
-            addresses: self.shared.addresses().collect(),
-        }
-    }
-
-    /// All servers that are wanted; what is shared is counted anew. Of several Services that want one server, because an
-    /// external IP is this node's own address, and its port another one's node port, the one that has it keeps it.
-    fn gather(&mut self, report: &mut Report) -> HashMap<Key, Server> {
-        let mut shared = Shared::default();
-        let mut servers = HashMap::new();
-        let mut owners: HashMap<Key, Expected> = HashMap::new();
-        let told = std::mem::take(&mut self.contested);
-        let (none, mut ignored) = (Part::default(), Transaction::default());
-        let mut names: Vec<ServiceName> = self.plans.keys().cloned().collect();
-        names.sort_unstable();
-        for name in names {
-            // Settings and addresses may have changed since it got its marks.
-            let wants = self.world().wants(&self.plans[&name]);
-            self.marks.assign(&name, &wants, self.settings.masquerade_mark);
-            let part = self.world().part(&self.plans[&name]);
-            shared.change(&none, &part, &mut ignored);
-            ignored = Transaction::default();
-            for (key, server) in part.servers {
-                let has =
-                    |service: &ServiceName| self.servers.get(&key).is_some_and(|e| e.service == *service);
-                if let Some(other) = owners.get(&key).map(|e| e.service.clone()) {
-                    let (keeps, yields) = if has(&name) { (&name, &other) } else { (&other, &name) };
-                    if told.get(&key) != Some(yields) {
-                        let reason = format!("{key} is served for Service {keeps} already");
-                        report.otherwise.push(Refused { service: yields.clone(), reason });
-                    }
-                    self.contested.insert(key, yields.clone());
-                    if *keeps != name {
-                        continue;
-                    }
-                }
-                if !server.is_empty() {
-                    owners.insert(key, Expected::new(&name, &server));
-                }
-                servers.insert(key, server);
-            }
-        }
-        self.shared = shared;
-        self.servers = owners;
-        self.rota.clear();
-        servers
-    }
-
-    fn list(&mut self, known: &Known, wanted: &HashMap<Key, Server>) -> Answer<Seen> {
-        let (own, exclude) = (self.own.clone(), &self.settings.ipvs.exclude);
-        list(&mut self.kernel, self.family, &own, exclude, known, |key| wanted.contains_key(&key))
-    }
-
-    fn make_sets(&mut self, seen: &Seen) -> Result<(), Error> {
-        if let Some(unfit) = seen.unfit.first() {
-            let words = format!(
-                "the set {} is a {} that we did not make, and our rules need one of that name: remove it (ipset destroy {})",
-                unfit.name, unfit.kind, unfit.name
-            );
-            return Err(Error::Kernel { family: self.family, source: words.into() });
-        }
-        for set in Set::ALL.into_iter().filter(|set| !seen.sets.contains_key(set)) {
-            self.kernel.make_set(&set.describe(self.family)).map_err(|e| refused(self.family, e))?;
-        }
-        Ok(())
-    }
-
-    /// Brings the constant rules up to date.
-    fn sync_rules(&mut self, report: &mut Report) -> Result<(), Error> {
-        let done = self.rules.sync(&self.settings, Vec::new())?;
-        report.full |= done.full;
-        report.added += done.added;
-        report.removed += done.removed;
-        report.partial_failures += done.partial_failures;
-        report.afterthoughts.extend(done.afterthoughts);
-        report.tables = done.tables;
-        merge(&mut report.drift, done.drift);
-        Ok(())
-    }
 }
 
 impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
@@ -570,20 +359,6 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
         self.trust = Trust::Fresh;
         self.rules.cleanup()?;
         crate::leftovers::clear(portway_dataplane::Clear::Now, &self.settings.ipvs.exclude).map(drop)
-    }
-}
-
-/// Whether the same request would be refused again, whatever else is there.
-fn is_final(error: &portway_netlink::Error) -> bool {
-    let moment = error.is_exists() || error.is_not_found() || portway_netlink::ipvs::is_no_service(error);
-    !moment && !error.is_transient()
-}
-
-fn others(n: usize) -> String {
-    match n {
-        0 => String::new(),
-        1 => ", and another one".to_owned(),
-        n => format!(", and {n} others"),
     }
 }
 

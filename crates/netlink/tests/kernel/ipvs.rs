@@ -1,5 +1,6 @@
 //! What `ipvsadm` made is listed and removed, and what we make is what `ipvsadm` lists.
 
+use crate::elsewhere::with;
 use crate::namespace::{alone, run};
 use portway_netlink::Error;
 use portway_netlink::genl::Genl;
@@ -42,9 +43,8 @@ fn server(address: &str, port: u16, weight: u32, forwarding: Forwarding) -> Real
 }
 
 #[test]
-#[ignore = "needs a kernel with ip_vs, and ipvsadm"]
 fn virtual_servers_are_listed_with_what_is_behind_them_and_deleted() {
-    alone(|| {
+    with("ip_vs", "ipvs::virtual_servers_are_listed_with_what_is_behind_them_and_deleted", || {
         let mut genl = ipvs::open().unwrap().expect("a kernel with ip_vs");
         assert_eq!(ipvs::services(&mut genl).unwrap(), []);
         // Before it has an address, the namespace takes every real server's for a broadcast.
@@ -114,9 +114,8 @@ fn apply(genl: &mut Genl, changes: &[Change<'_>]) {
 const PLAIN: Behaviour<'_> = Behaviour { scheduler: "rr", flags: 0, timeout: 0, netmask: u32::MAX };
 
 #[test]
-#[ignore = "needs a kernel with ip_vs, and ipvsadm"]
 fn what_we_make_is_what_ipvsadm_lists() {
-    alone(|| {
+    with("ip_vs", "ipvs::what_we_make_is_what_ipvsadm_lists", || {
         let mut genl = ready();
         let services = [
             service(6, "10.96.0.1", 443, "rr"),
@@ -182,9 +181,8 @@ fn what_we_make_is_what_ipvsadm_lists() {
 }
 
 #[test]
-#[ignore = "needs a kernel with ip_vs"]
 fn a_virtual_server_changes_its_ways_and_keeps_its_servers() {
-    alone(|| {
+    with("ip_vs", "ipvs::a_virtual_server_changes_its_ways_and_keeps_its_servers", || {
         let mut genl = ready();
         let mut wanted = service(6, "10.96.0.1", 443, "rr");
         let key = wanted.key();
@@ -210,9 +208,8 @@ fn a_virtual_server_changes_its_ways_and_keeps_its_servers() {
 }
 
 #[test]
-#[ignore = "needs a kernel with ip_vs"]
 fn failures_tell_what_is_there_and_what_is_missing() {
-    alone(|| {
+    with("ip_vs", "ipvs::failures_tell_what_is_there_and_what_is_missing", || {
         let mut genl = ready();
         let there = Key::new(6, socket("10.96.0.1:443"));
         let missing = Key::new(6, socket("10.96.0.2:443"));
@@ -268,9 +265,8 @@ fn failures_tell_what_is_there_and_what_is_missing() {
 }
 
 #[test]
-#[ignore = "needs a kernel with ip_vs"]
 fn timeouts_are_set_and_zero_leaves_them_alone() {
-    alone(|| {
+    with("ip_vs", "ipvs::timeouts_are_set_and_zero_leaves_them_alone", || {
         let mut genl = ready();
         assert_eq!(ipvs::timeouts(&mut genl).unwrap(), Timeouts { tcp: 900, tcp_fin: 120, udp: 300 });
         ipvs::set_timeouts(&mut genl, &Timeouts { tcp: 1000, tcp_fin: 0, udp: 7 }).unwrap();
@@ -281,9 +277,8 @@ fn timeouts_are_set_and_zero_leaves_them_alone() {
 }
 
 #[test]
-#[ignore = "needs a kernel with ip_vs"]
 fn twenty_two_thousand_changes_at_once_and_one_at_a_time() {
-    alone(|| {
+    with("ip_vs", "ipvs::twenty_two_thousand_changes_at_once_and_one_at_a_time", || {
         let mut genl = ready();
         let key = |n: u32| Key::new(6, SocketAddr::new(Ipv4Addr::from_bits(0x0a60_0000 + n).into(), 80));
         let real = |n: u32| SocketAddr::new(Ipv4Addr::from_bits(0x0af4_0000 + n).into(), 8080);
