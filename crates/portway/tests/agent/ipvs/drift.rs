@@ -177,10 +177,10 @@ fn along(world: &mut World) -> Outcome {
     let commands: Vec<&str> = HIDDEN_ONES.iter().map(|(doing, _)| *doing).collect();
     world.tool("sh", &["-c", &commands.join(" && ")], "")?;
     world.on_node("ip address add 10.96.0.223/32 dev kube-ipvs0")?;
-    let line =
-        world.logged(&["WARN", "repaired our rules", "10.96.0.223 on kube-ipvs0 belongs to nobody"])?;
-    for (doing, words) in HIDDEN_ONES {
-        ensure(line.contains(words), || format!("not said: {words} ({doing}): {line}"))?;
+    world.logged(&["WARN", "repaired our rules", "10.96.0.223 on kube-ipvs0 belongs to nobody"])?;
+    // A glance between two of the commands may have found the first of them earlier.
+    for (_, words) in HIDDEN_ONES {
+        world.logged(&["WARN", "repaired our rules", words])?;
     }
     eventually(patience(), || is(world, &before))?;
     world.web_works()
