@@ -19,4 +19,6 @@ mod settings;
 pub mod world;
 
 pub use contract::{Clear, Dataplane, Drift, Error, Refused, Report, TableRules};
-pub use settings::{IpvsSettings, LocalTraffic, NodePortAddresses, Scheduler, Settings};
+pub use settings::{
+    Balancing, IpvsSettings, LocalTraffic, NodePortAddresses, Scheduler, Settings, UserspaceSettings,
+};

@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use portway_model::Family;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// The node's settings, in terms a mode can turn into rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct Settings {
     pub drop_invalid: bool,
     /// What only the ipvs mode asks for.
     pub ipvs: IpvsSettings,
+    /// What only the userspace mode asks for.
+    pub userspace: UserspaceSettings,
 }
 
 /// What only the ipvs mode asks for.
@@ -40,6 +43,68 @@ pub struct IpvsSettings {
     pub tcp_fin_timeout: Option<u32>,
     /// How long a UDP flow may be silent.
     pub udp_timeout: Option<u32>,
+}
+
+/// What only the userspace mode asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserspaceSettings {
+    /// This node's addresses, its primary ones first: connections are accepted at one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// How an endpoint is chosen.
+    pub balancing: Balancing,
+    /// How long an endpoint may take to accept a connection, before the next one is tried.
+    pub connect_timeout: Duration,
+    /// How many endpoints are tried for one connection, at most.
+    pub connect_attempts: u32,
+    /// How long connections may go on whose endpoint has left.
+    pub drain_timeout: Duration,
+    /// How long connections may go on when the agent is told to stop.
+    pub stop_timeout: Duration,
+    /// How long a UDP session may be silent.
+    pub udp_timeout: Duration,
+    /// How many UDP sessions there may be.
+    pub udp_sessions: u32,
+}
+
+impl Default for UserspaceSettings {
+    fn default() -> Self {
+        UserspaceSettings {
+            addresses: Vec::new(),
+            balancing: Balancing::default(),
+            connect_timeout: Duration::from_secs(1),
+            connect_attempts: 4,
+            drain_timeout: Duration::from_secs(600),
+            stop_timeout: Duration::from_secs(20),
+            udp_timeout: Duration::from_secs(120),
+            udp_sessions: 16_384,
+        }
+    }
+}
+
+/// How the userspace mode chooses among endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balancing {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest connections through this node.
+    LeastConnections,
+}
+
+impl Balancing {
+    /// All of them, with their names.
+    pub const ALL: [(Balancing, &'static str); 2] =
+        [(Balancing::RoundRobin, "round-robin"), (Balancing::LeastConnections, "least-connections")];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        Balancing::ALL.iter().find(|(b, _)| *b == self).map_or("", |(_, name)| name)
+    }
+
+    /// Reads it.
+    pub fn parse(text: &str) -> Option<Balancing> {
+        Balancing::ALL.iter().find(|(_, name)| *name == text).map(|(b, _)| *b)
+    }
 }
 
 /// How a virtual server chooses among those behind it.
@@ -113,6 +178,7 @@ impl Default for Settings {
             localhost_node_ports: false,
             drop_invalid: true,
             ipvs: IpvsSettings::default(),
+            userspace: UserspaceSettings::default(),
         }
     }
 }

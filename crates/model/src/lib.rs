@@ -24,7 +24,7 @@ pub mod time;
 mod types;
 
 pub use cluster::{Changes, Cluster, HealthCheck, Identity, ServiceChange};
-pub use ingest::SCHEDULER_ANNOTATION;
+pub use ingest::{PROXY_PROTOCOL_ANNOTATION, SCHEDULER_ANNOTATION};
 pub use node::{Node, NodeState};
 pub use plan::{Frontend, FrontendKind, Outcome, PortPlan, ServicePlan};
 pub use reject::Rejected;

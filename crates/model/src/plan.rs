@@ -21,6 +21,8 @@ pub struct ServicePlan {
     pub health_check: Option<u16>,
     /// How it wants to be balanced in ipvs mode, as its annotation ([`crate::SCHEDULER_ANNOTATION`]) has it.
     pub scheduler: Option<Arc<str>>,
+    /// Which version of the PROXY protocol its pods want in userspace mode ([`crate::PROXY_PROTOCOL_ANNOTATION`]).
+    pub proxy_protocol: Option<Arc<str>>,
 }
 
 /// The plan for one port.

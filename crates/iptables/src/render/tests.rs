@@ -59,7 +59,14 @@ fn port(name: &str, protocol: Protocol, frontends: &[Frontend], endpoints: &[&st
 fn service(namespace: &str, name: &str, ports: Vec<PortPlan>) -> ServicePlan {
     let family = ports[0].frontends.iter().find_map(|f| f.address).map_or(Family::V4, Family::of);
     let name = ServiceName::new(namespace, name);
-    ServicePlan { name, family, ports: ports.into(), health_check: None, scheduler: None }
+    ServicePlan {
+        name,
+        family,
+        ports: ports.into(),
+        health_check: None,
+        scheduler: None,
+        proxy_protocol: None,
+    }
 }
 
 /// `default/web`, one port named `http`.

@@ -64,8 +64,14 @@ impl Cluster {
         let ports: Box<[PortPlan]> = service.ports.iter().map(port_plan).collect();
         let reachable = ports.iter().any(|p| !p.frontends.is_empty());
         let health_check = self.health_check(name, service);
-        let scheduler = service.scheduler.clone();
-        reachable.then(|| ServicePlan { name: name.clone(), family, ports, health_check, scheduler })
+        reachable.then(|| ServicePlan {
+            name: name.clone(),
+            family,
+            ports,
+            health_check,
+            scheduler: service.scheduler.clone(),
+            proxy_protocol: service.proxy_protocol.clone(),
+        })
     }
 
     fn port_plan(

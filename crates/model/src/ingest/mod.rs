@@ -5,7 +5,7 @@ mod slice;
 #[cfg(test)]
 mod tests;
 
-pub use service::{Port, SCHEDULER_ANNOTATION, Service, read_service};
+pub use service::{PROXY_PROTOCOL_ANNOTATION, Port, SCHEDULER_ANNOTATION, Service, read_service};
 pub use slice::{Endpoint, Flags, Slice, SlicePort, read_slice};
 
 pub use crate::reject::Fault;

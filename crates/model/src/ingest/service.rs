@@ -15,6 +15,9 @@ const AFFINITY_LIMIT: i32 = 86_400;
 /// Asks for a scheduler in ipvs mode. Other modes pay no attention, so it is for that mode to say what is wrong with it.
 pub const SCHEDULER_ANNOTATION: &str = "portway.dev/ipvs-scheduler";
 
+/// Asks for the PROXY protocol towards its pods, in userspace mode; that mode says what is wrong with it.
+pub const PROXY_PROTOCOL_ANNOTATION: &str = "portway.dev/proxy-protocol";
+
 /// What is kept of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
@@ -38,6 +41,8 @@ pub struct Service {
     pub health_check: Option<u16>,
     /// How it wants to be balanced in ipvs mode.
     pub scheduler: Option<Arc<str>>,
+    /// Which version of the PROXY protocol its pods want in userspace mode.
+    pub proxy_protocol: Option<Arc<str>>,
     /// When it was made, in seconds since the epoch; 0 if unknown.
     pub created: i64,
     /// Its unique id.
@@ -73,6 +78,7 @@ pub fn read_service(object: &api::Service) -> Result<Option<Service>, Fault> {
     }
     let external = policy("spec.externalTrafficPolicy", &spec.external_traffic_policy)?;
     let meta = object.metadata.as_ref();
+    let annotation = |name| meta.and_then(|m| m.annotations.get(name)).map(|text| text.trim().into());
     Ok(Some(Service {
         external_ips: addresses("spec.externalIPs", &spec.external_ips)?,
         load_balancer_ips: ingress_ips(object.status.as_ref())?,
@@ -85,7 +91,8 @@ pub fn read_service(object: &api::Service) -> Result<Option<Service>, Fault> {
         external,
         affinity: affinity(spec)?,
         health_check: health_check(spec, external)?,
-        scheduler: meta.and_then(|m| m.annotations.get(SCHEDULER_ANNOTATION)).map(|text| text.trim().into()),
+        scheduler: annotation(SCHEDULER_ANNOTATION),
+        proxy_protocol: annotation(PROXY_PROTOCOL_ANNOTATION),
         created: meta.and_then(|m| m.creation_timestamp).map_or(0, |t| t.seconds),
         uid: meta.map_or("", |m| &m.uid).into(),
         cluster_ips,

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, FamilyAddresses, LocalDetection, Mode};
 use ipnet::IpNet;
-use portway_dataplane::{IpvsSettings, LocalTraffic, NodePortAddresses, Settings};
+use portway_dataplane::{IpvsSettings, LocalTraffic, NodePortAddresses, Settings, UserspaceSettings};
 use portway_model::{Family, Node};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,6 +23,7 @@ pub(crate) fn settings(
         localhost_node_ports: config.localhost_node_ports(),
         drop_invalid: !config.conntrack.tcp_be_liberal,
         ipvs: if config.mode == Mode::Ipvs { ipvs(&config.ipvs) } else { IpvsSettings::default() },
+        userspace: UserspaceSettings::default(),
     }
 }
 
