@@ -1,4 +1,4 @@
-//! Connection tracking: listing UDP flows and deleting those that lead nowhere.
+//! Connection tracking: listing UDP flows and deleting those that lead nowhere; where one was meant to go.
 //!
 //! The kernel can filter a listing by protocol and original destination (`CTA_FILTER`, Linux 5.8); where it
 //! cannot, it sends more than was asked, and the reader sorts out. Deleting names a flow by its original
@@ -105,6 +105,23 @@ pub fn delete(socket: &mut Socket, flow: &Flow) -> Result<bool> {
         Ok(()) => Ok(true),
         Err(e) if e.is_not_found() => Ok(false),
         Err(e) => Err(e),
+    }
+}
+
+/// The flow whose answers look like `reply`; none if there is none.
+pub fn find(socket: &mut Socket, reply: &Tuple) -> Result<Option<Flow>> {
+    let found = socket.ask(
+        GET,
+        "look up a connection",
+        |b| {
+            b.raw(&header(reply.source.is_ipv6()));
+            encode_tuple(b, TUPLE_REPLY, reply);
+        },
+        |m| decode(attrs(m.body.get(4..).ok_or(Malformed::Short("conntrack message"))?)),
+    );
+    match found {
+        Err(e) if e.is_not_found() => Ok(None),
+        other => other,
     }
 }
 

@@ -237,9 +237,10 @@ async fn next(heard: &mut Option<mpsc::Receiver<Heard>>) -> Option<Heard> {
 
 /// The generation of the ruleset, where there is one.
 fn generation(planes: &mut [Plane]) -> Option<u32> {
-    match planes.first_mut()? {
-        Plane::Nftables(plane) => plane.generation().ok(),
-        other => other.iptables()?.generation(),
+    let first = planes.first_mut()?;
+    match first.nftables() {
+        Some(plane) => plane.generation().ok(),
+        None => first.iptables()?.generation(),
     }
 }
 
@@ -277,11 +278,8 @@ fn concerns(planes: &mut [Plane], commit: &Commit) -> bool {
 }
 
 /// Starts a thread that listens.
-fn start(kind: Kind, planes: &[Plane]) -> Option<mpsc::Receiver<Heard>> {
-    let ports: Vec<u32> = planes
-        .iter()
-        .filter_map(|p| if let Plane::Nftables(p) = p { Some(p.port()) } else { None })
-        .collect();
+fn start(kind: Kind, planes: &mut [Plane]) -> Option<mpsc::Receiver<Heard>> {
+    let ports: Vec<u32> = planes.iter_mut().filter_map(Plane::nftables).map(|p| p.port()).collect();
     let (sender, receiver) = mpsc::channel(BACKLOG);
     let tables: &[&str] = if kind == Kind::OwnTable { &[TABLE] } else { &SHARED_TABLES };
     let listening = Monitor::open(&ports).map_err(std::io::Error::other).and_then(|monitor| {

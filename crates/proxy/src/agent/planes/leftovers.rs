@@ -68,7 +68,10 @@ impl Place {
     fn is_own(self, mode: Mode, planes: &[Plane]) -> bool {
         let variant = planes.iter().find_map(Plane::variant);
         match self {
-            Place::Table(table, _) => mode == Mode::Nftables && table == portway_nftables::TABLE,
+            Place::Table(table, _) => {
+                let nftables = matches!(mode, Mode::Nftables | Mode::Userspace) && variant.is_none();
+                nftables && table == portway_nftables::TABLE
+            }
             Place::Iptables(v, family) => variant == Some(v) && planes.iter().any(|p| p.family() == family),
             Place::Ipvs => mode == Mode::Ipvs,
         }

@@ -1,11 +1,12 @@
 //! One family's data plane in one mode.
 
 use crate::config::{Config, Mode};
-use portway_dataplane::{Dataplane, Drift, Error, Report, Settings};
+use portway_dataplane::{Dataplane, Drift, Error, Report, Scheduler, Settings};
 use portway_iptables::{Iptables, Tools, Variant};
 use portway_ipvs::Ipvs;
 use portway_model::{Family, ServiceName, ServicePlan};
 use portway_nftables::Nftables;
+use portway_userspace::{Engine, Userspace};
 
 /// One of the modes at work.
 #[derive(Debug)]
@@ -13,12 +14,13 @@ pub(super) enum Plane {
     Nftables(Nftables),
     Iptables(Iptables),
     Ipvs(Box<Ipvs>),
+    Userspace(Box<Userspace<Plane>>),
 }
 
 /// Opens a mode in every family, and finds out whether we may use it. IPv6 may be missing; IPv4 may not.
 pub(super) fn open(config: &Config, families: &[Family]) -> Result<Vec<Plane>, Error> {
     let mut planes = Vec::new();
-    let open = opener(config)?;
+    let open = opener(config.mode, config.ipvs.scheduler)?;
     for family in families {
         match open(*family) {
             Ok(plane) => planes.push(plane),
@@ -37,8 +39,8 @@ fn is_permission(error: &Error) -> bool {
 
 type Opener = Box<dyn Fn(Family) -> Result<Plane, Error>>;
 
-fn opener(config: &Config) -> Result<Opener, Error> {
-    match config.mode {
+fn opener(mode: Mode, scheduler: Scheduler) -> Result<Opener, Error> {
+    match mode {
         Mode::Nftables => Ok(Box::new(|family| {
             let mut plane = Nftables::open(family)?;
             plane.check()?;
@@ -54,17 +56,35 @@ fn opener(config: &Config) -> Result<Opener, Error> {
         }
         Mode::Ipvs => {
             let tools = detect()?;
-            let scheduler = config.ipvs.scheduler;
             Ok(Box::new(move |family| {
                 let mut plane = Ipvs::open(&tools, family, scheduler)?;
                 plane.check()?;
                 Ok(Plane::Ipvs(Box::new(plane)))
             }))
         }
-        Mode::Userspace => Err(Error::Unsupported {
-            feature: format!("the {} mode", config.mode.as_str()),
-            hint: "this release does not have it".to_owned(),
-        }),
+        Mode::Userspace => {
+            let engine = Engine::start().map_err(|source| Error::Unsupported {
+                feature: "what it takes to carry connections".to_owned(),
+                hint: source.to_string(),
+            })?;
+            let rules = rules_to_doors()?;
+            Ok(Box::new(move |family| {
+                let rules = rules(family)?;
+                Ok(Plane::Userspace(Box::new(Userspace::new(rules, engine.clone()))))
+            }))
+        }
+    }
+}
+
+/// The rules that lead to the doors of the userspace mode: those of nftables where it is there, else those of iptables.
+fn rules_to_doors() -> Result<Opener, Error> {
+    let nftables = opener(Mode::Nftables, Scheduler::default())?;
+    match nftables(Family::V4) {
+        Err(error) if !is_permission(&error) => {
+            tracing::info!("connections are led here by iptables: {error}");
+            opener(Mode::Iptables, Scheduler::default())
+        }
+        Ok(_) | Err(_) => Ok(nftables),
     }
 }
 
@@ -81,7 +101,17 @@ impl Plane {
         match self {
             Plane::Iptables(plane) => Some(plane),
             Plane::Ipvs(plane) => Some(plane.rules()),
+            Plane::Userspace(plane) => plane.rules().iptables(),
             Plane::Nftables(_) => None,
+        }
+    }
+
+    /// What it has in our own table of nftables, if it has anything there.
+    pub(super) fn nftables(&mut self) -> Option<&mut Nftables> {
+        match self {
+            Plane::Nftables(plane) => Some(plane),
+            Plane::Userspace(plane) => plane.rules().nftables(),
+            Plane::Iptables(_) | Plane::Ipvs(_) => None,
         }
     }
 
@@ -90,6 +120,7 @@ impl Plane {
         match self {
             Plane::Iptables(plane) => Some(plane.variant()),
             Plane::Ipvs(plane) => Some(plane.variant()),
+            Plane::Userspace(plane) => plane.the_rules().variant(),
             Plane::Nftables(_) => None,
         }
     }
@@ -98,7 +129,7 @@ impl Plane {
     pub(super) fn hears_of_changes(&mut self) -> bool {
         match self {
             Plane::Ipvs(plane) => plane.hears_of_changes(),
-            Plane::Nftables(_) | Plane::Iptables(_) => false,
+            Plane::Nftables(_) | Plane::Iptables(_) | Plane::Userspace(_) => false,
         }
     }
 
@@ -112,7 +143,7 @@ impl Plane {
     pub(super) fn looks_different(&mut self) -> bool {
         match self {
             Plane::Ipvs(plane) => plane.looks_different(),
-            Plane::Nftables(_) | Plane::Iptables(_) => false,
+            Plane::Nftables(_) | Plane::Iptables(_) | Plane::Userspace(_) => false,
         }
     }
 
@@ -121,6 +152,7 @@ impl Plane {
             Plane::Nftables(plane) => plane,
             Plane::Iptables(plane) => plane,
             Plane::Ipvs(plane) => plane.as_mut(),
+            Plane::Userspace(plane) => plane.as_mut(),
         }
     }
 }
@@ -131,6 +163,7 @@ impl Dataplane for Plane {
             Plane::Nftables(plane) => plane.family(),
             Plane::Iptables(plane) => plane.family(),
             Plane::Ipvs(plane) => plane.family(),
+            Plane::Userspace(plane) => plane.family(),
         }
     }
 

@@ -1,0 +1,86 @@
+//! Where what is led to us comes in: one socket per protocol, family and reach, at an address of this node.
+
+use crate::redirect::{Doors, Reach};
+use portway_model::Protocol;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with, sockopt};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Connections that may wait to be accepted; the kernel has a limit of its own (`net.core.somaxconn`).
+const BACKLOG: i32 = 65_535;
+/// How much may wait at a door for UDP.
+const BUFFER: usize = 4 << 20;
+/// A peer that is silent for this long is asked whether it is still there,
+const KEEPALIVE: Duration = Duration::from_secs(60);
+/// again after this long,
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// and so often, before it is given up.
+const KEEPALIVE_COUNT: u32 = 4;
+
+/// A listening socket.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) socket: OwnedFd,
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: Protocol,
+    pub(crate) reach: Reach,
+}
+
+impl Door {
+    fn open(ip: IpAddr, protocol: Protocol, reach: Reach) -> io::Result<Door> {
+        let kind = if protocol == Protocol::Udp { SocketType::DGRAM } else { SocketType::STREAM };
+        let socket = open_socket(ip, kind)?;
+        bind(&socket, &SocketAddr::new(ip, 0))?;
+        if protocol == Protocol::Udp {
+            // More than others may have, if we may.
+            if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
+                sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;
+            }
+        } else {
+            // What is accepted inherits it.
+            tune(&socket)?;
+            listen(&socket, BACKLOG)?;
+        }
+        let address = address_of(getsockname(&socket)?)?;
+        Ok(Door { socket, address, protocol, reach })
+    }
+}
+
+/// Opens all doors at an address, at ports that are free.
+pub(crate) fn open(ip: IpAddr) -> io::Result<(Doors, Vec<Arc<Door>>)> {
+    let mut doors = Doors { address: ip, tcp: [0; 2], udp: [0; 2] };
+    let mut opened = Vec::new();
+    for reach in Reach::ALL {
+        for (protocol, ports) in [(Protocol::Tcp, &mut doors.tcp), (Protocol::Udp, &mut doors.udp)] {
+            let door = Door::open(ip, protocol, reach)?;
+            ports[reach as usize] = door.address.port();
+            opened.push(Arc::new(door));
+        }
+    }
+    Ok((doors, opened))
+}
+
+/// A socket that does not block.
+pub(crate) fn open_socket(ip: IpAddr, kind: SocketType) -> io::Result<OwnedFd> {
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(family, kind, flags, None)?)
+}
+
+/// Sends without delay, and notices when the other side is gone.
+pub(crate) fn tune(socket: &OwnedFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT)?;
+    Ok(())
+}
+
+/// An address as the standard library has it.
+pub(crate) fn address_of(any: rustix::net::SocketAddrAny) -> io::Result<SocketAddr> {
+    SocketAddr::try_from(any).map_err(|_| io::Error::other("an address that is not of the internet"))
+}

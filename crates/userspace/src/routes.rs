@@ -1,0 +1,118 @@
+//! From where a client wanted to go to the port of a Service.
+
+use crate::balance::{Port, PortId};
+use crate::clock::Moment;
+use crate::redirect::carries;
+use portway_dataplane::UserspaceSettings;
+use portway_model::{Family, Protocol, ServiceName, ServicePlan, Target};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// A frontend: its address, none for a node port, and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct At {
+    protocol: Protocol,
+    family: Family,
+    address: Option<IpAddr>,
+    port: u16,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Routes {
+    at: HashMap<At, Arc<Port>>,
+    services: HashMap<(ServiceName, Family), Entry>,
+    /// What nothing will lead to once the rules are in place, and who had it.
+    obsolete: Vec<(At, Arc<Port>)>,
+    /// This node's addresses.
+    own: Vec<IpAddr>,
+}
+
+/// What a Service has in one family.
+#[derive(Debug, Default)]
+struct Entry {
+    ports: Vec<Arc<Port>>,
+    at: Vec<At>,
+}
+
+impl Routes {
+    /// Whose connection it is that wanted to go there.
+    pub fn find(&self, protocol: Protocol, wanted: SocketAddr) -> Option<&Arc<Port>> {
+        let (family, port) = (Family::of(wanted.ip()), wanted.port());
+        let at = |address| self.at.get(&At { protocol, family, address, port });
+        at(Some(wanted.ip())).or_else(|| at(None))
+    }
+
+    /// Whether a connection to this endpoint would be led back to us.
+    pub fn leads_back(&self, protocol: Protocol, target: Target) -> bool {
+        let (family, port) = (Family::of(target.ip), target.port);
+        let at = |address| self.at.contains_key(&At { protocol, family, address, port });
+        at(Some(target.ip)) || (at(None) && self.own.contains(&target.ip))
+    }
+
+    /// Takes on this node's addresses.
+    pub fn own(&mut self, addresses: &[IpAddr]) {
+        if self.own != addresses {
+            self.own = addresses.to_vec();
+        }
+    }
+
+    /// Takes on a plan: what is new can be found at once, what is gone only goes with [`Routes::settle`]. Whether
+    /// endpoints left that have connections comes back.
+    pub fn change(
+        &mut self,
+        name: &ServiceName,
+        family: Family,
+        plan: Option<&ServicePlan>,
+        settings: &UserspaceSettings,
+        now: Moment,
+    ) -> bool {
+        let old = self.services.remove(&(name.clone(), family)).unwrap_or_default();
+        let mut new = Entry::default();
+        let mut drains = false;
+        for (plan, port_plan) in plan.iter().flat_map(|p| p.ports.iter().map(move |port| (*p, port))) {
+            let (port, protocol) = (port_plan.name.clone(), port_plan.protocol);
+            if !carries(protocol) {
+                continue;
+            }
+            let id = PortId { service: name.clone(), port, protocol, family };
+            let known = old.ports.iter().find(|p| p.id == id).cloned();
+            let port = known.unwrap_or_else(|| Arc::new(Port::new(id)));
+            drains |= port.update(plan, port_plan, settings, now);
+            for frontend in &port_plan.frontends {
+                let at = At { protocol, family, address: frontend.address, port: frontend.port };
+                self.at.insert(at, port.clone());
+                new.at.push(at);
+            }
+            new.ports.push(port);
+        }
+        for port in old.ports.iter().filter(|port| !new.ports.iter().any(|p| p.id == port.id)) {
+            drains |= port.retire(settings.drain_timeout, now);
+        }
+        for at in old.at.into_iter().filter(|at| !new.at.contains(at)) {
+            let had = self.at.get(&at).filter(|port| port.id.service == *name);
+            self.obsolete.extend(had.map(|port| (at, port.clone())));
+        }
+        if !new.ports.is_empty() {
+            self.services.insert((name.clone(), family), new);
+        }
+        drains
+    }
+
+    /// The rules of a family are in place: nothing leads any more to what is gone.
+    pub fn settle(&mut self, family: Family) {
+        for (at, port) in self.obsolete.extract_if(.., |(at, _)| at.family == family) {
+            let key = (port.id.service.clone(), at.family);
+            let is_back = self.services.get(&key).is_some_and(|entry| entry.at.contains(&at));
+            if !is_back && self.at.get(&at).is_some_and(|now| Arc::ptr_eq(now, &port)) {
+                self.at.remove(&at);
+            }
+        }
+    }
+
+    /// All ports, for whoever counts.
+    pub fn ports(&self) -> impl Iterator<Item = &Arc<Port>> {
+        self.services.values().flat_map(|entry| &entry.ports)
+    }
+}

@@ -1,0 +1,228 @@
+//! One client's connection, from when it is accepted until both directions have ended.
+
+use super::pipes::Pipes;
+use super::pump::{COPY, Pump, Side};
+use crate::balance::{Lease, Port};
+use crate::clock::Moment;
+use crate::doors::{open_socket, tune};
+use crate::engine::Shared;
+use crate::header::header;
+use crate::limits::Admission;
+use crate::redirect::Reach;
+use portway_model::{Protocol, Target};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketType, connect, send, sockopt};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) client: Side,
+    pub(super) server: Option<Side>,
+    pub(super) stage: Stage,
+    lease: Option<Lease>,
+    port: Arc<Port>,
+    reach: Reach,
+    peer: SocketAddr,
+    original: SocketAddr,
+    /// Endpoints that were tried in vain.
+    tried: Vec<Target>,
+    /// What the pod is to be told before anything else.
+    preface: Vec<u8>,
+    up: Pump,
+    down: Pump,
+    _admission: Admission,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// An endpoint was asked, at that time; the number tells this attempt from others.
+    Dialling { since: Instant, attempt: u64 },
+    /// Bytes flow.
+    Open,
+}
+
+/// What is to be done with a connection next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Wait until something happens.
+    Wait,
+    /// Go on when others have had their turn.
+    Again,
+    /// It has ended as it should.
+    Close,
+    /// It is broken, and both sides shall know.
+    Reset,
+}
+
+impl Connection {
+    pub(super) fn new(
+        client: OwnedFd,
+        peer: SocketAddr,
+        original: SocketAddr,
+        reach: Reach,
+        port: Arc<Port>,
+        admission: Admission,
+    ) -> Connection {
+        port.stats.opened();
+        let preface = if port.wants_header() { header(peer, original) } else { Vec::new() };
+        Connection {
+            client: Side { socket: client, readable: true, writable: true },
+            server: None,
+            stage: Stage::Dialling { since: Instant::now(), attempt: 0 },
+            lease: None,
+            port,
+            reach,
+            peer,
+            original,
+            tried: Vec::new(),
+            preface,
+            up: Pump::default(),
+            down: Pump::default(),
+            _admission: admission,
+        }
+    }
+
+    /// Until when it may go on, if its endpoint has left.
+    pub(super) fn leaves(&self) -> Option<Moment> {
+        self.lease.as_ref().and_then(|lease| lease.leaves())
+    }
+
+    /// Asks the next endpoint; none if there is nobody left to ask.
+    pub(super) fn dial(&mut self, shared: &Shared, attempt: u64) -> Option<()> {
+        let attempts = shared.settings().connect_attempts as usize;
+        while self.tried.len() < attempts.max(1) {
+            let now = Moment::now();
+            let endpoint = self.port.choose(self.reach, self.peer.ip(), &self.tried, now)?;
+            if !self.tried.is_empty() {
+                self.port.stats.retried();
+            }
+            let lease = endpoint.lease();
+            let since = Instant::now();
+            let asked = if shared.routes().leads_back(Protocol::Tcp, endpoint.target) {
+                Err(Errno::LOOP)
+            } else {
+                ask(endpoint.target)
+            };
+            match asked {
+                Ok(socket) => {
+                    self.server = Some(Side { socket, readable: true, writable: true });
+                    self.lease = Some(lease);
+                    self.stage = Stage::Dialling { since, attempt };
+                    return Some(());
+                }
+                Err(error) => {
+                    self.tried.push(endpoint.target);
+                    endpoint.failed(now);
+                    self.say(endpoint.target, error);
+                }
+            }
+        }
+        None
+    }
+
+    /// The endpoint that was asked did not accept.
+    pub(super) fn declined(&mut self, error: Errno) {
+        self.server = None;
+        if let Some(lease) = self.lease.take() {
+            lease.failed(Moment::now());
+            self.tried.push(lease.target);
+            self.say(lease.target, error);
+        }
+    }
+
+    fn say(&self, target: Target, error: Errno) {
+        let id = &self.port.id;
+        tracing::debug!(service = %id.service, port = &*id.port, endpoint = %target, %error, "an endpoint does not accept");
+    }
+
+    /// Nobody accepted.
+    pub(super) fn failed(&self) {
+        self.port.stats.failed();
+        let id = &self.port.id;
+        tracing::debug!(
+            service = %id.service, port = &*id.port, client = %self.peer, wanted = %self.original,
+            tried = self.tried.len(), "no endpoint accepts"
+        );
+    }
+
+    /// The endpoint that was asked has accepted.
+    pub(super) fn accepted(&mut self, took: Duration) {
+        self.stage = Stage::Open;
+        self.tried = Vec::new();
+        self.port.stats.connected(took);
+        if let Some(lease) = &self.lease {
+            lease.succeeded();
+        }
+    }
+
+    /// Moves what can be moved, in both directions.
+    pub(super) fn run(&mut self, pipes: &mut Pipes, copy: &mut [u8; COPY]) -> Next {
+        match self.turn(pipes, copy) {
+            Ok(true) => Next::Again,
+            Ok(false) if self.up.is_done() && self.down.is_done() => Next::Close,
+            Ok(false) => Next::Wait,
+            Err(_) => Next::Reset,
+        }
+    }
+
+    fn turn(&mut self, pipes: &mut Pipes, copy: &mut [u8; COPY]) -> Result<bool, Errno> {
+        let Some(server) = &mut self.server else { return Ok(false) };
+        if !self.preface.is_empty() && server.writable {
+            match send(&server.socket, &self.preface, SendFlags::NOSIGNAL) {
+                Ok(bytes) => drop(self.preface.drain(..bytes)),
+                Err(Errno::AGAIN) => server.writable = false,
+                Err(error) => return Err(error),
+            }
+        }
+        let mut more = !self.preface.is_empty() && server.writable;
+        if self.preface.is_empty() {
+            let up = self.up.run(&mut self.client, server, pipes, copy)?;
+            if up.moved > 0 {
+                self.port.stats.received(up.moved);
+            }
+            more |= up.more;
+        }
+        let down = self.down.run(server, &mut self.client, pipes, copy)?;
+        if down.moved > 0 {
+            self.port.stats.sent(down.moved);
+        }
+        Ok(more | down.more)
+    }
+
+    /// Ends it. If it is broken, both sides are told so, lest they take what they got for everything.
+    pub(super) fn end(mut self, pipes: &mut Pipes, broken: bool) {
+        self.up.abandon(pipes);
+        self.down.abandon(pipes);
+        if broken {
+            reset(&self.client.socket);
+            self.server.iter().for_each(|server| reset(&server.socket));
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.port.stats.closed();
+    }
+}
+
+/// Begins to connect.
+fn ask(target: Target) -> Result<OwnedFd, Errno> {
+    let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    let socket = open_socket(target.ip, SocketType::STREAM).map_err(errno)?;
+    tune(&socket).map_err(errno)?;
+    match connect(&socket, &SocketAddr::new(target.ip, target.port)) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+/// Has the kernel send a reset when the socket is closed.
+pub(super) fn reset(socket: &OwnedFd) {
+    _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}

@@ -1,0 +1,88 @@
+//! Pipes, which bytes pass through on their way from one socket to another.
+//!
+//! A pipe is taken when there are bytes to move and given back when none are left in it, so that only connections
+//! whose reader is slow have one for longer. How much waits in all of them is watched: beyond a bound,
+//! little is taken from anybody at a time.
+
+use rustix::fd::OwnedFd;
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// What a pipe holds.
+const SIZE: usize = 512 * 1024;
+/// What is taken at a time when too much waits.
+const SIP: usize = 4096;
+/// How much may wait in all pipes together before that.
+const WAITING: usize = 64 << 20;
+/// Empty pipes that are kept.
+const SPARE: usize = 32;
+
+/// A pipe.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    pub(super) read: OwnedFd,
+    pub(super) write: OwnedFd,
+}
+
+impl Pipe {
+    fn open() -> io::Result<Pipe> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // A small one works too: the kernel has a limit for users without privileges.
+        _ = fcntl_setpipe_size(&write, SIZE);
+        Ok(Pipe { read, write })
+    }
+}
+
+/// One worker's pipes.
+#[derive(Debug)]
+pub(super) struct Pipes {
+    spare: Vec<Pipe>,
+    taken: usize,
+    most: usize,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Pipes {
+    /// So many, at most. What waits in the pipes of all workers is in `waiting`.
+    pub(super) fn new(most: usize, waiting: Arc<AtomicUsize>) -> Pipes {
+        Pipes { spare: Vec::new(), taken: 0, most, waiting }
+    }
+
+    /// An empty one; none if there are too many.
+    pub(super) fn take(&mut self) -> Option<Pipe> {
+        let pipe = self.spare.pop().or_else(|| (self.taken < self.most).then(Pipe::open)?.ok())?;
+        self.taken += 1;
+        Some(pipe)
+    }
+
+    /// Gives an empty one back.
+    pub(super) fn give_back(&mut self, pipe: Pipe) {
+        self.taken -= 1;
+        if self.spare.len() < SPARE {
+            self.spare.push(pipe);
+        }
+    }
+
+    /// Throws one away with what is in it.
+    pub(super) fn discard(&mut self, pipe: Pipe) {
+        self.taken -= 1;
+        drop(pipe);
+    }
+
+    /// How much to take from a socket at a time.
+    pub(super) fn gulp(&self) -> usize {
+        if self.waiting.load(Relaxed) < WAITING { SIZE } else { SIP }
+    }
+
+    /// So much began to wait.
+    pub(super) fn waits(&self, bytes: usize) {
+        self.waiting.fetch_add(bytes, Relaxed);
+    }
+
+    /// So much waits no more.
+    pub(super) fn moves(&self, bytes: usize) {
+        self.waiting.fetch_sub(bytes, Relaxed);
+    }
+}
