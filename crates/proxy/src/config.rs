@@ -8,9 +8,10 @@
 //! What always holds: nothing here panics on any input, mistakes are reported all at once with file, line and
 //! field, and [`print::to_yaml`] of a `Config` parses back to the same `Config`.
 //!
-//! Where Portway differs from kube-proxy v1.36: an empty `mode` is nftables (upstream: iptables), unknown fields are
-//! errors (upstream falls back to lenient reading), and flags that a file overrides are listed instead of being
-//! dropped without a word (kubernetes/kubernetes#98302).
+//! Where Portway differs from kube-proxy v1.36: an empty `mode` is nftables (upstream: iptables), there is a mode
+//! `userspace` with a section and flags of its own, unknown fields are errors (upstream falls back to lenient
+//! reading), and flags that a file overrides are listed instead of being dropped without a word
+//! (kubernetes/kubernetes#98302).
 
 mod check;
 mod domain;
@@ -28,12 +29,13 @@ mod tree;
 pub use domain::{
     ClientSettings, Config, ConntrackSettings, FamilyAddresses, IptablesSettings, IpvsSettings,
     LocalDetection, LogFormat, Logging, Masquerade, Mode, NftablesSettings, NodePortAddresses, SyncPeriods,
+    UserspaceSettings,
 };
 pub use duration::{InvalidDuration, format_duration, parse_duration};
 pub use error::{ConfigError, Origin, Problem};
 pub use file::{
     ClientConnectionSection, ConntrackSection, DetectLocalSection, Field, FileConfig, Given, IptablesSection,
-    IpvsSection, LoggingSection, NftablesSection, WinkernelSection, parse,
+    IpvsSection, LoggingSection, NftablesSection, UserspaceSection, WinkernelSection, parse,
 };
 pub use flags::{ProxyFlags, normalize_args};
 pub use live::{LiveChange, diff_live, keep_started};

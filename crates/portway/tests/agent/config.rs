@@ -35,7 +35,17 @@ const MISTAKES: &[Mistakes] = &[
     ("clusterCidrs: 10.0.0.0/8\n", &[(3, "clusterCidrs: unknown field, did you mean \"clusterCIDR\"?")]),
     ("wholeNewThing: 1\n", &[(3, "wholeNewThing: unknown field")]),
     ("oomScoreAdj: much\n", &[(3, "oomScoreAdj: should be a whole number, but is text")]),
-    ("mode: userspace\n", &[(3, "mode: mode \"userspace\" is not available in this release")]),
+    (
+        "mode: nft\n",
+        &[(3, "mode: \"nft\" is not a proxy mode: this release has nftables, iptables, ipvs and userspace")],
+    ),
+    (
+        "userspace:\n  balancing: fair\n  connectAttempts: 0\n",
+        &[
+            (4, "userspace.balancing: \"fair\" is not a way of balancing: round-robin or least-connections"),
+            (5, "userspace.connectAttempts: \"0\" must be between 1 and 100"),
+        ],
+    ),
     ("mode: nftables\nmode: nftables\n", &[(4, "mode: is set twice, first on line 3")]),
     (
         "bindAddress: here\nconntrack:\n  min: [1]\n  tcpEstablishedTimeout: 5 minutes\n  maxPerCores: 3\n",
@@ -83,7 +93,11 @@ fn mistakes(world: &mut World) -> Outcome {
 fn wrong_flag(world: &mut World) -> Outcome {
     for (flag, words) in [
         ("--masquerade-al", &["--masquerade-al", "--masquerade-all"][..]),
-        ("--proxy-mode=userspace", &["--proxy-mode", "\"userspace\" is not available", "iptables", "ipvs"]),
+        (
+            "--proxy-mode=kernelspace",
+            &["--proxy-mode", "is for Windows nodes", "iptables, ipvs or userspace"],
+        ),
+        ("--userspace-max-udp-sessions=0", &["--userspace-max-udp-sessions", "between 1 and 1000000"]),
         ("--cluster-cidr=10.0.0.0/40", &["--cluster-cidr", "10.0.0.0/40"]),
         ("--nftables-sync-period=soon", &["--nftables-sync-period", "soon"]),
     ] {

@@ -23,7 +23,24 @@ pub(crate) fn settings(
         localhost_node_ports: config.localhost_node_ports(),
         drop_invalid: !config.conntrack.tcp_be_liberal,
         ipvs: if config.mode == Mode::Ipvs { ipvs(&config.ipvs) } else { IpvsSettings::default() },
-        userspace: UserspaceSettings::default(),
+        userspace: if config.mode == Mode::Userspace {
+            userspace(&config.userspace, primary)
+        } else {
+            UserspaceSettings::default()
+        },
+    }
+}
+
+fn userspace(config: &crate::config::UserspaceSettings, primary: &[IpAddr]) -> UserspaceSettings {
+    UserspaceSettings {
+        addresses: primary.to_vec(),
+        balancing: config.balancing,
+        connect_timeout: config.connect_timeout,
+        connect_attempts: config.connect_attempts,
+        drain_timeout: config.drain_timeout,
+        stop_timeout: config.stop_timeout,
+        udp_timeout: config.udp_timeout,
+        udp_sessions: config.udp_sessions,
     }
 }
 
@@ -74,5 +91,50 @@ fn everything(family: Family) -> IpNet {
     match family {
         Family::V4 => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
         Family::V6 => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ProxyFlags, merge};
+    use clap::Parser;
+    use portway_dataplane::Balancing;
+
+    fn settings_with(flags: &[&str]) -> Settings {
+        let args = std::iter::once("kube-proxy").chain(flags.iter().copied());
+        let flags = ProxyFlags::try_parse_from(args).expect("flags");
+        let (config, _) = merge(&flags, None).expect("means something");
+        let primary = ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().expect("an address"));
+        settings(&config, &Node::default(), &primary, Vec::new())
+    }
+
+    #[test]
+    fn only_userspace_is_told_what_is_for_userspace() {
+        let flags = [
+            "--userspace-balancing=least-connections",
+            "--userspace-connect-timeout=2s",
+            "--userspace-connect-attempts=3",
+            "--userspace-drain-timeout=4s",
+            "--userspace-stop-timeout=5s",
+            "--userspace-udp-idle-timeout=6s",
+            "--userspace-max-udp-sessions=7",
+        ];
+        assert_eq!(settings_with(&flags).userspace, UserspaceSettings::default());
+        let told = settings_with(&[&["--proxy-mode=userspace"], &flags[..]].concat()).userspace;
+        let wanted = UserspaceSettings {
+            addresses: vec![
+                "192.0.2.1".parse().expect("an address"),
+                "2001:db8::1".parse().expect("an address"),
+            ],
+            balancing: Balancing::LeastConnections,
+            connect_timeout: Duration::from_secs(2),
+            connect_attempts: 3,
+            drain_timeout: Duration::from_secs(4),
+            stop_timeout: Duration::from_secs(5),
+            udp_timeout: Duration::from_secs(6),
+            udp_sessions: 7,
+        };
+        assert_eq!(told, wanted);
     }
 }

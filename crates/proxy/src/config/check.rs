@@ -68,11 +68,7 @@ impl Checks {
 
     /// Notes a value that means nothing.
     pub(super) fn invalid<T: ToString>(&mut self, field: &str, given: &Given<T>, why: impl Into<Why>) {
-        self.note(field, given, Problem::Invalid { value: given.value.to_string(), why: why.into() });
-    }
-
-    /// Notes any problem with a field.
-    pub(super) fn note<T>(&mut self, field: &str, given: &Given<T>, problem: Problem) {
+        let problem = Problem::Invalid { value: given.value.to_string(), why: why.into() };
         self.errors.push(ConfigError { origin: given.origin.clone(), field: field.to_owned(), problem });
     }
 }

@@ -1,7 +1,7 @@
 //! A configuration as meant: domain types that cannot hold a wrong value.
 
 use ipnet::IpNet;
-use portway_dataplane::Scheduler;
+use portway_dataplane::{Balancing, Scheduler};
 use portway_model::Family;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Everything the node agent needs to know before it starts, defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The proxy mode; always one of [`Mode::AVAILABLE`].
+    /// The proxy mode.
     pub mode: Mode,
     /// This node's name, if it is not to be its host name. Trimmed and in lower case.
     pub hostname_override: Option<String>,
@@ -49,6 +49,8 @@ pub struct Config {
     pub iptables: IptablesSettings,
     /// Settings of ipvs mode, kept for `--write-config-to` and `/configz`.
     pub ipvs: IpvsSettings,
+    /// Settings of userspace mode.
+    pub userspace: UserspaceSettings,
 }
 
 impl Config {
@@ -74,8 +76,9 @@ impl Config {
     pub fn sync(&self) -> SyncPeriods {
         match self.mode {
             Mode::Nftables => self.nftables.sync,
-            Mode::Iptables | Mode::Userspace => self.iptables.sync,
+            Mode::Iptables => self.iptables.sync,
             Mode::Ipvs => self.ipvs.sync,
+            Mode::Userspace => self.userspace.sync,
         }
     }
 
@@ -96,10 +99,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Every mode there is a name for.
+    /// Every mode there is.
     pub const ALL: [Mode; 4] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace];
-    /// The modes this release can run.
-    pub const AVAILABLE: [Mode; 3] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
 
     /// The name as `mode:` and `--proxy-mode` have it.
     pub fn as_str(self) -> &'static str {
@@ -287,6 +288,27 @@ pub struct IpvsSettings {
     pub tcp_fin_timeout: Duration,
     /// UDP sessions; zero leaves the kernel's value.
     pub udp_timeout: Duration,
+}
+
+/// Settings of userspace mode, where the agent itself carries the connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserspaceSettings {
+    /// How an endpoint is chosen.
+    pub balancing: Balancing,
+    /// How long an endpoint may take to accept a connection, before the next one is tried; never zero.
+    pub connect_timeout: Duration,
+    /// How many endpoints are tried for one connection, 1 to 100.
+    pub connect_attempts: u32,
+    /// How long connections may go on whose endpoint has left; zero ends them at once.
+    pub drain_timeout: Duration,
+    /// How long connections may go on when the agent is told to stop; zero ends them at once.
+    pub stop_timeout: Duration,
+    /// How long a UDP session may be silent; never zero.
+    pub udp_timeout: Duration,
+    /// How many UDP sessions there may be, 1 to 1,000,000.
+    pub udp_sessions: u32,
+    /// The pace of syncs.
+    pub sync: SyncPeriods,
 }
 
 #[cfg(test)]

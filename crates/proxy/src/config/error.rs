@@ -2,7 +2,6 @@
 //!
 //! `config.yaml:12: nftables.masqueradBit: unknown field, did you mean "masqueradeBit"?`
 
-use super::domain::Mode;
 use std::fmt;
 use std::sync::Arc;
 
@@ -70,12 +69,6 @@ pub enum Problem {
         value: String,
         /// What is wrong with it.
         why: String,
-    },
-    /// A proxy mode that exists, but not in this release.
-    #[error("mode {0:?} is not available in this release: only \"nftables\", \"iptables\" and \"ipvs\" are (or leave it empty)", mode.as_str())]
-    ModeUnavailable {
-        /// The mode that was asked for.
-        mode: Mode,
     },
 }
 
@@ -177,8 +170,8 @@ mod tests {
             (
                 Origin::Flag("--proxy-mode"),
                 "mode",
-                Problem::ModeUnavailable { mode: Mode::Userspace },
-                r#"--proxy-mode: mode "userspace" is not available in this release: only "nftables", "iptables" and "ipvs" are (or leave it empty)"#,
+                Problem::Invalid { value: "nft".into(), why: "is not a proxy mode".into() },
+                r#"--proxy-mode: "nft" is not a proxy mode"#,
             ),
         ] {
             let error = ConfigError { origin, field: field.to_owned(), problem };

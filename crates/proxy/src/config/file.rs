@@ -1,4 +1,5 @@
-//! A configuration as typed: every field of `KubeProxyConfiguration`, each optional, each with where it was given.
+//! A configuration as typed: every field of `KubeProxyConfiguration` and Portway's own section `userspace`, each
+//! optional, each with where it was given.
 //!
 //! [`parse`] makes one from a file, [`super::ProxyFlags`] from a command line. Nothing is judged here beyond the
 //! kind of a value (text, number, duration); what the values mean is [`super::merge()`]'s business.
@@ -49,6 +50,8 @@ pub struct FileConfig {
     pub oom_score_adj: Field<i64>,
     pub port_range: Field<String>,
     pub show_hidden_metrics_for_version: Field<String>,
+    /// Portway's own: upstream has no such mode any more.
+    pub userspace: UserspaceSection,
     pub windows_run_as_service: Field<bool>,
     pub winkernel: WinkernelSection,
 }
@@ -108,6 +111,29 @@ pub struct IpvsSection {
     pub tcp_fin_timeout: Field<Duration>,
     pub tcp_timeout: Field<Duration>,
     pub udp_timeout: Field<Duration>,
+}
+
+/// `userspace`, which is Portway's own: how the agent carries connections in that mode.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UserspaceSection {
+    /// `round-robin` or `least-connections`.
+    pub balancing: Field<String>,
+    /// Endpoints tried for one connection.
+    pub connect_attempts: Field<i64>,
+    /// How long an endpoint may take to accept a connection, before the next is tried.
+    pub connect_timeout: Field<Duration>,
+    /// How long connections may go on whose endpoint has left.
+    pub drain_timeout: Field<Duration>,
+    /// UDP sessions at once.
+    pub max_udp_sessions: Field<i64>,
+    /// The least time between two syncs.
+    pub min_sync_period: Field<Duration>,
+    /// How long connections may go on when the agent is told to stop.
+    pub stop_timeout: Field<Duration>,
+    /// How often everything is looked over though nothing changed.
+    pub sync_period: Field<Duration>,
+    /// How long a UDP session may be silent.
+    pub udp_idle_timeout: Field<Duration>,
 }
 
 /// `nftables`.
@@ -213,6 +239,7 @@ fn read_root(s: &mut Section<'_>) -> FileConfig {
         oom_score_adj: s.integer("oomScoreAdj"),
         port_range: s.text("portRange"),
         show_hidden_metrics_for_version: s.text("showHiddenMetricsForVersion"),
+        userspace: s.section("userspace", read_userspace),
         windows_run_as_service: s.flag("windowsRunAsService"),
         winkernel: s.section("winkernel", |s| WinkernelSection {
             enable_dsr: s.flag("enableDSR"),
@@ -266,6 +293,20 @@ fn read_ipvs(s: &mut Section<'_>) -> IpvsSection {
         tcp_fin_timeout: s.duration("tcpFinTimeout"),
         tcp_timeout: s.duration("tcpTimeout"),
         udp_timeout: s.duration("udpTimeout"),
+    }
+}
+
+fn read_userspace(s: &mut Section<'_>) -> UserspaceSection {
+    UserspaceSection {
+        balancing: s.text("balancing"),
+        connect_attempts: s.integer("connectAttempts"),
+        connect_timeout: s.duration("connectTimeout"),
+        drain_timeout: s.duration("drainTimeout"),
+        max_udp_sessions: s.integer("maxUDPSessions"),
+        min_sync_period: s.duration("minSyncPeriod"),
+        stop_timeout: s.duration("stopTimeout"),
+        sync_period: s.duration("syncPeriod"),
+        udp_idle_timeout: s.duration("udpIdleTimeout"),
     }
 }
 

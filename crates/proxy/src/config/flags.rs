@@ -98,7 +98,8 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Node")]
     pub oom_score_adj: Option<i64>,
 
-    /// How Services are programmed: nftables, the default, iptables or ipvs. It may change while running.
+    /// How Services are programmed: nftables, the default, iptables, ipvs or userspace, where the agent itself carries the
+    /// connections. It may change while running.
     #[arg(long, value_name = "MODE", help_heading = "Proxy")]
     pub proxy_mode: Option<String>,
     /// Masquerade everything sent to cluster IPs, as some network plugins need.
@@ -135,10 +136,10 @@ pub struct ProxyFlags {
     #[arg(long, help_heading = "Mode iptables", value_parser = go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = BOOL)]
     pub iptables_localhost_nodeports: Option<bool>,
-    /// How often everything is looked over though nothing changed; heard by every mode but ipvs.
+    /// How often everything is looked over though nothing changed; heard by nftables mode too.
     #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode iptables")]
     pub iptables_sync_period: Option<Duration>,
-    /// The least time between two syncs; heard by every mode but ipvs.
+    /// The least time between two syncs; heard by nftables mode too.
     #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode iptables")]
     pub iptables_min_sync_period: Option<Duration>,
 
@@ -168,6 +169,35 @@ pub struct ProxyFlags {
     /// Forget UDP sessions after this long; 0 leaves the kernel's value.
     #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode ipvs")]
     pub ipvs_udp_timeout: Option<Duration>,
+
+    /// How an endpoint is chosen: round-robin, the default, or least-connections, the one with the fewest through this node.
+    #[arg(long, value_name = "NAME", help_heading = "Mode userspace")]
+    pub userspace_balancing: Option<String>,
+    /// How long an endpoint may take to accept a connection before the next one is tried, by default 1s.
+    #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode userspace")]
+    pub userspace_connect_timeout: Option<Duration>,
+    /// How many endpoints are tried for one connection before it is given up, 1 to 100, by default 4.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Mode userspace")]
+    pub userspace_connect_attempts: Option<i64>,
+    /// How long connections may go on whose endpoint has left, by default 10m; 0 ends them at once.
+    #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode userspace")]
+    pub userspace_drain_timeout: Option<Duration>,
+    /// How long connections may go on when the agent is told to stop, by default 20s; 0 ends them at once. A pod's
+    /// terminationGracePeriodSeconds should be longer.
+    #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode userspace")]
+    pub userspace_stop_timeout: Option<Duration>,
+    /// Forget UDP sessions after this long without a packet, by default 2m.
+    #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode userspace")]
+    pub userspace_udp_idle_timeout: Option<Duration>,
+    /// How many UDP sessions there may be at once, 1 to 1000000, by default 16384.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Mode userspace")]
+    pub userspace_max_udp_sessions: Option<i64>,
+    /// How often everything is looked over though nothing changed.
+    #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode userspace")]
+    pub userspace_sync_period: Option<Duration>,
+    /// The least time between two syncs.
+    #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode userspace")]
+    pub userspace_min_sync_period: Option<Duration>,
 
     /// Connections to track per core; 0 leaves the kernel's limit.
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Connection tracking")]

@@ -1,6 +1,8 @@
 //! Which changes of the configuration a running proxy can take on, and which need it to start again.
 
-use super::domain::{ClientSettings, Config, IptablesSettings, Logging, Masquerade, NftablesSettings};
+use super::domain::{
+    ClientSettings, Config, IptablesSettings, Logging, Masquerade, NftablesSettings, UserspaceSettings,
+};
 
 /// What became of a changed configuration: the fields that changed, by what it takes to apply them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +43,7 @@ pub fn diff_live(old: &Config, new: &Config) -> LiveChange {
         nftables,
         iptables,
         ipvs,
+        userspace,
     } = new;
     let live = [
         (*mode != old.mode, "mode"),
@@ -92,7 +95,33 @@ pub fn diff_live(old: &Config, new: &Config) -> LiveChange {
         (*feature_gates != old.feature_gates, "featureGates"),
     ];
     let changed = |fields: &[(bool, &'static str)]| fields.iter().filter(|f| f.0).map(|f| f.1).collect();
+    let live = [&live[..], &diff_userspace(&old.userspace, userspace)].concat();
     LiveChange { applied: changed(&live), needs_restart: changed(&restart) }
+}
+
+/// What changed for userspace mode; all of it takes effect at once.
+fn diff_userspace(old: &UserspaceSettings, new: &UserspaceSettings) -> [(bool, &'static str); 9] {
+    let UserspaceSettings {
+        balancing,
+        connect_timeout,
+        connect_attempts,
+        drain_timeout,
+        stop_timeout,
+        udp_timeout,
+        udp_sessions,
+        sync,
+    } = new;
+    [
+        (*balancing != old.balancing, "userspace.balancing"),
+        (*connect_timeout != old.connect_timeout, "userspace.connectTimeout"),
+        (*connect_attempts != old.connect_attempts, "userspace.connectAttempts"),
+        (*drain_timeout != old.drain_timeout, "userspace.drainTimeout"),
+        (*stop_timeout != old.stop_timeout, "userspace.stopTimeout"),
+        (*udp_timeout != old.udp_timeout, "userspace.udpIdleTimeout"),
+        (*udp_sessions != old.udp_sessions, "userspace.maxUDPSessions"),
+        (sync.period != old.sync.period, "userspace.syncPeriod"),
+        (sync.min != old.sync.min, "userspace.minSyncPeriod"),
+    ]
 }
 
 /// The new configuration as far as a running proxy can take it on; what needs a restart is as it was started with.
@@ -121,6 +150,7 @@ pub fn keep_started(started: &Config, new: Config) -> Config {
         nftables,
         iptables,
         ipvs: new.ipvs,
+        userspace: new.userspace,
         ..started.clone()
     }
 }
@@ -157,6 +187,27 @@ mod tests {
             ("conntrack: {tcpBeLiberal: true}", &["conntrack"], &[]),
             ("oomScoreAdj: 5", &["oomScoreAdj"], &[]),
             ("logging: {verbosity: 4}", &["logging.verbosity"], &[]),
+            ("mode: userspace\nnodePortAddresses: [primary]", &["mode"], &[]),
+            (
+                "userspace: {balancing: least-connections, connectTimeout: 2s, connectAttempts: 5}",
+                &["userspace.balancing", "userspace.connectTimeout", "userspace.connectAttempts"],
+                &[],
+            ),
+            (
+                "userspace: {drainTimeout: 0s, stopTimeout: 1s, udpIdleTimeout: 1m, maxUDPSessions: 1}",
+                &[
+                    "userspace.drainTimeout",
+                    "userspace.stopTimeout",
+                    "userspace.udpIdleTimeout",
+                    "userspace.maxUDPSessions",
+                ],
+                &[],
+            ),
+            (
+                "userspace: {syncPeriod: 1m, minSyncPeriod: 2s}",
+                &["userspace.syncPeriod", "userspace.minSyncPeriod"],
+                &[],
+            ),
             ("hostnameOverride: other", &[], &["hostnameOverride"]),
             ("healthzBindAddress: 1.2.3.4:5", &[], &["healthzBindAddress"]),
             ("clientConnection: {kubeconfig: /x}", &[], &["clientConnection.kubeconfig"]),

@@ -16,8 +16,12 @@ const HEARD_BESIDE_FILE: [&str; 5] =
 
 /// Flags that only another mode reads. The sync periods of iptables mode are not among them: they are heard by
 /// nftables mode too.
-const MODES: [(&str, Mode); 3] =
-    [("--nftables-", Mode::Nftables), ("--iptables-", Mode::Iptables), ("--ipvs-", Mode::Ipvs)];
+const MODES: [(&str, Mode); 4] = [
+    ("--nftables-", Mode::Nftables),
+    ("--iptables-", Mode::Iptables),
+    ("--ipvs-", Mode::Ipvs),
+    ("--userspace-", Mode::Userspace),
+];
 
 /// A flag that was given and has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +110,7 @@ fn for_another_mode(flag: &'static str, typed: &FileConfig) -> Option<IgnoredFla
         }
         // Without a mode, what is said of iptables stands in for nftables: see `resolve`.
         ("--iptables-masquerade-bit", Mode::Nftables) => named.is_none() && nftables.masquerade_bit.is_none(),
-        ("--iptables-masquerade-bit", Mode::Ipvs) => true,
+        ("--iptables-masquerade-bit", Mode::Ipvs | Mode::Userspace) => true,
         _ => false,
     };
     (!heard).then_some(IgnoredFlag { flag, why: WhyIgnored::OtherMode(mode) })

@@ -1,6 +1,6 @@
 //! A configuration written out again: as JSON for `/configz`, as YAML for `--write-config-to`.
 //!
-//! Every setting is written, defaults too, under upstream's names; [`super::parse`] and [`super::merge()`] bring the
+//! Every setting is written, defaults too, under upstream's names, and Portway's own in `userspace`; [`super::parse`] and [`super::merge()`] bring the
 //! same `Config` back. Two things that only flags can say are not written: `--master`, and that a server is off (an
 //! empty address in a file is its default).
 
@@ -66,6 +66,7 @@ pub fn to_json(config: &Config) -> Value {
         "nodePortAddresses": node_port_addresses(&config.node_port_addresses),
         "oomScoreAdj": config.oom_score_adj,
         "showHiddenMetricsForVersion": config.show_hidden_metrics_for_version.as_deref().unwrap_or_default(),
+        "userspace": userspace(config),
     })
 }
 
@@ -105,6 +106,21 @@ fn ipvs(config: &Config) -> Value {
         "tcpFinTimeout": format_duration(ipvs.tcp_fin_timeout),
         "tcpTimeout": format_duration(ipvs.tcp_timeout),
         "udpTimeout": format_duration(ipvs.udp_timeout),
+    })
+}
+
+fn userspace(config: &Config) -> Value {
+    let userspace = &config.userspace;
+    json!({
+        "balancing": userspace.balancing.as_str(),
+        "connectAttempts": userspace.connect_attempts,
+        "connectTimeout": format_duration(userspace.connect_timeout),
+        "drainTimeout": format_duration(userspace.drain_timeout),
+        "maxUDPSessions": userspace.udp_sessions,
+        "minSyncPeriod": min(userspace.sync),
+        "stopTimeout": format_duration(userspace.stop_timeout),
+        "syncPeriod": format_duration(userspace.sync.period),
+        "udpIdleTimeout": format_duration(userspace.udp_timeout),
     })
 }
 

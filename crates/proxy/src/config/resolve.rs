@@ -6,14 +6,15 @@
 use super::check::{Checks, cidr, cluster_cidrs, default_hosts, interface_name, ip, listen_address};
 use super::domain::{
     ClientSettings, Config, ConntrackSettings, IptablesSettings, IpvsSettings, LocalDetection, LogFormat,
-    Logging, Masquerade, Mode, NftablesSettings, NodePortAddresses, SyncPeriods,
+    Logging, Masquerade, Mode, NftablesSettings, NodePortAddresses, SyncPeriods, UserspaceSettings,
 };
-use super::error::{ConfigError, Origin, Problem};
+use super::error::{ConfigError, Origin};
 use super::file::{
     ClientConnectionSection, ConntrackSection, Field, FileConfig, Given, IpvsSection, LoggingSection,
+    UserspaceSection,
 };
 use super::format_duration;
-use portway_dataplane::Scheduler;
+use portway_dataplane::{Balancing, Scheduler};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,27 +57,24 @@ pub(super) fn resolve(typed: &FileConfig, master: Option<String>) -> Result<Conf
         nftables,
         iptables: resolve_iptables(c, typed),
         ipvs: resolve_ipvs(c, &typed.ipvs),
+        userspace: resolve_userspace(c, &typed.userspace),
     };
     if checks.errors.is_empty() { Ok(config) } else { Err(checks.errors) }
 }
 
-/// A mode by name. One that is known but not built yet is told apart from one that does not exist.
+/// A mode by name. The one of Windows is told apart from one that does not exist.
 fn resolve_mode(c: &mut Checks, typed: &Field<String>) -> Mode {
     let Some(given) = typed.as_ref().filter(|given| !given.value.is_empty()) else { return Mode::Nftables };
-    let Some(mode) = Mode::ALL.into_iter().find(|mode| mode.as_str() == given.value) else {
+    Mode::ALL.into_iter().find(|mode| mode.as_str() == given.value).unwrap_or_else(|| {
         let why = match given.value.as_str() {
             "kernelspace" => {
-                "is for Windows nodes; Portway runs on Linux, in mode nftables, iptables or ipvs"
+                "is for Windows nodes; Portway runs on Linux, in mode nftables, iptables, ipvs or userspace"
             }
-            _ => "is not a proxy mode: this release has nftables, iptables and ipvs",
+            _ => "is not a proxy mode: this release has nftables, iptables, ipvs and userspace",
         };
         c.invalid("mode", given, why);
-        return Mode::Nftables;
-    };
-    if !Mode::AVAILABLE.contains(&mode) {
-        c.note("mode", given, Problem::ModeUnavailable { mode });
-    }
-    mode
+        Mode::Nftables
+    })
 }
 
 /// Settings of nftables mode.
@@ -115,16 +113,18 @@ fn masquerade_bit(c: &mut Checks, field: &str, typed: &Field<i64>) -> u8 {
 /// mistake on the command line, where somebody typed it.
 fn period(c: &mut Checks, field: &str, typed: &Field<Duration>, default: Duration) -> Duration {
     match typed {
-        Some(given) if given.value.is_zero() => {
-            if matches!(given.origin, Origin::Flag(_)) {
-                let given = Given { value: "0", origin: given.origin.clone() };
-                c.invalid(field, &given, "must be longer than nothing");
-            }
-            default
-        }
-        Some(given) => given.value,
-        None => default,
+        Some(Given { value: Duration::ZERO, origin: Origin::File { .. } }) => default,
+        _ => positive(c, field, typed, default),
     }
+}
+
+/// A time that must be longer than nothing, wherever it was given.
+fn positive(c: &mut Checks, field: &str, typed: &Field<Duration>, default: Duration) -> Duration {
+    if let Some(given) = typed.as_ref().filter(|given| given.value.is_zero()) {
+        let given = Given { value: "0", origin: given.origin.clone() };
+        c.invalid(field, &given, "must be longer than nothing");
+    }
+    not_zero(typed).map_or(default, |given| given.value)
 }
 
 fn min_period(c: &mut Checks, field: &str, typed: &Field<Duration>, period: Duration) -> Option<Duration> {
@@ -326,6 +326,42 @@ fn resolve_scheduler(c: &mut Checks, typed: &Field<String>) -> Scheduler {
         c.invalid("ipvs.scheduler", given, format!("is none of {}", Scheduler::names()));
         Scheduler::default()
     })
+}
+
+/// Go does not write this section, so a zero in it was meant: it is kept, or refused where nothing works with it. Only the
+/// pace is read as in every section.
+fn resolve_userspace(c: &mut Checks, typed: &UserspaceSection) -> UserspaceSettings {
+    let default = portway_dataplane::UserspaceSettings::default();
+    let period = period(c, "userspace.syncPeriod", &typed.sync_period, SYNC_PERIOD);
+    let or = |given: &Field<Duration>, default| given.as_ref().map_or(default, |given| given.value);
+    let (attempts, sessions) = (&typed.connect_attempts, &typed.max_udp_sessions);
+    UserspaceSettings {
+        balancing: c.text("userspace.balancing", &typed.balancing, balancing).unwrap_or(default.balancing),
+        connect_timeout: positive(
+            c,
+            "userspace.connectTimeout",
+            &typed.connect_timeout,
+            default.connect_timeout,
+        ),
+        connect_attempts: c
+            .within("userspace.connectAttempts", attempts, 1..=100)
+            .unwrap_or(default.connect_attempts),
+        drain_timeout: or(&typed.drain_timeout, default.drain_timeout),
+        stop_timeout: or(&typed.stop_timeout, default.stop_timeout),
+        udp_timeout: positive(c, "userspace.udpIdleTimeout", &typed.udp_idle_timeout, default.udp_timeout),
+        udp_sessions: c
+            .within("userspace.maxUDPSessions", sessions, 1..=1_000_000)
+            .unwrap_or(default.udp_sessions),
+        sync: SyncPeriods {
+            period,
+            min: min_period(c, "userspace.minSyncPeriod", &typed.min_sync_period, period),
+        },
+    }
+}
+
+fn balancing(text: &str) -> Result<Balancing, String> {
+    let names = || Balancing::ALL.map(|(_, name)| name).join(" or ");
+    Balancing::parse(text).ok_or_else(|| format!("is not a way of balancing: {}", names()))
 }
 
 fn is_set(typed: &Field<bool>) -> bool {

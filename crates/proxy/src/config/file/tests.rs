@@ -23,7 +23,7 @@ fn given<T: Clone>(field: &Field<T>) -> Option<T> {
 }
 
 #[test]
-fn every_field_of_upstream_is_known() {
+fn every_field_of_upstream_and_our_own_is_known() {
     let config = accept(include_str!("every_field.yaml"));
     assert_eq!(given(&config.bind_address).as_deref(), Some("10.0.0.1"));
     assert_eq!(given(&config.client_connection.qps), Some(7.5));
@@ -31,6 +31,8 @@ fn every_field_of_upstream_is_known() {
     assert_eq!(given(&config.logging.flush_frequency), Some(Duration::from_secs(5)));
     assert_eq!(config.logging.vmodule[0].value, ("proxier*".to_owned(), 4));
     assert_eq!(config.node_port_addresses.len(), 2);
+    assert_eq!(given(&config.userspace.drain_timeout), Some(Duration::ZERO));
+    assert_eq!(given(&config.userspace.max_udp_sessions), Some(4096));
     assert_eq!(given(&config.winkernel.enable_dsr), Some(true));
     // Nothing was left out of the sample, or a field here would still be at its default.
     let debug = format!("{config:?}");
@@ -67,6 +69,10 @@ fn a_wrong_name_says_where_and_what_was_meant() {
         errors("clusterCidrs: x\n"),
         [r#"config.yaml:3: clusterCidrs: unknown field, did you mean "clusterCIDR"?"#]
     );
+    assert_eq!(
+        errors("userspace:\n  maxUdpSession: 5\n"),
+        [r#"config.yaml:4: userspace.maxUdpSession: unknown field, did you mean "maxUDPSessions"?"#]
+    );
     assert_eq!(errors("banana: 1\n"), ["config.yaml:3: banana: unknown field"]);
     assert_eq!(
         errors("logging:\n  options:\n    json:\n      splitstream: true\n"),
@@ -91,6 +97,10 @@ conntrack:
 featureGates:
   A: 1
 iptables: []
+userspace:
+  connectAttempts: some
+  drainTimeout: 10
+  udpIdleTimeout: -1s
 ";
     assert_eq!(
         errors(body),
@@ -105,6 +115,9 @@ iptables: []
             "config.yaml:13: conntrack.udpTimeout: \"1 minute\" is not a duration such as 30s, 1m30s or 250ms",
             "config.yaml:15: featureGates.A: should be true or false, but is a whole number",
             "config.yaml:16: iptables: should be a section of fields, but is a list",
+            "config.yaml:18: userspace.connectAttempts: should be a whole number, but is text",
+            "config.yaml:19: userspace.drainTimeout: should be a duration in quotes or letters, such as 30s, but is a whole number",
+            "config.yaml:20: userspace.udpIdleTimeout: \"-1s\" must not be negative",
         ]
     );
 }

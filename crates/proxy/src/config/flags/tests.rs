@@ -80,9 +80,15 @@ fn a_misspelt_flag_is_answered_with_the_right_one() {
 #[test]
 fn the_help_teaches() {
     let help = ProxyFlags::command().render_long_help().to_string();
-    for heading in
-        ["Configuration:", "Kubernetes API:", "Proxy:", "Mode nftables:", "Connection tracking:", "Examples:"]
-    {
+    for heading in [
+        "Configuration:",
+        "Kubernetes API:",
+        "Proxy:",
+        "Mode nftables:",
+        "Mode userspace:",
+        "Connection tracking:",
+        "Examples:",
+    ] {
         assert!(help.contains(heading), "{heading}");
     }
     for arg in ProxyFlags::command().get_arguments().filter(|arg| !arg.is_hide_set()) {
@@ -110,4 +116,14 @@ fn every_flag_of_kube_proxy_is_there() {
     for flag in upstream.split_whitespace() {
         assert!(ours.contains(&flag), "--{flag} is missing");
     }
+}
+
+#[test]
+fn a_flag_says_every_field_of_userspace() {
+    let section = format!("{:?}", flags(&[]).typed().config.userspace);
+    let fields = section.matches(": None").count();
+    let command = ProxyFlags::command();
+    let ours: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+    let ours: Vec<&&str> = ours.iter().filter(|flag| flag.starts_with("userspace-")).collect();
+    assert_eq!(ours.len(), fields, "{ours:?}\n{section}");
 }

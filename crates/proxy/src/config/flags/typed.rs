@@ -80,6 +80,7 @@ impl ProxyFlags {
         self.client(r, &mut config);
         self.addresses(r, &mut config);
         self.modes(r, &mut config);
+        self.userspace(r, &mut config);
         self.conntrack(r, &mut config);
         self.logging(r, &mut config);
         TypedFlags { config, given: recorder.given }
@@ -153,6 +154,43 @@ impl ProxyFlags {
         ipvs.tcp_fin_timeout =
             r.field("--ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", &self.ipvs_tcpfin_timeout);
         ipvs.udp_timeout = r.field("--ipvs-udp-timeout", "ipvs.udpTimeout", &self.ipvs_udp_timeout);
+    }
+
+    fn userspace(&self, r: &mut Recorder, config: &mut FileConfig) {
+        let userspace = &mut config.userspace;
+        userspace.balancing =
+            r.field("--userspace-balancing", "userspace.balancing", &self.userspace_balancing);
+        userspace.connect_timeout = r.field(
+            "--userspace-connect-timeout",
+            "userspace.connectTimeout",
+            &self.userspace_connect_timeout,
+        );
+        userspace.connect_attempts = r.field(
+            "--userspace-connect-attempts",
+            "userspace.connectAttempts",
+            &self.userspace_connect_attempts,
+        );
+        userspace.drain_timeout =
+            r.field("--userspace-drain-timeout", "userspace.drainTimeout", &self.userspace_drain_timeout);
+        userspace.stop_timeout =
+            r.field("--userspace-stop-timeout", "userspace.stopTimeout", &self.userspace_stop_timeout);
+        userspace.udp_idle_timeout = r.field(
+            "--userspace-udp-idle-timeout",
+            "userspace.udpIdleTimeout",
+            &self.userspace_udp_idle_timeout,
+        );
+        userspace.max_udp_sessions = r.field(
+            "--userspace-max-udp-sessions",
+            "userspace.maxUDPSessions",
+            &self.userspace_max_udp_sessions,
+        );
+        userspace.sync_period =
+            r.field("--userspace-sync-period", "userspace.syncPeriod", &self.userspace_sync_period);
+        userspace.min_sync_period = r.field(
+            "--userspace-min-sync-period",
+            "userspace.minSyncPeriod",
+            &self.userspace_min_sync_period,
+        );
     }
 
     fn conntrack(&self, r: &mut Recorder, config: &mut FileConfig) {

@@ -59,7 +59,9 @@ fn mistakes_on_the_command_line_name_the_flag() {
     let errors = merge(
         &flags(&[
             "--cluster-cidr=ten",
-            "--proxy-mode=userspace",
+            "--proxy-mode=userland",
+            "--userspace-udp-idle-timeout=0",
+            "--userspace-connect-attempts=-1",
             "--nftables-sync-period=0",
             "--detect-local-mode=BridgeInterface",
         ]),
@@ -70,9 +72,11 @@ fn mistakes_on_the_command_line_name_the_flag() {
     assert_eq!(
         errors,
         [
-            r#"--proxy-mode: mode "userspace" is not available in this release: only "nftables", "iptables" and "ipvs" are (or leave it empty)"#,
+            r#"--proxy-mode: "userland" is not a proxy mode: this release has nftables, iptables, ipvs and userspace"#,
             r#"--nftables-sync-period: "0" must be longer than nothing"#,
             r#"--detect-local-mode: "BridgeInterface" needs --pod-bridge-interface"#,
+            r#"--userspace-connect-attempts: "-1" must be between 1 and 100"#,
+            r#"--userspace-udp-idle-timeout: "0" must be longer than nothing"#,
         ]
     );
     let errors = merge(&flags(&["--cluster-cidr=ten"]), None).expect_err("must be refused");
@@ -178,4 +182,51 @@ fn flags_for_another_mode_are_named() {
     ];
     assert_eq!(names(&ipvs), ["--iptables-sync-period"]);
     assert_eq!(by_flags(&ipvs).0.masquerade().bit, 4);
+    assert_eq!(names(&["--userspace-balancing=round-robin"]), ["--userspace-balancing"]);
+    let userspace = [
+        "--proxy-mode=userspace",
+        "--userspace-stop-timeout=5s",
+        "--iptables-masquerade-bit=4",
+        "--iptables-sync-period=5s",
+        "--ipvs-scheduler=lc",
+    ];
+    assert_eq!(names(&userspace), ["--iptables-sync-period", "--ipvs-scheduler"]);
+    assert_eq!(by_flags(&userspace).0.masquerade().bit, 4);
+}
+
+#[test]
+fn flags_of_userspace_mean_what_its_section_means() {
+    let (by_flags, ignored) = by_flags(&[
+        "--proxy-mode=userspace",
+        "--userspace-balancing=least-connections",
+        "--userspace-connect-timeout=250ms",
+        "--userspace-connect-attempts=2",
+        "--userspace-drain-timeout=0",
+        "--userspace-stop-timeout=1m",
+        "--userspace-udp-idle-timeout=30s",
+        "--userspace-max-udp-sessions=1000000",
+        "--userspace-sync-period=1m",
+        "--userspace-min-sync-period=3s",
+    ]);
+    assert_eq!(ignored, []);
+    let section = "{balancing: least-connections, connectTimeout: 250ms, connectAttempts: 2, drainTimeout: 0s, \
+        stopTimeout: 1m, udpIdleTimeout: 30s, maxUDPSessions: 1000000, syncPeriod: 1m, minSyncPeriod: 3s}";
+    let (by_file, _) = beside_file(&[], &format!("mode: userspace\nuserspace: {section}"));
+    assert_eq!(by_flags, by_file);
+    assert_ne!(by_flags.userspace.balancing, portway_dataplane::Balancing::default());
+    assert_eq!(by_flags.sync().period, Duration::from_secs(60));
+}
+
+#[test]
+fn the_defaults_of_userspace_are_those_its_help_tells() {
+    let mut args = vec!["--proxy-mode=userspace".to_owned()];
+    for arg in ProxyFlags::command().get_arguments() {
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let told = help.split_once("by default ").and_then(|(_, rest)| rest.split([';', ' ']).next());
+        let flag = arg.get_long().filter(|long| long.starts_with("userspace-"));
+        args.extend(flag.zip(told).map(|(flag, told)| format!("--{flag}={}", told.trim_end_matches('.'))));
+    }
+    assert_eq!(args.len(), 7, "{args:?}");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    assert_eq!(by_flags(&args).0, by_flags(&["--proxy-mode=userspace"]).0);
 }

@@ -1,7 +1,8 @@
 //! Tests of `print`.
 
 use super::*;
-use crate::config::{Config, ProxyFlags, merge, parse};
+use crate::config::{Config, Mode, ProxyFlags, UserspaceSettings, merge, parse};
+use portway_dataplane::Balancing;
 use proptest::prelude::*;
 
 fn from_yaml(text: &str) -> Config {
@@ -28,7 +29,15 @@ fn what_is_written_reads_back() {
 #[test]
 fn every_default_is_written() {
     let text = to_yaml(&from_body("")).expect("prints");
-    for line in ["mode: nftables", "syncPeriod: 30s", "tcpEstablishedTimeout: 24h0m0s", "oomScoreAdj: -999"] {
+    for line in [
+        "mode: nftables",
+        "syncPeriod: 30s",
+        "tcpEstablishedTimeout: 24h0m0s",
+        "oomScoreAdj: -999",
+        "balancing: round-robin",
+        "drainTimeout: 10m0s",
+        "maxUDPSessions: 16384",
+    ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
 }
@@ -50,6 +59,10 @@ proptest! {
         host in "[a-z0-9:~#][a-z0-9 :#-]{0,9}[a-z0-9]",
         addresses in proptest::collection::vec(any::<[u8; 4]>(), 0..4),
         level in 0..10u32,
+        fewest: bool,
+        (connect, idle) in (1..u64::from(u32::MAX), 1..u64::from(u32::MAX)),
+        (drain, stop) in (0..u64::from(u32::MAX), 0..u64::from(u32::MAX)),
+        (attempts, sessions) in (1..=100u32, 1..=1_000_000u32),
     ) {
         let addresses: Vec<String> =
             addresses.iter().map(|ip| format!("{}.{}.{}.{}/24", ip[0], ip[1], ip[2], ip[3])).collect();
@@ -61,6 +74,17 @@ proptest! {
         config.conntrack.tcp_established = Some(Duration::from_secs(established)).filter(|t| !t.is_zero());
         config.hostname_override = Some(host);
         config.logging.verbosity = level;
+        config.mode = Mode::Userspace;
+        config.userspace = UserspaceSettings {
+            balancing: if fewest { Balancing::LeastConnections } else { Balancing::RoundRobin },
+            connect_timeout: Duration::from_millis(connect),
+            connect_attempts: attempts,
+            drain_timeout: Duration::from_millis(drain),
+            stop_timeout: Duration::from_millis(stop),
+            udp_timeout: Duration::from_millis(idle),
+            udp_sessions: sessions,
+            sync: config.nftables.sync,
+        };
         assert_reads_back(&config);
     }
 }

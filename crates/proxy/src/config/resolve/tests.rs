@@ -51,16 +51,82 @@ fn an_ipv6_bind_address_moves_the_servers_to_ipv6() {
 }
 
 #[test]
-fn modes_that_are_not_built_yet_are_told_apart_from_nonsense() {
-    let wanted = "c:3: mode: mode \"userspace\" is not available in this release: only \"nftables\", \"iptables\" and \"ipvs\" are (or leave it empty)";
-    assert_eq!(errors("mode: userspace"), [wanted]);
+fn every_mode_is_known_and_nonsense_is_not() {
+    for mode in Mode::ALL {
+        assert_eq!(config(&format!("mode: {}", mode.as_str())).mode, mode);
+    }
     let scheduler = &errors("mode: ipvs\nipvs:\n  scheduler: fastest")[0];
     assert!(scheduler.contains("ipvs.scheduler") && scheduler.contains("rr, wrr, lc"), "{scheduler}");
-    assert!(errors("mode: kernelspace")[0].contains("Windows"));
+    let windows = &errors("mode: kernelspace")[0];
+    assert!(windows.contains("Windows") && windows.contains("iptables, ipvs or userspace"), "{windows}");
     assert_eq!(
         errors("mode: nft"),
-        [r#"c:3: mode: "nft" is not a proxy mode: this release has nftables, iptables and ipvs"#]
+        [r#"c:3: mode: "nft" is not a proxy mode: this release has nftables, iptables, ipvs and userspace"#]
     );
+}
+
+#[test]
+fn userspace_has_its_own_defaults_and_pace() {
+    let silent = config("mode: userspace\nuserspace: {}");
+    let default = portway_dataplane::UserspaceSettings::default();
+    assert_eq!(
+        silent.userspace,
+        UserspaceSettings {
+            balancing: default.balancing,
+            connect_timeout: default.connect_timeout,
+            connect_attempts: default.connect_attempts,
+            drain_timeout: default.drain_timeout,
+            stop_timeout: default.stop_timeout,
+            udp_timeout: default.udp_timeout,
+            udp_sessions: default.udp_sessions,
+            sync: SyncPeriods { period: Duration::from_secs(30), min: None },
+        }
+    );
+    let paces = "iptables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 50s}\n\
+        userspace: {syncPeriod: 40s, minSyncPeriod: 2s}\n";
+    let own = config(&format!("{paces}mode: userspace\n"));
+    assert_eq!(
+        own.sync(),
+        SyncPeriods { period: Duration::from_secs(40), min: Some(Duration::from_secs(2)) }
+    );
+    assert_eq!(own.health_timeout(), Duration::from_secs(80));
+    assert_eq!(own.masquerade(), Masquerade { all: true, bit: 3 });
+    assert_eq!(config(&format!("{paces}mode: iptables\n")).sync().period, Duration::from_secs(50));
+}
+
+#[test]
+fn in_userspace_a_zero_is_meant_or_refused() {
+    let zeros = config("userspace: {drainTimeout: 0s, stopTimeout: 0s, syncPeriod: 0s, minSyncPeriod: 0s}");
+    assert_eq!(
+        (zeros.userspace.drain_timeout, zeros.userspace.stop_timeout),
+        (Duration::ZERO, Duration::ZERO)
+    );
+    assert_eq!(zeros.userspace.sync, SyncPeriods { period: Duration::from_secs(30), min: None });
+    let body = "\
+userspace:
+  balancing: fair
+  connectTimeout: 0s
+  connectAttempts: 101
+  udpIdleTimeout: 0s
+  maxUDPSessions: 0
+  syncPeriod: 1s
+  minSyncPeriod: 2s
+";
+    assert_eq!(
+        errors(body),
+        [
+            r#"c:4: userspace.balancing: "fair" is not a way of balancing: round-robin or least-connections"#,
+            r#"c:5: userspace.connectTimeout: "0" must be longer than nothing"#,
+            r#"c:6: userspace.connectAttempts: "101" must be between 1 and 100"#,
+            r#"c:7: userspace.udpIdleTimeout: "0" must be longer than nothing"#,
+            r#"c:8: userspace.maxUDPSessions: "0" must be between 1 and 1000000"#,
+            r#"c:10: userspace.minSyncPeriod: "2s" must not be longer than the sync period, 1s"#,
+        ]
+    );
+    for edge in ["{connectAttempts: 1, maxUDPSessions: 1000000}", "{connectAttempts: 100, maxUDPSessions: 1}"]
+    {
+        config(&format!("userspace: {edge}"));
+    }
 }
 
 #[test]
