@@ -155,6 +155,14 @@ pub enum Error {
         /// What the kernel said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A process that we need, or need no more, does not do as it is told.
+    #[error("{what}: {source}")]
+    Process {
+        /// Which.
+        what: &'static str,
+        /// What came of it.
+        source: std::io::Error,
+    },
     /// The kernel refused; the next attempt begins by looking at what it holds.
     #[error("{family}: {source}")]
     Kernel {

@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 use portway_model::Family;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ pub struct IpvsSettings {
 }
 
 /// What only the userspace mode asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserspaceSettings {
     /// This node's addresses, its primary ones first: connections are accepted at one of each family.
     pub addresses: Vec<IpAddr>,
@@ -82,7 +83,7 @@ impl Default for UserspaceSettings {
 }
 
 /// How the userspace mode chooses among endpoints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Balancing {
     /// One after the other.
     #[default]

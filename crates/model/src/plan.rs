@@ -5,11 +5,12 @@
 
 use crate::types::{Family, PortName, Protocol, ServiceName, Target, TrafficPolicy};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The plan for one Service in one family.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePlan {
     /// Whose it is.
     pub name: ServiceName,
@@ -26,7 +27,7 @@ pub struct ServicePlan {
 }
 
 /// The plan for one port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortPlan {
     /// Its name.
     pub name: PortName,
@@ -56,7 +57,7 @@ pub struct PortPlan {
 }
 
 /// What kind of address a frontend has: it decides policy and masquerading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum FrontendKind {
     /// `clusterIPs`
     ClusterIp,
@@ -69,7 +70,7 @@ pub enum FrontendKind {
 }
 
 /// Where packets for a Service port arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frontend {
     /// What kind it is.
     pub kind: FrontendKind,

@@ -1,11 +1,12 @@
 //! The vocabulary: names, families, protocols, targets.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// `namespace/name` of a Service.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServiceName(Arc<str>);
 
 impl ServiceName {
@@ -46,7 +47,7 @@ impl fmt::Debug for ServiceName {
 pub type PortName = Arc<str>;
 
 /// An address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Family {
     /// IPv4
     V4,
@@ -74,7 +75,7 @@ impl fmt::Display for Family {
 }
 
 /// A transport protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Protocol {
     /// TCP
     Tcp,
@@ -125,7 +126,7 @@ impl fmt::Display for Protocol {
 }
 
 /// Where traffic is led to: an endpoint's address and port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Target {
     /// Address.
     pub ip: IpAddr,
@@ -146,7 +147,7 @@ impl fmt::Debug for Target {
 }
 
 /// Which endpoints may serve: those of the whole cluster, or of this node only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TrafficPolicy {
     /// All.
     #[default]

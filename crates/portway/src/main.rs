@@ -1,5 +1,6 @@
 //! Portway: the Kubernetes Service system in one binary. Called as `kube-proxy`, it is `portway proxy`.
 
+mod carry;
 mod cleanup;
 mod logging;
 mod proxy;
@@ -27,11 +28,15 @@ enum Command {
     /// Remove everything Portway or kube-proxy made in this network namespace
     ///
     /// In whatever mode: the nftables tables `portway` and `kube-proxy`, the KUBE- chains of iptables and the rules that
-    /// lead to them (in both variants), ipvs servers, their sets and the device kube-ipvs0.
+    /// lead to them (in both variants), ipvs servers, their sets and the device kube-ipvs0, and the process that carries
+    /// connections in userspace mode, which ends when they have.
     ///
     /// Connections that are open stay open, as far as connection tracking knows them. Everybody else's rules, chains
     /// and tables are left alone, and so is what the kubelet made.
     Cleanup(cleanup::Flags),
+    /// Carry the connections of the userspace mode; the agent starts this itself
+    #[command(hide = true)]
+    Carry(carry::Flags),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +44,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse_from(arguments).command {
         Command::Proxy(flags) => proxy::run(flags),
         Command::Cleanup(flags) => cleanup::run(&flags),
+        Command::Carry(flags) => carry::run(&flags),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,7 +21,7 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
     if let Some(path) = &flags.write_config_to {
         return write(&config, path);
     }
-    logging::start(&config.logging);
+    logging::start(config.logging.format, config.logging.verbosity);
     for flag in ignored {
         tracing::warn!("{flag}");
     }

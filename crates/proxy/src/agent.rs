@@ -96,12 +96,13 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     let mut tasks = JoinSet::new();
     let (mut source, recorder) = open_source(&options, &node, &mut tasks).await?;
     let metrics = Metrics::new(options.version);
+    metrics.carrier(planes.link());
     let health = Health::new(HealthState::new(options.config.health_timeout()));
     let (config_sender, config_receiver) = watch::channel(Arc::new(options.config.clone()));
     let side = side::start().map_err(system("start a thread"))?;
-    let mut servers = serve(&options.config, &health, &metrics, config_receiver, &side);
+    let mut servers = serve(&options.config, &health, &metrics, config_receiver, side.handle());
     let mut file = ConfigFile::new(options.flags.clone());
-    let ports = ServicePorts::new(health.clone(), side);
+    let ports = ServicePorts::new(health.clone(), side.handle().clone());
     let mut agent = Agent {
         cluster: Cluster::new(Identity { node: node.clone(), proxy_name: None }),
         families: planes.families(),
@@ -158,6 +159,10 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         }
     }
     tracing::info!("stopping; the rules stay in place");
+    side.loop_has_ended();
+    if let Some(settings) = &agent.settings {
+        planes.farewell(settings);
+    }
     agent.ports.close().await;
     Ok(())
 }
@@ -351,7 +356,14 @@ impl Agent {
 
     /// The settings for the configured mode.
     fn settings_now(&self, primary: &[IpAddr]) -> Settings {
-        settings::settings(&self.config, self.cluster.node(), primary, self.cluster.service_cidrs())
+        let mut settings =
+            settings::settings(&self.config, self.cluster.node(), primary, self.cluster.service_cidrs());
+        if self.config.mode == Mode::Userspace {
+            let known = &mut settings.userspace.addresses;
+            let others = addresses::local().into_iter().filter(|ip| !primary.contains(ip));
+            known.extend(others);
+        }
+        settings
     }
 
     /// Goes over to the configured mode: its rules are complete before the others go. False if it has to be tried again,
@@ -380,6 +392,7 @@ impl Agent {
             planes.distrust();
             return Ok(false);
         }
+        self.metrics.carrier(next.link());
         self.families = next.families();
         self.settings = Some(settings);
         *planes = next;

@@ -5,6 +5,7 @@
 //! kube-proxy v1.36 (`pkg/proxy/metrics`), so that dashboards and alerts go on working; metrics of a mode
 //! that does not run are there too, at zero.
 
+mod carried;
 mod counted;
 mod exposition;
 mod process;
@@ -14,9 +15,10 @@ pub use exposition::CONTENT_TYPE;
 
 use portway_model::Family;
 use portway_model::api::Kind;
+use portway_userspace::Link;
 use prometheus_client::registry::Registry;
 use series::{KubeProxySeries, OwnSeries, change_of, code, of, traffic_of};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Whether a sync wrote everything or only what changed.
@@ -57,6 +59,8 @@ struct Inner {
     registry: Registry,
     kubeproxy: KubeProxySeries,
     own: OwnSeries,
+    /// Who carries connections, in userspace mode.
+    carrier: Mutex<Option<Arc<Link>>>,
 }
 
 impl Metrics {
@@ -67,7 +71,7 @@ impl Metrics {
         let own = OwnSeries::register(registry.sub_registry_with_prefix("portway"), version);
         registry.register_collector(Box::new(process::ProcessCollector));
         registry.register_collector(Box::new(counted::CountedCollector));
-        Metrics(Arc::new(Inner { registry, kubeproxy, own }))
+        Metrics(Arc::new(Inner { registry, kubeproxy, own, carrier: Mutex::default() }))
     }
 
     /// A sync ended well.
@@ -181,11 +185,22 @@ impl Metrics {
         self.0.own.api_connected.set(connected.into());
     }
 
+    /// Connections are carried by this one, or by nobody.
+    pub(crate) fn carrier(&self, link: Option<Arc<Link>>) {
+        *self.0.carrier.lock().unwrap_or_else(PoisonError::into_inner) = link;
+    }
+
+    /// What the userspace mode has counted.
+    fn carried(&self) -> String {
+        let link = self.0.carrier.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        link.map(|link| carried::text(&link.counts())).unwrap_or_default()
+    }
+
     /// The text for `/metrics`, in the format of [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
         let mut text = String::new();
         match prometheus_client::encoding::text::encode(&mut text, &self.0.registry) {
-            Ok(()) => exposition::from_open_metrics(&text),
+            Ok(()) => exposition::from_open_metrics(&text) + &self.carried(),
             // Writing to a string cannot fail; should it, a scrape without samples is noticed by Prometheus.
             Err(std::fmt::Error) => String::new(),
         }

@@ -8,6 +8,7 @@ use crate::redirect::{Reach, wants_header};
 use crate::stats::PortStats;
 use portway_dataplane::{Balancing, UserspaceSettings};
 use portway_model::{Family, PortName, PortPlan, Protocol, ServiceName, ServicePlan, Target};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -100,7 +101,7 @@ impl Drop for Lease {
 }
 
 /// Which port of which Service.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PortId {
     /// The Service.
     pub service: ServiceName,

@@ -16,7 +16,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// More threads than this were not seen to help: the kernel does most of the work.
 const THREADS: usize = 8;
@@ -83,6 +83,8 @@ pub struct Engine {
 struct Places {
     doors: [Option<Doors>; 2],
     obsolete: Vec<IpAddr>,
+    /// Everything is being told anew.
+    anew: [bool; 2],
 }
 
 impl Engine {
@@ -129,7 +131,8 @@ impl Engine {
     /// The doors of a family: those there are, if they are at one of `addresses`, or new ones at the first of them that
     /// can be listened at. None if there is no such address.
     pub fn doors(&self, family: Family, addresses: &[IpAddr]) -> io::Result<Option<Doors>> {
-        let mut own = addresses.iter().filter(|ip| Family::of(**ip) == family).peekable();
+        let mut own =
+            addresses.iter().filter(|ip| Family::of(**ip) == family && is_reachable(**ip)).peekable();
         let mut places = self.places();
         let place = family as usize;
         if let Some(doors) = places.doors[place].filter(|doors| addresses.contains(&doors.address)) {
@@ -175,8 +178,18 @@ impl Engine {
         }
     }
 
+    /// From now on everything is told anew: what is not told again before a family is settled is gone.
+    pub fn begin(&self) {
+        self.write(&self.shared.routes).begin();
+        self.places().anew = [true; 2];
+    }
+
     /// The rules of a family are in place: what nothing leads to any more is forgotten.
     pub fn settle(&self, family: Family) {
+        if std::mem::take(&mut self.places().anew[family as usize]) {
+            let untold = self.shared.routes().untold(family);
+            untold.iter().for_each(|name| self.change(name, family, None));
+        }
         self.write(&self.shared.routes).settle(family);
         let obsolete: Vec<IpAddr> =
             self.places().obsolete.extract_if(.., |address| Family::of(*address) == family).collect();
@@ -206,15 +219,15 @@ impl Engine {
         self.wake();
     }
 
-    /// Waits until it has stopped, and calls back once in a while with the number of connections that are open.
-    pub fn wait(&self, mut meanwhile: impl FnMut(usize)) {
-        let mut said = Instant::now();
+    /// Whether it was told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.stop().is_some()
+    }
+
+    /// Waits until it has stopped.
+    pub fn wait(&self) {
         while self.shared.at_work.load(Relaxed) > 0 {
             std::thread::sleep(Duration::from_millis(10));
-            if said.elapsed() > Duration::from_secs(2) {
-                meanwhile(self.open());
-                said = Instant::now();
-            }
         }
     }
 }
@@ -226,6 +239,15 @@ impl Drop for Engine {
             self.stop(limit);
         }
     }
+}
+
+/// Whether packets can be led to an address, wherever they come from.
+fn is_reachable(ip: IpAddr) -> bool {
+    let within_link = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !ip.is_loopback() && !ip.is_unspecified() && !within_link
 }
 
 /// Starts a thread that counts as being at work until it ends, however it does.

@@ -1,17 +1,20 @@
 //! The mode itself: plans in, routes and rules in step.
 
-use crate::engine::Engine;
+use crate::link::Link;
 use crate::redirect::{self, Doors};
 use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Settings, UserspaceSettings};
 use portway_model::{Family, ServiceName, ServicePlan};
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 
 /// The userspace mode for one family, over the rules of another mode.
 #[derive(Debug)]
 pub struct Userspace<R> {
     rules: R,
-    engine: Arc<Engine>,
+    link: Arc<Link>,
+    /// The carrier that knows all plans.
+    told: u64,
     plans: HashMap<ServiceName, ServicePlan>,
     /// Where the rules lead.
     doors: Option<Doors>,
@@ -21,8 +24,18 @@ pub struct Userspace<R> {
 
 impl<R: Dataplane> Userspace<R> {
     /// Over rules that nobody else writes to.
-    pub fn new(rules: R, engine: Arc<Engine>) -> Userspace<R> {
-        Userspace { rules, engine, plans: HashMap::new(), doors: None, left: false }
+    pub fn new(rules: R, link: Arc<Link>) -> Userspace<R> {
+        Userspace { rules, link, told: 0, plans: HashMap::new(), doors: None, left: false }
+    }
+
+    /// Whether who carries connections has gone.
+    pub fn lost_its_carrier(&self) -> bool {
+        self.link.is_broken()
+    }
+
+    /// The link to who carries connections.
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// The rules.
@@ -52,18 +65,23 @@ impl<R: Dataplane> Userspace<R> {
         }
     }
 
-    /// Opens doors if there are none, or not at one of our addresses any more. Whether they are elsewhere now comes
-    /// back.
-    fn open_doors(&mut self, settings: &Settings, report: &mut Vec<String>) -> bool {
+    /// Tells the carrier what has changed, or all plans if it is a new one, and asks where its doors are.
+    fn tell(
+        &mut self,
+        settings: &Settings,
+        changed: Vec<(ServiceName, Option<ServicePlan>)>,
+    ) -> io::Result<Option<Doors>> {
         let family = self.rules.family();
-        let doors = self.engine.doors(family, &settings.userspace.addresses).unwrap_or_else(|error| {
-            report.push(format!("no connections can be accepted, so the kernel leads them: {error}"));
-            None
-        });
-        if doors.is_none() && self.plans.values().any(|p| p.family == family) && self.doors.is_some() {
-            report.push(format!("this node has no {family} address, so the kernel leads its connections"));
-        }
-        std::mem::replace(&mut self.doors, doors) != doors
+        let number = self.link.ensure()?;
+        self.link.configure(&settings.userspace)?;
+        let services = if number == self.told {
+            changed
+        } else {
+            self.plans.iter().map(|(name, plan)| (name.clone(), Some(plan.clone()))).collect()
+        };
+        self.link.change(family, services)?;
+        self.told = number;
+        self.link.doors(family, &settings.userspace.addresses)
     }
 }
 
@@ -82,30 +100,36 @@ impl<R: Dataplane> Dataplane for Userspace<R> {
         settings: &Settings,
         changes: Vec<(ServiceName, Option<ServicePlan>)>,
     ) -> Result<Report, Error> {
-        let family = self.family();
-        self.engine.configure(&settings.userspace);
-        let mut afterthoughts = Vec::new();
-        let moved = self.open_doors(settings, &mut afterthoughts);
         let mut otherwise = Vec::new();
-        let mut for_rules: HashMap<ServiceName, Option<ServicePlan>> = HashMap::new();
-        for (name, plan) in changes {
-            self.engine.change(&name, family, plan.as_ref());
-            for_rules.insert(name.clone(), plan.as_ref().map(|plan| self.for_rules(plan)));
+        for (name, plan) in &changes {
             if let Some(Err(reason)) = plan.as_ref().map(redirect::wants_header) {
                 otherwise.push(Refused { service: name.clone(), reason });
             }
             match plan {
-                Some(plan) => drop(self.plans.insert(name, plan)),
-                None => drop(self.plans.remove(&name)),
+                Some(plan) => drop(self.plans.insert(name.clone(), plan.clone())),
+                None => drop(self.plans.remove(name)),
             }
         }
-        if moved {
-            for (name, plan) in &self.plans {
-                for_rules.entry(name.clone()).or_insert_with(|| Some(self.for_rules(plan)));
-            }
-        }
+        let names: Vec<ServiceName> = changes.iter().map(|(name, _)| name.clone()).collect();
+        let mut afterthoughts = Vec::new();
+        // Routes come before rules.
+        let doors = self.tell(settings, changes).unwrap_or_else(|error| {
+            afterthoughts
+                .push(format!("nobody carries connections, so the kernel leads them itself: {error}"));
+            None
+        });
+        let moved = std::mem::replace(&mut self.doors, doors) != doors;
+        let names = if moved { self.plans.keys().cloned().chain(names).collect() } else { names };
+        let for_rules: HashMap<ServiceName, Option<ServicePlan>> = names
+            .into_iter()
+            .map(|name| {
+                let plan = self.plans.get(&name).map(|plan| self.for_rules(plan));
+                (name, plan)
+            })
+            .collect();
         let mut report = self.rules.sync(&settings_of_rules(settings), for_rules.into_iter().collect())?;
-        self.engine.settle(family);
+        // And go after them. A carrier that does not hear it is gone, which is noticed.
+        _ = self.link.settle(self.rules.family());
         report.otherwise.extend(otherwise);
         report.afterthoughts.extend(afterthoughts);
         Ok(report)

@@ -4,6 +4,7 @@
 //! of its own. So the door tells what only the kernel knows, such as the interface that a packet came in on.
 
 use portway_model::{PortPlan, Protocol, ServicePlan, Target};
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Among which endpoints a door chooses.
@@ -21,7 +22,7 @@ impl Reach {
 }
 
 /// Where the doors of one family are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doors {
     /// The address of all of them.
     pub address: IpAddr,

@@ -27,6 +27,8 @@ pub struct Routes {
     obsolete: Vec<(At, Arc<Port>)>,
     /// This node's addresses.
     own: Vec<IpAddr>,
+    /// How often everything was begun to be told anew.
+    telling: u64,
 }
 
 /// What a Service has in one family.
@@ -34,6 +36,7 @@ pub struct Routes {
 struct Entry {
     ports: Vec<Arc<Port>>,
     at: Vec<At>,
+    told: u64,
 }
 
 impl Routes {
@@ -69,7 +72,7 @@ impl Routes {
         now: Moment,
     ) -> bool {
         let old = self.services.remove(&(name.clone(), family)).unwrap_or_default();
-        let mut new = Entry::default();
+        let mut new = Entry { told: self.telling, ..Entry::default() };
         let mut drains = false;
         for (plan, port_plan) in plan.iter().flat_map(|p| p.ports.iter().map(move |port| (*p, port))) {
             let (port, protocol) = (port_plan.name.clone(), port_plan.protocol);
@@ -98,6 +101,19 @@ impl Routes {
             self.services.insert((name.clone(), family), new);
         }
         drains
+    }
+
+    /// From now on everything is told anew: what is not told again by the next [`Routes::settle`] is gone.
+    pub fn begin(&mut self) {
+        self.telling += 1;
+    }
+
+    /// Services of a family that were not told again.
+    pub fn untold(&self, family: Family) -> Vec<ServiceName> {
+        let old = |(key, entry): (&(ServiceName, Family), &Entry)| {
+            (key.1 == family && entry.told < self.telling).then(|| key.0.clone())
+        };
+        self.services.iter().filter_map(old).collect()
     }
 
     /// The rules of a family are in place: nothing leads any more to what is gone.

@@ -1,5 +1,6 @@
 //! What is counted for each port of a Service.
 
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub struct PortStats {
 }
 
 /// The counters at one moment.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// Connections that came, or UDP sessions.
     pub connections: u64,

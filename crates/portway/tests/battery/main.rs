@@ -12,7 +12,8 @@ use stage::Stage;
 use std::process::ExitCode;
 
 /// The modes that exist; iptables in both of its variants.
-const MODES: &[Mode] = &[Mode::Nftables, Mode::IptablesNft, Mode::IptablesLegacy, Mode::Ipvs];
+const MODES: &[Mode] =
+    &[Mode::Nftables, Mode::IptablesNft, Mode::IptablesLegacy, Mode::Ipvs, Mode::Userspace];
 
 /// Cases that a guest plays at a time: they mostly wait. Those that count lost connections under load have it to
 /// themselves.

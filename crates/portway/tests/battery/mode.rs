@@ -13,6 +13,7 @@ pub(crate) enum Mode {
     IptablesNft,
     IptablesLegacy,
     Ipvs,
+    Userspace,
 }
 
 impl Mode {
@@ -23,13 +24,14 @@ impl Mode {
             Mode::IptablesNft => "iptables-nft",
             Mode::IptablesLegacy => "iptables-legacy",
             Mode::Ipvs => "ipvs",
+            Mode::Userspace => "userspace",
         }
     }
 
     /// The command that shows, and changes, its rules.
     fn tool(self, family: Family) -> &'static str {
         match (self, family) {
-            (Mode::Nftables, _) => "nft",
+            (Mode::Nftables | Mode::Userspace, _) => "nft",
             (Mode::IptablesNft, Family::V4) => "iptables-nft",
             (Mode::IptablesNft, Family::V6) => "ip6tables-nft",
             // Of user-mode Linux, and of hosts that have both, it is the one that works.
@@ -41,7 +43,7 @@ impl Mode {
     /// The commands that show what it made.
     pub(crate) fn evidence(self, family: Family) -> Vec<(&'static str, &'static [&'static str])> {
         let save = match (self, family) {
-            (Mode::Nftables, _) => return vec![("nft", &["list", "ruleset"])],
+            (Mode::Nftables | Mode::Userspace, _) => return vec![("nft", &["list", "ruleset"])],
             (Mode::IptablesNft, Family::V4) => "iptables-nft-save",
             (Mode::IptablesNft, Family::V6) => "ip6tables-nft-save",
             (_, Family::V4) => "iptables-legacy-save",
@@ -59,18 +61,24 @@ impl Mode {
         commands
     }
 
+    /// Whether its rules are in a table of nftables.
+    fn has_nftables(self) -> bool {
+        matches!(self, Mode::Nftables | Mode::Userspace)
+    }
+
     /// As `--proxy-mode` has it.
     pub(crate) fn flag(self) -> &'static str {
         match self {
             Mode::Nftables => "nftables",
             Mode::IptablesNft | Mode::IptablesLegacy => "iptables",
             Mode::Ipvs => "ipvs",
+            Mode::Userspace => "userspace",
         }
     }
 
     /// Makes a node one on which the kubelet uses this variant.
     pub(crate) fn prepare(self, node: &Namespace) {
-        if self != Mode::Nftables {
+        if !self.has_nftables() {
             run(node, self.tool(Family::V4), &["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
         }
     }
@@ -78,7 +86,7 @@ impl Mode {
     /// Somebody interferes with its rules.
     pub(crate) fn tamper(self, node: &Namespace, family: Family, how: Tamper) {
         let v6 = family == Family::V6;
-        if self == Mode::Nftables {
+        if self.has_nftables() {
             let family = if v6 { "ip6" } else { "ip" };
             let arguments: &[&str] = match how {
                 Tamper::FlushEverything => &["flush", "ruleset"],

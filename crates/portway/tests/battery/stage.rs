@@ -223,6 +223,11 @@ impl Stage {
     fn sources(&self, from: Place, source: Source) -> Option<Vec<IpAddr>> {
         match source {
             Source::Any => None,
+            // Whoever carries connections is who is seen.
+            _ if self.mode == Mode::Userspace => {
+                let gateways = (1..=NODES as u8).flat_map(|n| [IpAddr::from([10, 244, n, 1]), gateway6(n)]);
+                Some(self.lab.nodes().iter().flat_map(|node| node.ips()).chain(gateways).collect())
+            }
             Source::Own => Some(match from {
                 Place::Pod(name) => self.lab.pod(name).ips().to_vec(),
                 Place::Node(n) => self.lab.node(n).ips().to_vec(),
@@ -288,6 +293,11 @@ impl Stage {
         }
         text
     }
+}
+
+/// A node's address towards its pods.
+fn gateway6(n: u8) -> IpAddr {
+    IpAddr::from([0xfd10, 0x244, n.into(), 0, 0, 0, 0, 1])
 }
 
 fn lab_protocol(protocol: model::Protocol) -> Protocol {

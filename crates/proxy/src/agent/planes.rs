@@ -11,9 +11,11 @@ use ear::Ear;
 pub(crate) use ear::Suspicion;
 use ipnet::IpNet;
 use plane::Plane;
-use portway_dataplane::{Dataplane, Error, Report, Settings};
+use portway_dataplane::{Dataplane, Error, Report, Settings, UserspaceSettings};
 use portway_model::{Family, ServiceChange};
+use portway_userspace::Link;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use leftovers::{Leftover, cleanup, find_leftovers};
@@ -118,6 +120,33 @@ impl Planes {
         if tidied.something {
             // So much may have gone that what is announced meanwhile is lost.
             self.ear.begin_again();
+        }
+    }
+
+    /// Who carries connections, in userspace mode.
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        self.planes.iter().find_map(Plane::link).cloned()
+    }
+
+    /// We are about to leave. Where connections are carried by a process, the kernel leads new ones from now on, and
+    /// those that are open may finish: as long as they may otherwise, or if our end is that process's too, as a container's
+    /// first is, only as long as we may wait.
+    pub(crate) fn farewell(&mut self, settings: &Settings) {
+        let Some(link) = self.link() else { return };
+        for plane in &mut self.planes {
+            if let Err(error) = plane.farewell(settings) {
+                tracing::error!("connections are carried on: the kernel cannot lead them: {error}");
+                return;
+            }
+        }
+        let is_first = std::process::id() == 1;
+        let UserspaceSettings { stop_timeout, drain_timeout, .. } = settings.userspace;
+        let limit = if is_first { stop_timeout } else { drain_timeout };
+        if let Err(error) = link.leave(limit) {
+            tracing::warn!("the process that carries connections was not told to leave: {error}");
+        } else if is_first {
+            tracing::info!(limit = ?stop_timeout, "open connections may finish");
+            link.wait(stop_timeout);
         }
     }
 

@@ -4,6 +4,8 @@
 //! checks are answered here, and a request to stop is heard here too: a tool that is cut off in the middle changes
 //! nothing.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
@@ -11,16 +13,36 @@ use tokio::signal::unix::{SignalKind, signal};
 /// How long the loop may take to stop by itself.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Starts the thread; what is spawned on its handle runs there.
-pub(super) fn start() -> std::io::Result<Handle> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let handle = runtime.handle().clone();
-    std::thread::Builder::new().name("side".into()).spawn(move || runtime.block_on(mind_signals()))?;
-    Ok(handle)
+/// The thread.
+#[derive(Debug)]
+pub(super) struct Side {
+    handle: Handle,
+    loop_has_ended: Arc<AtomicBool>,
 }
 
-/// Ends the process if the loop does not in time.
-async fn mind_signals() {
+impl Side {
+    /// What is spawned on it runs there.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The loop has heard that it is to end, and takes the time it needs for what is left to do.
+    pub(super) fn loop_has_ended(&self) {
+        self.loop_has_ended.store(true, Relaxed);
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start() -> std::io::Result<Side> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let side = Side { handle: runtime.handle().clone(), loop_has_ended: Arc::default() };
+    let ended = side.loop_has_ended.clone();
+    std::thread::Builder::new().name("side".into()).spawn(move || runtime.block_on(mind_signals(&ended)))?;
+    Ok(side)
+}
+
+/// Ends the process if the loop does not in time, or if it is asked twice.
+async fn mind_signals(loop_has_ended: &AtomicBool) {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -32,6 +54,14 @@ async fn mind_signals() {
         _ = interrupt.recv() => {}
     }
     tokio::time::sleep(GRACE).await;
-    tracing::info!("stopping in the middle of a sync; what it did not commit is not changed");
+    if !loop_has_ended.load(Relaxed) {
+        tracing::info!("stopping in the middle of a sync; what it did not commit is not changed");
+        std::process::exit(0);
+    }
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping at once");
     std::process::exit(0);
 }

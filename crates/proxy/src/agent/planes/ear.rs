@@ -85,7 +85,8 @@ impl Ear {
             Some(Variant::Nft) => Kind::SharedTables,
             None => Kind::OwnTable,
         };
-        let glances = kind == Kind::Silent || planes.iter().any(|p| matches!(p, Plane::Ipvs(_)));
+        let glances =
+            kind == Kind::Silent || planes.iter().any(|p| matches!(p, Plane::Ipvs(_) | Plane::Userspace(_)));
         Ear {
             kind,
             glances,

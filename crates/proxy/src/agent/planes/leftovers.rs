@@ -4,7 +4,7 @@ use super::families;
 use super::plane::Plane;
 use crate::config::Mode;
 use ipnet::IpNet;
-use portway_dataplane::{Clear, Dataplane, Error};
+use portway_dataplane::{Clear, Dataplane, Error, UserspaceSettings};
 use portway_iptables::commit::Tool;
 use portway_iptables::{Tools, Variant};
 use portway_model::Family;
@@ -18,6 +18,8 @@ enum Place {
     Iptables(Variant, Family),
     /// What only an ipvs mode makes.
     Ipvs,
+    /// The process that only the userspace mode has.
+    Carrier,
 }
 
 /// Something that was left behind.
@@ -35,6 +37,7 @@ impl std::fmt::Display for Place {
             Place::Table(_, family) => write!(f, "nftables {family}"),
             Place::Iptables(variant, family) => write!(f, "iptables ({variant}) {family}"),
             Place::Ipvs => f.write_str("ipvs"),
+            Place::Carrier => f.write_str("userspace"),
         }
     }
 }
@@ -60,6 +63,7 @@ fn places() -> Vec<Place> {
         }
     }
     places.push(Place::Ipvs);
+    places.push(Place::Carrier);
     places
 }
 
@@ -74,6 +78,7 @@ impl Place {
             }
             Place::Iptables(v, family) => variant == Some(v) && planes.iter().any(|p| p.family() == family),
             Place::Ipvs => mode == Mode::Ipvs,
+            Place::Carrier => mode == Mode::Userspace,
         }
     }
 
@@ -90,8 +95,22 @@ impl Place {
                 }
             }
             Place::Ipvs => portway_ipvs::leftovers::clear(how, exclude),
+            Place::Carrier => clear_carrier(how),
         }
     }
+}
+
+/// The process that carries connections ends when they have; nothing leads to it any more.
+fn clear_carrier(how: Clear) -> Result<Vec<String>, Error> {
+    let found = match how {
+        Clear::Look => portway_userspace::is_there(),
+        Clear::WhenIdle | Clear::Now => {
+            portway_userspace::dismiss(UserspaceSettings::default().drain_timeout)
+        }
+    };
+    let found =
+        found.map_err(|source| Error::Process { what: "the process that carries connections", source })?;
+    Ok(found.then(|| "the process that carries connections".to_owned()).into_iter().collect())
 }
 
 /// Servers of ipvs within `exclude` are somebody else's.

@@ -1,12 +1,15 @@
 //! One family's data plane in one mode.
 
-use crate::config::{Config, Mode};
-use portway_dataplane::{Dataplane, Drift, Error, Report, Scheduler, Settings};
+use crate::config::{Config, LogFormat, Logging, Mode};
+use portway_dataplane::{Dataplane, Drift, Error, Report, Settings};
 use portway_iptables::{Iptables, Tools, Variant};
 use portway_ipvs::Ipvs;
 use portway_model::{Family, ServiceName, ServicePlan};
 use portway_nftables::Nftables;
-use portway_userspace::{Engine, Userspace};
+use portway_userspace::{Link, Userspace};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 /// One of the modes at work.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub(super) enum Plane {
 /// Opens a mode in every family, and finds out whether we may use it. IPv6 may be missing; IPv4 may not.
 pub(super) fn open(config: &Config, families: &[Family]) -> Result<Vec<Plane>, Error> {
     let mut planes = Vec::new();
-    let open = opener(config.mode, config.ipvs.scheduler)?;
+    let open = opener(config.mode, config)?;
     for family in families {
         match open(*family) {
             Ok(plane) => planes.push(plane),
@@ -39,7 +42,7 @@ fn is_permission(error: &Error) -> bool {
 
 type Opener = Box<dyn Fn(Family) -> Result<Plane, Error>>;
 
-fn opener(mode: Mode, scheduler: Scheduler) -> Result<Opener, Error> {
+fn opener(mode: Mode, config: &Config) -> Result<Opener, Error> {
     match mode {
         Mode::Nftables => Ok(Box::new(|family| {
             let mut plane = Nftables::open(family)?;
@@ -56,6 +59,7 @@ fn opener(mode: Mode, scheduler: Scheduler) -> Result<Opener, Error> {
         }
         Mode::Ipvs => {
             let tools = detect()?;
+            let scheduler = config.ipvs.scheduler;
             Ok(Box::new(move |family| {
                 let mut plane = Ipvs::open(&tools, family, scheduler)?;
                 plane.check()?;
@@ -63,29 +67,39 @@ fn opener(mode: Mode, scheduler: Scheduler) -> Result<Opener, Error> {
             }))
         }
         Mode::Userspace => {
-            let engine = Engine::start().map_err(|source| Error::Unsupported {
-                feature: "what it takes to carry connections".to_owned(),
-                hint: source.to_string(),
-            })?;
-            let rules = rules_to_doors()?;
+            let logging = config.logging.clone();
+            let link = Arc::new(Link::new(move || carrier(&logging)));
+            let rules = rules_to_doors(config)?;
             Ok(Box::new(move |family| {
                 let rules = rules(family)?;
-                Ok(Plane::Userspace(Box::new(Userspace::new(rules, engine.clone()))))
+                Ok(Plane::Userspace(Box::new(Userspace::new(rules, link.clone()))))
             }))
         }
     }
 }
 
 /// The rules that lead to the doors of the userspace mode: those of nftables where it is there, else those of iptables.
-fn rules_to_doors() -> Result<Opener, Error> {
-    let nftables = opener(Mode::Nftables, Scheduler::default())?;
+fn rules_to_doors(config: &Config) -> Result<Opener, Error> {
+    let nftables = opener(Mode::Nftables, config)?;
     match nftables(Family::V4) {
         Err(error) if !is_permission(&error) => {
             tracing::info!("connections are led here by iptables: {error}");
-            opener(Mode::Iptables, Scheduler::default())
+            opener(Mode::Iptables, config)
         }
         Ok(_) | Err(_) => Ok(nftables),
     }
+}
+
+/// This program again, as the process that carries connections. It is in a group of its own, so that an interrupt at the
+/// terminal is for the agent.
+fn carrier(logging: &Logging) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("portway").arg("carry").arg(format!("--v={}", logging.verbosity));
+    if logging.format == LogFormat::Json {
+        command.arg("--json");
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    command
 }
 
 /// The variant of iptables that this host uses.
@@ -129,7 +143,8 @@ impl Plane {
     pub(super) fn hears_of_changes(&mut self) -> bool {
         match self {
             Plane::Ipvs(plane) => plane.hears_of_changes(),
-            Plane::Nftables(_) | Plane::Iptables(_) | Plane::Userspace(_) => false,
+            Plane::Userspace(plane) => plane.lost_its_carrier(),
+            Plane::Nftables(_) | Plane::Iptables(_) => false,
         }
     }
 
@@ -144,6 +159,22 @@ impl Plane {
         match self {
             Plane::Ipvs(plane) => plane.looks_different(),
             Plane::Nftables(_) | Plane::Iptables(_) | Plane::Userspace(_) => false,
+        }
+    }
+
+    /// Who carries connections, in userspace mode.
+    pub(super) fn link(&self) -> Option<&Arc<Link>> {
+        match self {
+            Plane::Userspace(plane) => Some(plane.link()),
+            Plane::Nftables(_) | Plane::Iptables(_) | Plane::Ipvs(_) => None,
+        }
+    }
+
+    /// We are about to leave: what only works while somebody is there is left to the kernel.
+    pub(super) fn farewell(&mut self, settings: &Settings) -> Result<(), Error> {
+        match self {
+            Plane::Userspace(plane) => plane.farewell(settings).map(drop),
+            Plane::Nftables(_) | Plane::Iptables(_) | Plane::Ipvs(_) => Ok(()),
         }
     }
 

@@ -1,0 +1,231 @@
+//! The agent's side of the conversation with the carrier.
+
+use crate::balance::PortId;
+use crate::carrier::name;
+use crate::redirect::Doors;
+use crate::stats::Counts;
+use crate::wire::{self, Answer, Request};
+use portway_dataplane::UserspaceSettings;
+use portway_model::{Family, ServiceName, ServicePlan};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the carrier may take to start, and to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The link. Both families and the metrics use the same.
+pub struct Link {
+    start: Box<dyn Fn() -> Command + Send + Sync>,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stream: Option<UnixStream>,
+    /// Carriers that we started, to hear of their end.
+    children: Vec<Child>,
+    /// Carriers that we were linked to, this one included.
+    number: u64,
+}
+
+impl Link {
+    /// To the carrier that is there, or to one that `start` starts, once it is needed.
+    pub fn new(start: impl Fn() -> Command + Send + Sync + 'static) -> Link {
+        Link { start: Box::new(start), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sure that there is a carrier. The number tells this one from those before: one that is new has to be told
+    /// everything.
+    pub fn ensure(&self) -> io::Result<u64> {
+        let mut state = self.state();
+        state.children.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        if state.stream.is_none() {
+            state.stream = Some(self.connect(&mut state.children)?);
+            state.number += 1;
+            state.call(&Request::Begin)?;
+        }
+        Ok(state.number)
+    }
+
+    /// Finds the carrier, or starts one.
+    fn connect(&self, children: &mut Vec<Child>) -> io::Result<UnixStream> {
+        if let Some(stream) = find()? {
+            return Ok(stream);
+        }
+        let child = (self.start)().spawn()?;
+        tracing::info!(process = child.id(), "started the process that carries connections");
+        children.push(child);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(stream) = find()? {
+                return Ok(stream);
+            }
+            let ended = children.last_mut().and_then(|child| child.try_wait().ok().flatten());
+            if let Some(status) = ended {
+                return Err(io::Error::other(format!(
+                    "the process that carries connections ended: {status}"
+                )));
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::other("the process that carries connections does not answer"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether the carrier has gone.
+    pub fn is_broken(&self) -> bool {
+        let mut state = self.state();
+        let gone = state.stream.as_ref().is_some_and(is_gone);
+        if gone {
+            state.stream = None;
+        }
+        gone
+    }
+
+    /// Tells settings.
+    pub fn configure(&self, settings: &UserspaceSettings) -> io::Result<()> {
+        self.state().call(&Request::Configure(settings.clone())).map(drop)
+    }
+
+    /// Asks for doors at one of these addresses; none if there is no address of that family.
+    pub fn doors(&self, family: Family, addresses: &[IpAddr]) -> io::Result<Option<Doors>> {
+        match self.state().call(&Request::Doors { family, addresses: addresses.to_vec() })? {
+            Answer::Doors(doors) => Ok(doors),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tells plans.
+    pub fn change(
+        &self,
+        family: Family,
+        services: Vec<(ServiceName, Option<ServicePlan>)>,
+    ) -> io::Result<()> {
+        self.state().call(&Request::Change { family, services }).map(drop)
+    }
+
+    /// Tells that the rules of a family are in place.
+    pub fn settle(&self, family: Family) -> io::Result<()> {
+        self.state().call(&Request::Settle(family)).map(drop)
+    }
+
+    /// What was counted; nothing if there is no carrier.
+    pub fn counts(&self) -> Vec<(PortId, Counts)> {
+        let mut state = self.state();
+        if state.stream.is_none() {
+            return Vec::new();
+        }
+        match state.call(&Request::Count) {
+            Ok(Answer::Counts(counts)) => counts,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Tells the carrier that nothing is led to it any more: it ends when its connections have, or after `limit`.
+    pub fn leave(&self, limit: Duration) -> io::Result<()> {
+        let mut state = self.state();
+        if state.stream.is_none() {
+            return Ok(());
+        }
+        state.call(&Request::Leave { limit }).map(drop)
+    }
+
+    /// Waits until the carrier that was told to leave has gone, or for so long.
+    pub fn wait(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline && self.state().stream.as_ref().is_some_and(|stream| !is_gone(stream))
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Tells a carrier that nobody needs any more to leave; whether there was one comes back.
+pub fn dismiss(limit: Duration) -> io::Result<bool> {
+    let Some(mut carrier) = reach()? else { return Ok(false) };
+    call(&mut carrier, &Request::Leave { limit })?;
+    Ok(true)
+}
+
+/// Whether there is a carrier.
+pub fn is_there() -> io::Result<bool> {
+    Ok(reach()?.is_some())
+}
+
+fn reach() -> io::Result<Option<UnixStream>> {
+    match UnixStream::connect_addr(&name()?) {
+        Ok(stream) => {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(Some(stream))
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The carrier that is there, if it understands us; another one is sent home.
+fn find() -> io::Result<Option<UnixStream>> {
+    let Some(mut stream) = reach()? else { return Ok(None) };
+    match call(&mut stream, &Request::Hello) {
+        Ok(Answer::Welcome { version, process }) if version == wire::VERSION => {
+            tracing::debug!(process, "linked to the process that carries connections");
+            Ok(Some(stream))
+        }
+        Ok(Answer::Welcome { version, process }) => {
+            tracing::info!(process, version, "another release carries connections; it may finish them");
+            let limit = UserspaceSettings::default().drain_timeout;
+            call(&mut stream, &Request::Leave { limit })?;
+            Ok(None)
+        }
+        // One that is about to leave.
+        Ok(_) | Err(_) => Ok(None),
+    }
+}
+
+fn call(stream: &mut UnixStream, request: &Request) -> io::Result<Answer> {
+    wire::write(stream, request)?;
+    match wire::read(stream)? {
+        Some(Answer::Failed(message)) => Err(io::Error::other(message)),
+        Some(answer) => Ok(answer),
+        None => Err(io::ErrorKind::BrokenPipe.into()),
+    }
+}
+
+impl State {
+    /// Says something and hears the answer; a link that fails is given up.
+    fn call(&mut self, request: &Request) -> io::Result<Answer> {
+        let Some(stream) = &mut self.stream else { return Err(io::ErrorKind::NotConnected.into()) };
+        let answer = call(stream, request);
+        if answer.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Other) {
+            self.stream = None;
+        }
+        answer
+    }
+}
+
+/// Nobody speaks unasked: what can be read is the end.
+fn is_gone(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+fn unexpected(answer: &Answer) -> io::Error {
+    io::Error::other(format!("the process that carries connections said {answer:?}"))
+}

@@ -1,0 +1,83 @@
+//! What the agent and the carrier say to each other: a request, an answer, each a line's length and JSON.
+//!
+//! [`Request::Hello`] and [`Request::Leave`] are understood by every release, so that a new one can send an old one
+//! home.
+
+use crate::balance::PortId;
+use crate::redirect::Doors;
+use crate::stats::Counts;
+use portway_dataplane::UserspaceSettings;
+use portway_model::{Family, ServiceName, ServicePlan};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// What is said by those who speak alike. Any change of the messages below needs another.
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/1");
+/// More than the largest cluster takes.
+const LONGEST: u32 = 1 << 30;
+
+/// From the agent.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Request {
+    /// Who are you?
+    Hello,
+    /// Everything will be told anew.
+    Begin,
+    /// Settings.
+    Configure(UserspaceSettings),
+    /// Where may the rules lead?
+    Doors { family: Family, addresses: Vec<IpAddr> },
+    /// Plans, or that there is none any more.
+    Change { family: Family, services: Vec<(ServiceName, Option<ServicePlan>)> },
+    /// The rules of a family are in place.
+    Settle(Family),
+    /// What was counted?
+    Count,
+    /// Nothing is led here any more.
+    Leave { limit: Duration },
+}
+
+/// From the carrier.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Answer {
+    /// Who I am.
+    Welcome { version: String, process: u32 },
+    /// It is done.
+    Done,
+    /// They lead here; nowhere, if there is no address.
+    Doors(Option<Doors>),
+    /// This was counted.
+    Counts(Vec<(PortId, Counts)>),
+    /// It could not be done.
+    Failed(String),
+}
+
+/// Says one thing.
+pub(crate) fn write<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    to.write_all(&length.to_be_bytes())?;
+    to.write_all(&bytes)
+}
+
+/// Hears one thing; none if the other has gone.
+pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
+    let mut length = [0; 4];
+    match from.read_exact(&mut length) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let length = u32::from_be_bytes(length);
+    if length > LONGEST {
+        return Err(io::Error::other(format!("a message of {length} bytes")));
+    }
+    let mut bytes = vec![0; length as usize];
+    from.read_exact(&mut bytes)?;
+    Ok(Some(serde_json::from_slice(&bytes)?))
+}
