@@ -7,7 +7,7 @@ SHELL := /bin/bash
 DEMO_NEEDS  := nftables:nft iptables:iptables-save iproute2:ip gcc:cc
 TEST_NEEDS  := $(DEMO_NEEDS) conntrack:conntrack iptables:iptables-nft iptables:iptables-legacy ipset:ipset \
                ipvsadm:ipvsadm kmod:modprobe user-mode-linux:linux.uml iputils-ping:ping
-BENCH_NEEDS := $(TEST_NEEDS)
+BENCH_NEEDS := $(TEST_NEEDS) haproxy:haproxy
 
 .PHONY: help demo test bench lint fuzz clean
 

@@ -103,6 +103,6 @@ fn rate(to: SocketAddr, length: Duration) -> f64 {
 }
 
 /// Noise only ever slows down, so the best round says most.
-fn best(values: Vec<f64>) -> f64 {
+pub(crate) fn best(values: Vec<f64>) -> f64 {
     values.into_iter().fold(0.0, f64::max)
 }

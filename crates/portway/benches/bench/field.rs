@@ -13,13 +13,15 @@ use std::time::Duration;
 pub(crate) const PORT: u16 = 8080;
 
 /// A mode to measure, and for iptables its variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Mode {
     Nftables,
     IptablesNft,
     IptablesLegacy,
     /// In a kernel that has it; not among those that are compared everywhere.
     Ipvs,
+    /// Beside HAProxy; not among those either.
+    Userspace,
 }
 
 impl Mode {
@@ -32,6 +34,7 @@ impl Mode {
             Mode::IptablesNft => "iptables-nft",
             Mode::IptablesLegacy => "iptables-legacy",
             Mode::Ipvs => "ipvs",
+            Mode::Userspace => "userspace",
         }
     }
 
@@ -40,6 +43,7 @@ impl Mode {
             Mode::Nftables => "nftables",
             Mode::IptablesNft | Mode::IptablesLegacy => "iptables",
             Mode::Ipvs => "ipvs",
+            Mode::Userspace => "userspace",
         }
     }
 
@@ -131,7 +135,7 @@ impl Field {
     }
 
     pub(crate) fn start_agent(&self) -> Result<Agent, String> {
-        if self.setup.mode != Mode::Nftables {
+        if !matches!(self.setup.mode, Mode::Nftables | Mode::Userspace) {
             // The variant that the kubelet uses is the one that is used.
             self.tool(&["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]).ok();
         }
@@ -214,7 +218,7 @@ fn vip(n: usize) -> IpAddr {
     Ipv4Addr::from(0x0a60_0100 + n as u32).into()
 }
 
-fn meta(name: &str, labels: HashMap<String, String>) -> api::ObjectMeta {
+pub(crate) fn meta(name: &str, labels: HashMap<String, String>) -> api::ObjectMeta {
     let uid = format!("b5b5a9f8-0f3e-4a4b-9a53-{:012}", labels.len());
     api::ObjectMeta {
         name: name.to_owned(),

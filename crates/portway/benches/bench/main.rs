@@ -11,6 +11,7 @@ mod lists;
 mod plot;
 mod report;
 mod sync;
+mod userspace;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -55,8 +56,14 @@ pub(crate) struct Options {
     /// Numbers of Services at which connections are compared between modes
     #[arg(long, value_delimiter = ',', default_value = "10,2000,10000")]
     lists: Vec<usize>,
+    /// Connections without traffic, for the userspace mode; fewer where a process may not open as many files
+    #[arg(long, default_value_t = 20_000)]
+    idle_connections: usize,
+    /// The mode that is measured as the userspace mode: another one shows the kernel's own way beside HAProxy
+    #[arg(long, value_enum, default_value = "userspace")]
+    userspace_mode: field::Mode,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,ipvs,lists")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,ipvs,lists,userspace")]
     only: Vec<Part>,
     /// Where plots go, as SVG
     #[arg(long, default_value = "target")]
@@ -83,6 +90,8 @@ enum Part {
     Ipvs,
     /// What long lists of Services cost a connection, in each mode
     Lists,
+    /// The userspace mode, beside HAProxy
+    Userspace,
 }
 
 fn main() -> ExitCode {
@@ -120,6 +129,7 @@ fn measure(options: &Options) -> Result<Report, String> {
         (Part::Iptables, 2),
         (Part::Ipvs, 1),
         (Part::Lists, 3 * options.lists.len()),
+        (Part::Userspace, userspace::STEPS),
     ];
     let bar = progress(steps.iter().filter(|(part, _)| has(*part)).map(|(_, n)| *n as u64).sum());
     let mut report = Report::default();
@@ -138,6 +148,9 @@ fn measure(options: &Options) -> Result<Report, String> {
     }
     if has(Part::Lists) {
         lists::measure(options, &bar, &mut report)?;
+    }
+    if has(Part::Userspace) {
+        userspace::measure(options, &bar, &mut report)?;
     }
     bar.finish_and_clear();
     report.conclude();

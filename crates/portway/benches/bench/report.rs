@@ -21,7 +21,7 @@ struct Row {
 }
 
 /// The units that figures have.
-const UNITS: [&str; 8] = ["", "s", "ms", "µs", "/s", "×", "MB", "core"];
+const UNITS: [&str; 11] = ["", "s", "ms", "µs", "/s", "×", "KB", "MB", "GB/s", "s/GB", "core"];
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
