@@ -93,8 +93,8 @@ impl Engine {
         let descriptors = limits::raise();
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(THREADS);
         let settings = UserspaceSettings::default();
-        let limits = Arc::new(Limits::new(descriptors, settings.udp_sessions.into(), workers));
-        tracing::debug!(descriptors, connections = limits.connections, workers, "limits");
+        let limits = Arc::new(Limits::new(descriptors));
+        tracing::debug!(descriptors, connections = limits.connections(), workers, "limits");
         let shared = Arc::new(Shared {
             routes: RwLock::default(),
             settings: RwLock::new(settings),

@@ -1,13 +1,15 @@
 //! How many connections there may be: as many as file descriptors allow.
 
+use crate::clock::Moment;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::clock::Moment;
-
-/// Kept free for everything else that the agent does.
-const RESERVE: u64 = 512;
+/// Kept free for doors, agents and threads.
+const RESERVE: u64 = 64;
+/// This part is for pipes alone; a connection that gets none moves its bytes by copying.
+const FOR_PIPES: usize = 64;
 /// As many as anybody could want; more are asked for only where they cost nothing.
 const ENOUGH: u64 = 1 << 20;
 /// The least time between two lines in the log.
@@ -26,65 +28,109 @@ pub(crate) fn raise() -> u64 {
     is.current.unwrap_or(hard)
 }
 
-/// What connections share.
+/// What takes file descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A client's socket and one towards its endpoint.
+    Connection,
+    /// A socket towards the endpoint.
+    Session,
+    /// Both its ends.
+    Pipe,
+}
+
+impl Use {
+    fn descriptors(self) -> usize {
+        match self {
+            Use::Connection | Use::Pipe => 2,
+            Use::Session => 1,
+        }
+    }
+}
+
+/// The file descriptors that all share.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    /// Connections there may be.
-    pub(crate) connections: usize,
-    /// Pipes that each of the workers may have.
-    pub(crate) pipes: usize,
-    open: AtomicUsize,
+    total: usize,
+    used: AtomicUsize,
+    connections: AtomicUsize,
     said: AtomicU64,
 }
 
 impl Limits {
-    /// For so many file descriptors, of which UDP sessions take one each. An eighth is for pipes; a connection that
-    /// gets none moves its bytes by copying.
-    pub(crate) fn new(descriptors: u64, sessions: u64, workers: usize) -> Limits {
-        let rest = descriptors.saturating_sub(RESERVE).saturating_sub(sessions.min(descriptors / 4));
-        let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        Limits {
-            connections: number((rest - rest / 8) / 2).max(1),
-            pipes: number(rest / 8 / 2) / workers.max(1),
-            open: AtomicUsize::new(0),
-            said: AtomicU64::new(0),
+    /// Of so many.
+    pub(crate) fn new(descriptors: u64) -> Limits {
+        let total = usize::try_from(descriptors.saturating_sub(RESERVE)).unwrap_or(usize::MAX).max(4);
+        let (used, connections) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Limits { total, used, connections, said: AtomicU64::new(0) }
+    }
+
+    /// Connections there may be if there is nothing else.
+    pub(crate) fn connections(&self) -> usize {
+        (self.total - self.total / FOR_PIPES) / 2
+    }
+
+    /// Asks for what something takes; none if there is not enough.
+    pub(crate) fn permit(self: &Arc<Self>, what: Use) -> Option<Permit> {
+        let most = if what == Use::Pipe { self.total } else { self.total - self.total / FOR_PIPES };
+        let more = |used: usize| Some(used + what.descriptors()).filter(|used| *used <= most);
+        self.used.fetch_update(Relaxed, Relaxed, more).ok()?;
+        if what == Use::Connection {
+            self.connections.fetch_add(1, Relaxed);
         }
+        Some(Permit { limits: self.clone(), what })
     }
 
-    /// Asks for one more; none if there are enough.
-    pub(crate) fn admit(self: &std::sync::Arc<Self>) -> Option<Admission> {
-        let admitted = self
-            .open
-            .fetch_update(Relaxed, Relaxed, |open| (open < self.connections).then_some(open + 1))
-            .is_ok();
-        admitted.then(|| Admission(self.clone()))
-    }
-
-    /// How many there are.
+    /// How many connections there are.
     pub(crate) fn open(&self) -> usize {
-        self.open.load(Relaxed)
+        self.connections.load(Relaxed)
     }
 
-    /// Says that a connection was refused, unless that was said a moment ago.
+    /// Says that something was refused, unless that was said a moment ago.
     pub(crate) fn say_refused(&self, why: &str) {
         let (now, said) = (Moment::now(), self.said.load(Relaxed));
         let due = Moment::from_number(said).is_none_or(|last| last.after(QUIET) <= now);
         if due && self.said.compare_exchange(said, now.number(), Relaxed, Relaxed).is_ok() {
             tracing::warn!(
                 open = self.open(),
-                limit = self.connections,
+                limit = self.connections(),
                 "new connections are refused: {why} (raise LimitNOFILE= or ulimit -n)"
             );
         }
     }
 }
 
-/// One connection's place among those that may be.
+/// The right to file descriptors, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Admission(std::sync::Arc<Limits>);
+pub(crate) struct Permit {
+    limits: Arc<Limits>,
+    what: Use,
+}
 
-impl Drop for Admission {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
+        self.limits.used.fetch_sub(self.what.descriptors(), Relaxed);
+        if self.what == Use::Connection {
+            self.limits.connections.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_something_for_pipes_and_everything_comes_back() {
+        let limits = Arc::new(Limits::new(RESERVE + 128));
+        let mut connections: Vec<Permit> = std::iter::from_fn(|| limits.permit(Use::Connection)).collect();
+        assert_eq!((connections.len(), limits.connections(), limits.open()), (63, 63, 63));
+        assert!(limits.permit(Use::Session).is_none());
+        let pipe = limits.permit(Use::Pipe);
+        assert!(pipe.is_some() && limits.permit(Use::Pipe).is_none());
+        connections.truncate(40);
+        assert!(limits.permit(Use::Session).is_some());
+        drop((connections, pipe));
+        assert_eq!((limits.open(), limits.used.load(Relaxed)), (0, 0));
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) const PORT: u16 = 8080;
 
 /// A mode to measure, and for iptables its variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Nftables,
     IptablesNft,

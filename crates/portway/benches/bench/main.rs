@@ -59,9 +59,6 @@ pub(crate) struct Options {
     /// Connections without traffic, for the userspace mode; fewer where a process may not open as many files
     #[arg(long, default_value_t = 20_000)]
     idle_connections: usize,
-    /// The mode that is measured as the userspace mode: another one shows the kernel's own way beside HAProxy
-    #[arg(long, value_enum, default_value = "userspace")]
-    userspace_mode: field::Mode,
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,ipvs,lists,userspace")]
     only: Vec<Part>,

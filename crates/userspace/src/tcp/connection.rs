@@ -7,7 +7,7 @@ use crate::clock::Moment;
 use crate::doors::{open_socket, tune};
 use crate::engine::Shared;
 use crate::header::header;
-use crate::limits::Admission;
+use crate::limits::Permit;
 use crate::redirect::Reach;
 use portway_model::{Protocol, Target};
 use rustix::fd::OwnedFd;
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     preface: Vec<u8>,
     up: Pump,
     down: Pump,
-    _admission: Admission,
+    _permit: Permit,
 }
 
 /// How far it is.
@@ -66,7 +66,7 @@ impl Connection {
         original: SocketAddr,
         reach: Reach,
         port: Arc<Port>,
-        admission: Admission,
+        permit: Permit,
     ) -> Connection {
         port.stats.opened();
         let preface = if port.wants_header() { header(peer, original) } else { Vec::new() };
@@ -83,7 +83,7 @@ impl Connection {
             preface,
             up: Pump::default(),
             down: Pump::default(),
-            _admission: admission,
+            _permit: permit,
         }
     }
 

@@ -4,6 +4,7 @@
 //! whose reader is slow have one for longer. How much waits in all of them is watched: beyond a bound,
 //! little is taken from anybody at a time.
 
+use crate::limits::{Limits, Permit, Use};
 use rustix::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use std::io;
@@ -24,14 +25,15 @@ const SPARE: usize = 32;
 pub(super) struct Pipe {
     pub(super) read: OwnedFd,
     pub(super) write: OwnedFd,
+    _permit: Permit,
 }
 
 impl Pipe {
-    fn open() -> io::Result<Pipe> {
+    fn open(permit: Permit) -> io::Result<Pipe> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A small one works too: the kernel has a limit for users without privileges.
         _ = fcntl_setpipe_size(&write, SIZE);
-        Ok(Pipe { read, write })
+        Ok(Pipe { read, write, _permit: permit })
     }
 }
 
@@ -39,36 +41,26 @@ impl Pipe {
 #[derive(Debug)]
 pub(super) struct Pipes {
     spare: Vec<Pipe>,
-    taken: usize,
-    most: usize,
+    limits: Arc<Limits>,
     waiting: Arc<AtomicUsize>,
 }
 
 impl Pipes {
-    /// So many, at most. What waits in the pipes of all workers is in `waiting`.
-    pub(super) fn new(most: usize, waiting: Arc<AtomicUsize>) -> Pipes {
-        Pipes { spare: Vec::new(), taken: 0, most, waiting }
+    /// As many as limits allow. What waits in the pipes of all workers is in `waiting`.
+    pub(super) fn new(limits: Arc<Limits>, waiting: Arc<AtomicUsize>) -> Pipes {
+        Pipes { spare: Vec::new(), limits, waiting }
     }
 
     /// An empty one; none if there are too many.
     pub(super) fn take(&mut self) -> Option<Pipe> {
-        let pipe = self.spare.pop().or_else(|| (self.taken < self.most).then(Pipe::open)?.ok())?;
-        self.taken += 1;
-        Some(pipe)
+        self.spare.pop().or_else(|| Pipe::open(self.limits.permit(Use::Pipe)?).ok())
     }
 
     /// Gives an empty one back.
     pub(super) fn give_back(&mut self, pipe: Pipe) {
-        self.taken -= 1;
         if self.spare.len() < SPARE {
             self.spare.push(pipe);
         }
-    }
-
-    /// Throws one away with what is in it.
-    pub(super) fn discard(&mut self, pipe: Pipe) {
-        self.taken -= 1;
-        drop(pipe);
     }
 
     /// How much to take from a socket at a time.

@@ -170,8 +170,7 @@ impl Pump {
     /// Gives up, with what is on its way.
     pub(super) fn abandon(&mut self, pipes: &mut Pipes) {
         pipes.moves(std::mem::take(&mut self.held));
-        if let Some(pipe) = self.pipe.take() {
-            pipes.discard(pipe);
-        }
+        // With what is in it.
+        self.pipe = None;
     }
 }

@@ -9,6 +9,7 @@ use super::pump::{COPY, Side};
 use crate::clock::Moment;
 use crate::doors::{Door, address_of};
 use crate::engine::Shared;
+use crate::limits::Use;
 use portway_model::Protocol;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -87,7 +88,7 @@ impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, waker: Arc<OwnedFd>) -> io::Result<Worker> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &waker, epoll::EventData::new_u64(Token::Waker.number()), epoll::EventFlags::IN)?;
-        let pipes = Pipes::new(shared.limits.pipes, shared.waiting.clone());
+        let pipes = Pipes::new(shared.limits.clone(), shared.waiting.clone());
         Ok(Worker {
             shared,
             epoll,
@@ -210,12 +211,12 @@ impl Worker {
             tracing::debug!(client = %peer, %wanted, "not for any Service");
             return reset(&client);
         };
-        let Some(admission) = self.shared.limits.admit() else {
+        let Some(permit) = self.shared.limits.permit(Use::Connection) else {
             port.stats.failed();
             self.shared.limits.say_refused("there are as many as file descriptors allow");
             return reset(&client);
         };
-        let connection = Connection::new(client, peer, wanted, door.reach, port, admission);
+        let connection = Connection::new(client, peer, wanted, door.reach, port, permit);
         let slot = self.connections.insert(connection);
         self.dial(slot);
     }

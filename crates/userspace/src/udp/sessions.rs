@@ -2,6 +2,7 @@
 
 use crate::balance::{Lease, Port};
 use crate::clock::Moment;
+use crate::limits::Permit;
 use rustix::fd::OwnedFd;
 use slab::Slab;
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ pub(super) struct Session {
     pub(super) socket: OwnedFd,
     /// The endpoint was heard to refuse.
     pub(super) refused: bool,
+    pub(super) _permit: Permit,
 }
 
 impl Drop for Session {

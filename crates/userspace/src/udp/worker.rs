@@ -6,6 +6,7 @@ use crate::balance::{Endpoint, Port};
 use crate::clock::Moment;
 use crate::doors::{Door, address_of, open_socket};
 use crate::engine::Shared;
+use crate::limits::Use;
 use portway_model::{Protocol, Target};
 use portway_netlink::conntrack::{self, Tuple, UDP};
 use portway_netlink::{Protocol as Bus, Socket};
@@ -172,12 +173,17 @@ impl Worker {
         while self.sessions.len() >= most.max(1) {
             self.sessions.remove(self.sessions.oldest()?);
         }
+        let Some(permit) = self.shared.limits.permit(Use::Session) else {
+            port.stats.failed();
+            self.shared.limits.say_refused("there are as many as file descriptors allow");
+            return None;
+        };
         let Some((endpoint, socket)) = self.reach_endpoint(&port, door, key.1, &[], now) else {
             port.stats.failed();
             return None;
         };
         port.stats.opened();
-        let session = Session { key, port, lease: endpoint.lease(), socket, refused: false };
+        let session = Session { key, port, lease: endpoint.lease(), socket, refused: false, _permit: permit };
         let slot = self.sessions.insert(session, now);
         self.watch(slot)?;
         Some(slot)
@@ -259,12 +265,7 @@ impl Worker {
         if self.shared.routes().leads_back(Protocol::Udp, target) {
             return Err(Errno::LOOP.into());
         }
-        let socket = open_socket(target.ip, SocketType::DGRAM).inspect_err(|error| {
-            if matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::MFILE | Errno::NFILE))
-            {
-                self.shared.limits.say_refused(&error.to_string());
-            }
-        })?;
+        let socket = open_socket(target.ip, SocketType::DGRAM)?;
         connect(&socket, &SocketAddr::new(target.ip, target.port))?;
         Ok(socket)
     }

@@ -4,7 +4,7 @@
 use super::haproxy::HaProxy;
 use super::pods::{BULK, ECHO, IDLE, Pods, SMALL};
 use crate::Options;
-use crate::field::{Field, Setup, meta};
+use crate::field::{Field, Mode, Setup, meta};
 use portway_lab::{Agent, Namespace, Place, Port, eventually};
 use portway_model::api::{self, Object};
 use rustix::process::{Resource, getrlimit};
@@ -37,6 +37,8 @@ impl Side {
 pub(super) struct Stage {
     // Dropped in this order: proxies before the pods behind them, those before their namespaces.
     pub(super) agent: Agent,
+    /// The process that the agent has carry connections.
+    carrier: u32,
     pub(super) haproxy: HaProxy,
     _pods: Pods,
     field: Field,
@@ -46,8 +48,7 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) fn build(options: &Options) -> Result<Stage, String> {
-        let mode = options.userspace_mode;
-        let mut field = Field::new(Setup { mode, ..Setup::new(PODS) })?;
+        let mut field = Field::new(Setup { mode: Mode::Userspace, ..Setup::new(PODS) })?;
         for _ in 1..PODS {
             field.lab.add_pod(1).map_err(|e| e.to_string())?;
         }
@@ -62,8 +63,9 @@ impl Stage {
         }
         let connections = options.idle_connections.min(room());
         let haproxy = HaProxy::start(field.lab.node(1), &ips, connections)?;
-        let agent = field.start_agent()?;
-        let stage = Stage { agent, haproxy, _pods: pods, field, connections };
+        let mut agent = field.start_agent()?;
+        let carrier = carrier(&mut agent)?;
+        let stage = Stage { agent, carrier, haproxy, _pods: pods, field, connections };
         stage.await_both()?;
         Ok(stage)
     }
@@ -83,7 +85,7 @@ impl Stage {
     }
 
     pub(super) fn portway(&self) -> Side {
-        Side { name: "Portway", ip: self.field.vip(0).ip(), pid: self.agent.id() }
+        Side { name: "Portway", ip: self.field.vip(0).ip(), pid: self.carrier }
     }
 
     pub(super) fn haproxy(&self) -> Side {
@@ -98,6 +100,14 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// The process that carries connections, as the agent says.
+fn carrier(agent: &mut Agent) -> Result<u32, String> {
+    let line = agent.wait_for("started the process that carries connections", PATIENCE);
+    let line = line.map_err(|e| e.to_string())?;
+    let number = line.split("process=").nth(1).and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|n| n.parse().ok()).ok_or_else(|| format!("no process in {line:?}"))
 }
 
 /// How many connections this machine lets a process have. A proxy has both ends of each open; this process, which is
