@@ -14,8 +14,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// More threads than this were not seen to help: the kernel does most of the work.
@@ -36,7 +36,9 @@ pub(crate) struct Shared {
     /// Bytes that wait in pipes.
     pub(crate) waiting: Arc<AtomicUsize>,
     /// Threads that are at work.
-    at_work: AtomicUsize,
+    at_work: Mutex<usize>,
+    /// One of them has ended.
+    ended: Condvar,
 }
 
 /// How the engine is to stop.
@@ -50,6 +52,10 @@ pub(crate) struct Stop {
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -102,7 +108,8 @@ impl Engine {
             stop: RwLock::default(),
             limits,
             waiting: Arc::default(),
-            at_work: AtomicUsize::new(0),
+            at_work: Mutex::new(0),
+            ended: Condvar::new(),
         });
         let mut wakers = Vec::new();
         for number in 0..workers {
@@ -125,14 +132,13 @@ impl Engine {
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.places)
     }
 
     /// The doors of a family: those there are, if they are at one of `addresses`, or new ones at the first of them that
     /// can be listened at. None if there is no such address.
     pub fn doors(&self, family: Family, addresses: &[IpAddr]) -> io::Result<Option<Doors>> {
-        let mut own =
-            addresses.iter().filter(|ip| Family::of(**ip) == family && is_reachable(**ip)).peekable();
+        let mut own = addresses.iter().filter(|ip| Family::of(**ip) == family).peekable();
         let mut places = self.places();
         let place = family as usize;
         if let Some(doors) = places.doors[place].filter(|doors| addresses.contains(&doors.address)) {
@@ -226,9 +232,9 @@ impl Engine {
 
     /// Waits until it has stopped.
     pub fn wait(&self) {
-        while self.shared.at_work.load(Relaxed) > 0 {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let at_work = lock(&self.shared.at_work);
+        let all_ended = self.shared.ended.wait_while(at_work, |at_work| *at_work > 0);
+        drop(all_ended.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -241,24 +247,16 @@ impl Drop for Engine {
     }
 }
 
-/// Whether packets can be led to an address, wherever they come from.
-fn is_reachable(ip: IpAddr) -> bool {
-    let within_link = match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
-    !ip.is_loopback() && !ip.is_unspecified() && !within_link
-}
-
 /// Starts a thread that counts as being at work until it ends, however it does.
 fn spawn(shared: &Arc<Shared>, name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     struct AtWork(Arc<Shared>);
     impl Drop for AtWork {
         fn drop(&mut self) {
-            self.0.at_work.fetch_sub(1, Relaxed);
+            *lock(&self.0.at_work) -= 1;
+            self.0.ended.notify_all();
         }
     }
-    shared.at_work.fetch_add(1, Relaxed);
+    *lock(&shared.at_work) += 1;
     let at_work = AtWork(shared.clone());
     let work = move || {
         let _at_work = at_work;

@@ -6,6 +6,7 @@ use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Settings, User
 use portway_model::{Family, ServiceName, ServicePlan};
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The userspace mode for one family, over the rules of another mode.
@@ -81,8 +82,18 @@ impl<R: Dataplane> Userspace<R> {
         };
         self.link.change(family, services)?;
         self.told = number;
-        self.link.doors(family, &settings.userspace.addresses)
+        let reachable = settings.userspace.addresses.iter().copied().filter(|ip| is_reachable(*ip));
+        self.link.doors(family, &reachable.collect::<Vec<_>>())
     }
+}
+
+/// Whether packets can be led to an address, wherever they come from.
+fn is_reachable(ip: IpAddr) -> bool {
+    let within_link = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !ip.is_loopback() && !ip.is_unspecified() && !within_link
 }
 
 /// The rules are not concerned with what is ours.

@@ -110,7 +110,8 @@ impl Connection {
             };
             match asked {
                 Ok(socket) => {
-                    self.server = Some(Side { socket, readable: true, writable: true });
+                    // What it says first is told when it comes.
+                    self.server = Some(Side { socket, readable: false, writable: true });
                     self.lease = Some(lease);
                     self.stage = Stage::Dialling { since, attempt };
                     return Some(());

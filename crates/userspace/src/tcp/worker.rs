@@ -278,6 +278,9 @@ impl Worker {
             }
         }
         connection.accepted(since.elapsed());
+        if let Some(server) = &mut connection.server {
+            server.readable = flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP);
+        }
         if watch(&self.epoll, &connection.client, Token::Client(slot)).is_err() {
             return self.end(slot, true);
         }

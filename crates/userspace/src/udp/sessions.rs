@@ -1,5 +1,6 @@
 //! Who talks with whom, and in which order they were last heard.
 
+use super::timeouts::Timeouts;
 use crate::balance::{Lease, Port};
 use crate::clock::Moment;
 use crate::limits::Permit;
@@ -35,8 +36,11 @@ impl Drop for Session {
 #[derive(Debug)]
 struct Entry {
     session: Session,
+    began: Moment,
     heard: Moment,
     answered: bool,
+    /// The kernel takes it for one that lasts.
+    lasts: bool,
     before: Option<usize>,
     after: Option<usize>,
 }
@@ -48,7 +52,11 @@ struct Order {
     last: Option<usize>,
 }
 
-/// All sessions. Those that were never answered are in a list of their own: they end sooner, and go first when there
+/// Still there after two seconds, and answered: what the kernel calls a stream (`nf_conntrack_udp_packet`). A little later than
+/// there, lest it be thought of as one before it is.
+const LASTING: Duration = Duration::from_millis(2500);
+
+/// All sessions. Those that do not last are in a list of their own: they end sooner, and go first when there
 /// are too many, so that a flood of strangers does not drive out who is being served.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
@@ -72,7 +80,15 @@ impl Sessions {
 
     pub(super) fn insert(&mut self, session: Session, now: Moment) -> usize {
         let key = session.key;
-        let entry = Entry { session, heard: now, answered: false, before: None, after: None };
+        let entry = Entry {
+            session,
+            began: now,
+            heard: now,
+            answered: false,
+            lasts: false,
+            before: None,
+            after: None,
+        };
         let slot = self.entries.insert(entry);
         self.by_key.insert(key, slot);
         self.append(slot);
@@ -95,6 +111,7 @@ impl Sessions {
         let entry = &mut self.entries[slot];
         entry.heard = now;
         entry.answered |= answered;
+        entry.lasts |= entry.answered && entry.began.after(LASTING) <= now;
         self.append(slot);
     }
 
@@ -103,12 +120,12 @@ impl Sessions {
         self.orders[0].first.or(self.orders[1].first)
     }
 
-    /// One that was silent for so long: without an answer, and with one.
-    pub(super) fn expired(&self, now: Moment, unanswered: Duration, answered: Duration) -> Option<usize> {
+    /// One that was silent for too long.
+    pub(super) fn expired(&self, now: Moment, timeouts: Timeouts) -> Option<usize> {
         let over = |order: &Order, limit: Duration| {
             order.first.filter(|slot| self.entries[*slot].heard.after(limit) <= now)
         };
-        over(&self.orders[0], unanswered).or_else(|| over(&self.orders[1], answered))
+        over(&self.orders[0], timeouts.passing).or_else(|| over(&self.orders[1], timeouts.lasting))
     }
 
     /// Those that are so.
@@ -117,7 +134,7 @@ impl Sessions {
     }
 
     fn append(&mut self, slot: usize) {
-        let order = &mut self.orders[usize::from(self.entries[slot].answered)];
+        let order = &mut self.orders[usize::from(self.entries[slot].lasts)];
         let before = order.last.replace(slot);
         order.first.get_or_insert(slot);
         if let Some(before) = before {
@@ -129,7 +146,7 @@ impl Sessions {
 
     fn unlink(&mut self, slot: usize) {
         let Some(entry) = self.entries.get(slot) else { return };
-        let (before, after, order) = (entry.before, entry.after, usize::from(entry.answered));
+        let (before, after, order) = (entry.before, entry.after, usize::from(entry.lasts));
         match before {
             Some(before) => self.entries[before].after = after,
             None => self.orders[order].first = after,

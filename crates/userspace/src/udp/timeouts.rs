@@ -8,10 +8,10 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// How long a session may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// If it was never answered.
-    pub(super) unanswered: Duration,
-    /// If it was.
-    pub(super) answered: Duration,
+    /// If it is new, or was never answered.
+    pub(super) passing: Duration,
+    /// If it is one that lasts.
+    pub(super) lasting: Duration,
 }
 
 impl Timeouts {
@@ -25,17 +25,32 @@ impl Timeouts {
         )
     }
 
-    fn within(wanted: Duration, unanswered: Duration, answered: Duration) -> Timeouts {
-        // A flow that is answered once is not yet a stream to the kernel.
+    fn within(wanted: Duration, passing: Duration, lasting: Duration) -> Timeouts {
         let shorter = |limit: Duration| wanted.min(limit.saturating_sub(MARGIN)).max(MARGIN / 2);
-        Timeouts {
-            unanswered: shorter(unanswered),
-            answered: shorter(answered.min(unanswered.max(answered))),
-        }
+        Timeouts { passing: shorter(passing), lasting: shorter(lasting) }
     }
 }
 
 fn read(name: &str) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
     text.trim().parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_ends_before_the_kernel_forgets_its_flow() {
+        let seconds = Duration::from_secs;
+        let at = |wanted| {
+            let t = Timeouts::within(seconds(wanted), seconds(30), seconds(120));
+            (t.passing, t.lasting)
+        };
+        assert_eq!(at(120), (seconds(29), seconds(119)));
+        assert_eq!(at(60), (seconds(29), seconds(60)));
+        assert_eq!(at(5), (seconds(5), seconds(5)));
+        let short = Timeouts::within(seconds(60), seconds(1), seconds(1));
+        assert!(short.passing > Duration::ZERO && short.passing < seconds(1));
+    }
 }

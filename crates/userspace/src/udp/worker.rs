@@ -92,8 +92,10 @@ impl Worker {
                         _ = rustix::io::read(&self.waker, &mut [0; 8]);
                         self.look_around();
                     }
-                    door if door & DOOR != 0 => self.from_clients((door & !DOOR) as usize, &mut datagram),
-                    slot => self.from_endpoint(slot as usize, &mut datagram),
+                    door if door & DOOR != 0 => {
+                        self.take_from_clients((door & !DOOR) as usize, &mut datagram)
+                    }
+                    slot => self.take_from_endpoint(slot as usize, &mut datagram),
                 }
             }
             self.expire();
@@ -124,7 +126,7 @@ impl Worker {
         left.into_iter().for_each(|slot| self.sessions.remove(slot));
     }
 
-    fn from_clients(&mut self, index: usize, datagram: &mut [u8]) {
+    fn take_from_clients(&mut self, index: usize, datagram: &mut [u8]) {
         for _ in 0..BATCH {
             let Some(door) = self.doors.get(index).cloned() else { return };
             match recvfrom(&door.socket, &mut *datagram, RecvFlags::DONTWAIT) {
@@ -270,7 +272,7 @@ impl Worker {
         Ok(socket)
     }
 
-    fn from_endpoint(&mut self, slot: usize, datagram: &mut [u8]) {
+    fn take_from_endpoint(&mut self, slot: usize, datagram: &mut [u8]) {
         let mut answered = false;
         for _ in 0..BATCH {
             let Some(session) = self.sessions.get(slot) else { return };
@@ -309,8 +311,8 @@ impl Worker {
             self.timeouts = Timeouts::now(self.shared.settings().udp_timeout);
             self.timeouts_read = self.tick;
         }
-        let (now, Timeouts { unanswered, answered }) = (Moment::now(), self.timeouts);
-        while let Some(slot) = self.sessions.expired(now, unanswered, answered) {
+        let now = Moment::now();
+        while let Some(slot) = self.sessions.expired(now, self.timeouts) {
             self.sessions.remove(slot);
         }
     }
