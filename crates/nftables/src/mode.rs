@@ -55,6 +55,13 @@ impl Nftables<Netlink> {
         listed.map(drop).map_err(|e| self.refused(e))
     }
 
+    /// Whether the kernel has all that our rules take: tries, and changes nothing.
+    pub fn check_features(&mut self) -> Result<(), Error> {
+        self.check()?;
+        let Some((feature, option)) = crate::probe::missing(self.family) else { return Ok(()) };
+        Err(Error::Unsupported { feature: feature.to_owned(), hint: format!("load or build {option}") })
+    }
+
     /// The generation of the whole ruleset: every change by anybody raises it by one.
     pub fn generation(&mut self) -> Result<u32, Error> {
         list::generation(self.kernel.socket()).map_err(|e| self.refused(e))

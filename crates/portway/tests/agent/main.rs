@@ -26,6 +26,7 @@ mod takeover;
 mod tampering;
 mod tool;
 mod traffic;
+mod userspace;
 mod world;
 mod wrapped;
 
@@ -76,6 +77,13 @@ fn main() -> ExitCode {
             trials.push(Trial::test(format!("{room}::{name}"), move || play(*test)));
         }
     }
+    for (room, tests) in userspace::ROOMS {
+        let trial = |(name, test): &'static Test| {
+            Trial::test(format!("userspace::{room}::{name}"), move || play(*test))
+        };
+        trials.extend(tests.iter().map(trial));
+    }
+    trials.extend(guest_room("userspace::with_iptables", userspace::WITH_IPTABLES, !guest::is_inside()));
     if !guest::has_module("ip_vs") {
         let trial = |(name, test): &'static Test| Trial::test(format!("ipvs::{name}"), move || play(*test));
         trials.extend(ipvs::WITHOUT.iter().map(trial));
@@ -87,10 +95,15 @@ fn main() -> ExitCode {
 /// A room whose tests need ip_vs: where this kernel has none, or it is to lose some of it, one trial, which plays them
 /// all in a guest.
 fn ipvs_room(room: &str, tests: &'static [Test]) -> Vec<Trial> {
-    let room = format!("ipvs::{room}");
-    if guest::is_needed() || room == "ipvs::modules" && !guest::is_inside() {
-        let name = room.clone();
-        return vec![Trial::test(name, move || Ok(guest::play(&room, AT_A_TIME, SCRATCH.as_ref())?))];
+    let elsewhere = guest::is_needed() || room == "modules" && !guest::is_inside();
+    guest_room(&format!("ipvs::{room}"), tests, elsewhere)
+}
+
+/// A room whose tests are played here, or all of them in a guest as one trial.
+fn guest_room(room: &str, tests: &'static [Test], elsewhere: bool) -> Vec<Trial> {
+    if elsewhere {
+        let room = room.to_owned();
+        return vec![Trial::test(room.clone(), move || Ok(guest::play(&room, AT_A_TIME, SCRATCH.as_ref())?))];
     }
     let trial = |(name, test): &'static Test| Trial::test(format!("{room}::{name}"), move || play(*test));
     tests.iter().map(trial).collect()

@@ -108,6 +108,20 @@ impl World {
         ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
+    /// Runs a command in a pod; it must succeed.
+    pub(crate) fn in_pod(&self, pod: &str, command: &str) -> Outcome {
+        let mut words = command.split(' ');
+        let mut process = Command::new(words.next().unwrap_or_default());
+        process.args(words);
+        let output = self.pod(pod).run(|| process.output())?;
+        ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// Ends what a pod serves.
+    pub(crate) fn stop_servers(&self, pod: &str) {
+        self.lab.pod(pod).stop_servers();
+    }
+
     /// Gives the node another address.
     pub(crate) fn add_address(&self, net: &str) -> Outcome {
         Ok(self.lab.node(1).add_address(net.parse()?)?)

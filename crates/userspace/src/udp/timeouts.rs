@@ -15,19 +15,19 @@ pub(super) struct Timeouts {
 }
 
 impl Timeouts {
-    /// As long as wanted, but not longer than the kernel remembers.
-    pub(super) fn now(wanted: Duration) -> Timeouts {
+    /// How long the kernel remembers a flow.
+    pub(super) fn of_kernel() -> Timeouts {
         let kernel = |name, otherwise| read(name).unwrap_or(Duration::from_secs(otherwise));
-        Timeouts::within(
-            wanted,
-            kernel("nf_conntrack_udp_timeout", 30),
-            kernel("nf_conntrack_udp_timeout_stream", 120),
-        )
+        Timeouts {
+            passing: kernel("nf_conntrack_udp_timeout", 30),
+            lasting: kernel("nf_conntrack_udp_timeout_stream", 120),
+        }
     }
 
-    fn within(wanted: Duration, passing: Duration, lasting: Duration) -> Timeouts {
+    /// As long as wanted, but not longer than the kernel remembers.
+    pub(super) fn for_sessions(self, wanted: Duration) -> Timeouts {
         let shorter = |limit: Duration| wanted.min(limit.saturating_sub(MARGIN)).max(MARGIN / 2);
-        Timeouts { passing: shorter(passing), lasting: shorter(lasting) }
+        Timeouts { passing: shorter(self.passing), lasting: shorter(self.lasting) }
     }
 }
 
@@ -44,13 +44,13 @@ mod tests {
     fn a_session_ends_before_the_kernel_forgets_its_flow() {
         let seconds = Duration::from_secs;
         let at = |wanted| {
-            let t = Timeouts::within(seconds(wanted), seconds(30), seconds(120));
+            let t = Timeouts { passing: seconds(30), lasting: seconds(120) }.for_sessions(seconds(wanted));
             (t.passing, t.lasting)
         };
         assert_eq!(at(120), (seconds(29), seconds(119)));
         assert_eq!(at(60), (seconds(29), seconds(60)));
         assert_eq!(at(5), (seconds(5), seconds(5)));
-        let short = Timeouts::within(seconds(60), seconds(1), seconds(1));
+        let short = Timeouts { passing: seconds(1), lasting: seconds(1) }.for_sessions(seconds(60));
         assert!(short.passing > Duration::ZERO && short.passing < seconds(1));
     }
 }

@@ -46,8 +46,8 @@ pub(crate) struct Worker {
     sessions: Sessions,
     /// Where flows are looked up; none where they are not tracked.
     tracker: Option<Socket>,
-    timeouts: Timeouts,
-    timeouts_read: Instant,
+    kernel: Timeouts,
+    kernel_read: Instant,
     tick: Instant,
 }
 
@@ -55,7 +55,6 @@ impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, waker: Arc<OwnedFd>) -> io::Result<Worker> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &waker, epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)?;
-        let timeouts = Timeouts::now(shared.settings().udp_timeout);
         Ok(Worker {
             shared,
             epoll,
@@ -63,8 +62,8 @@ impl Worker {
             doors: Slab::new(),
             sessions: Sessions::default(),
             tracker: Socket::open(Bus::Netfilter).ok(),
-            timeouts,
-            timeouts_read: Instant::now(),
+            kernel: Timeouts::of_kernel(),
+            kernel_read: Instant::now(),
             tick: Instant::now(),
         })
     }
@@ -93,7 +92,7 @@ impl Worker {
                         self.look_around();
                     }
                     door if door & DOOR != 0 => {
-                        self.take_from_clients((door & !DOOR) as usize, &mut datagram)
+                        self.take_from_clients((door & !DOOR) as usize, &mut datagram);
                     }
                     slot => self.take_from_endpoint(slot as usize, &mut datagram),
                 }
@@ -307,12 +306,12 @@ impl Worker {
             return;
         }
         self.tick = Instant::now();
-        if self.timeouts_read.elapsed() >= TIMEOUTS {
-            self.timeouts = Timeouts::now(self.shared.settings().udp_timeout);
-            self.timeouts_read = self.tick;
+        if self.kernel_read.elapsed() >= TIMEOUTS {
+            (self.kernel, self.kernel_read) = (Timeouts::of_kernel(), self.tick);
         }
+        let timeouts = self.kernel.for_sessions(self.shared.settings().udp_timeout);
         let now = Moment::now();
-        while let Some(slot) = self.sessions.expired(now, self.timeouts) {
+        while let Some(slot) = self.sessions.expired(now, timeouts) {
             self.sessions.remove(slot);
         }
     }

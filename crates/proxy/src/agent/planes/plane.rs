@@ -80,13 +80,13 @@ fn opener(mode: Mode, config: &Config) -> Result<Opener, Error> {
 
 /// The rules that lead to the doors of the userspace mode: those of nftables where it is there, else those of iptables.
 fn rules_to_doors(config: &Config) -> Result<Opener, Error> {
-    let nftables = opener(Mode::Nftables, config)?;
-    match nftables(Family::V4) {
+    let has_nftables = Nftables::open(Family::V4).and_then(|mut plane| plane.check_features());
+    match has_nftables {
         Err(error) if !is_permission(&error) => {
             tracing::info!("connections are led here by iptables: {error}");
             opener(Mode::Iptables, config)
         }
-        Ok(_) | Err(_) => Ok(nftables),
+        Ok(()) | Err(_) => opener(Mode::Nftables, config),
     }
 }
 

@@ -1,0 +1,56 @@
+//! Whom a connection goes to.
+
+use super::{open, start};
+use crate::world::{WEB, World};
+use crate::{Outcome, Test, ensure};
+use libtest_mimic::Failed;
+use portway_lab::{Conversation, Probe};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub(super) const TESTS: &[Test] =
+    &[("one_after_the_other", in_turn), ("the_one_with_the_fewest_connections", fewest)];
+
+fn web() -> SocketAddr {
+    SocketAddr::new(WEB[0], 80)
+}
+
+/// A number of connections that stay open, and who serves each.
+fn several(world: &World, count: usize) -> Result<Vec<(String, Conversation)>, Failed> {
+    let one = |_| {
+        let mut conversation = open(world, web())?;
+        let reply = conversation.ask("who?").map_err(|e| e.to_string())?;
+        Ok((reply.server, conversation))
+    };
+    (0..count).map(one).collect()
+}
+
+fn count(open: &[(String, Conversation)], pod: &str) -> usize {
+    open.iter().filter(|(server, _)| server == pod).count()
+}
+
+fn in_turn(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    let open = several(world, 20)?;
+    let servers: Vec<&str> = open.iter().map(|(server, _)| server.as_str()).collect();
+    ensure(servers.windows(2).all(|pair| pair[0] != pair[1]), || format!("not in turn: {servers:?}"))
+}
+
+fn fewest(world: &mut World) -> Outcome {
+    start(world, &["--userspace-balancing=least-connections"])?;
+    world.web_works()?;
+    let mut held = several(world, 20)?;
+    ensure(count(&held, "pod1a") == 10, || format!("{} of 20 at pod1a", count(&held, "pod1a")))?;
+    // Those of one pod end; the next ones go there, until there are as many again.
+    held.retain(|(server, _)| server == "pod1b");
+    let ended = || {
+        let name = r#"portway_userspace_connections_open{namespace="default",service="web",port="",protocol="TCP",ip_family="IPv4"}"#;
+        world.metric(name, |open| open == 10.0)
+    };
+    ended()?;
+    let more = several(world, 10)?;
+    ensure(count(&more, "pod1a") == 10, || format!("{} of 10 at pod1a", count(&more, "pod1a")))?;
+    let outcome = Probe::tcp(world.client(), web()).count(20).timeout(Duration::from_secs(2)).run();
+    ensure(outcome.all_answered() && outcome.servers().len() == 2, || outcome.to_string())
+}

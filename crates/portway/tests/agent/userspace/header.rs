@@ -1,0 +1,116 @@
+//! The PROXY protocol: a pod that asks for it is told who the client is.
+
+use super::start;
+use crate::world::{WEB, World, patience};
+use crate::{Outcome, Test, ensure, objects};
+use libtest_mimic::Failed;
+use portway_lab::Namespace;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub(super) const TESTS: &[Test] =
+    &[("a_pod_is_told_who_the_client_is", told), ("an_unknown_version_is_said_and_not_sent", unknown)];
+
+const PORT: u16 = 9000;
+
+/// What a pod receives over one connection, up to its end.
+fn listen(pod: &Namespace, ip: IpAddr) -> Result<JoinHandle<std::io::Result<Vec<u8>>>, Failed> {
+    let listener = pod.run(|| TcpListener::bind(SocketAddr::new(ip, PORT)))?;
+    Ok(std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept()?;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        stream.write_all(b"bye")?;
+        Ok(bytes)
+    }))
+}
+
+fn annotated(world: &World, version: &str) {
+    let ips = "clusterIPs: ['10.96.0.70', 'fd96::70']";
+    let service = objects::service("proxied", "10.96.0.70", ips);
+    let note = format!("metadata:\n  annotations: {{portway.dev/proxy-protocol: {version}}}\n");
+    world.apply("proxied.yaml", &service.replace("metadata:\n", &note));
+    for (i, family) in ["v4", "v6"].into_iter().enumerate() {
+        let slice = objects::slice("proxied", &format!("proxied-{family}"), &[world.pod_ips("pod1b")[i]]);
+        world
+            .apply(&format!("proxied-{family}.yaml"), &slice.replace("port: 8080", &format!("port: {PORT}")));
+    }
+}
+
+/// Says something and ends its direction; its own address, and what the pod answered.
+fn say(from: &Namespace, to: SocketAddr) -> Result<(SocketAddr, String), Failed> {
+    let said = from.run(|| {
+        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"hello")?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>((stream.local_addr()?, answer))
+    });
+    Ok(said?)
+}
+
+/// The header as section 2.2 of the specification has it, read back.
+fn parse(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
+    let rest = bytes.strip_prefix(b"\r\n\r\n\0\r\nQUIT\n\x21")?;
+    let (family, rest) = rest.split_first()?;
+    let (length, rest) = rest.split_at_checked(2)?;
+    let (addresses, rest) = rest.split_at_checked(u16::from_be_bytes(length.try_into().ok()?).into())?;
+    let size = match family {
+        0x11 => 4,
+        0x21 => 16,
+        _ => return None,
+    };
+    let ip = |at: usize| -> Option<IpAddr> {
+        let octets = addresses.get(at..at + size)?;
+        match size {
+            4 => Some(IpAddr::from(<[u8; 4]>::try_from(octets).ok()?)),
+            _ => Some(IpAddr::from(<[u8; 16]>::try_from(octets).ok()?)),
+        }
+    };
+    let port = |at: usize| Some(u16::from_be_bytes(addresses.get(at..at + 2)?.try_into().ok()?));
+    let source = SocketAddr::new(ip(0)?, port(2 * size)?);
+    Some((source, SocketAddr::new(ip(size)?, port(2 * size + 2)?), rest))
+}
+
+fn told(world: &mut World) -> Outcome {
+    annotated(world, "v2");
+    start(world, &[])?;
+    world.web_works()?;
+    for (i, ip) in ["10.96.0.70", "fd96::70"].into_iter().enumerate() {
+        let to = SocketAddr::new(ip.parse()?, 80);
+        for from in [world.client(), world.pod("pod1a")] {
+            let pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[i])?;
+            let (client, answer) = say(from, to)?;
+            ensure(answer == "bye", || format!("{to}: answered {answer:?}"))?;
+            let bytes = pod.join().map_err(|_| "the pod panicked")??;
+            let (source, destination, rest) = parse(&bytes).ok_or_else(|| format!("no header: {bytes:?}"))?;
+            ensure((source, destination) == (client, to), || {
+                format!("{source} to {destination}, not {client} to {to}")
+            })?;
+            ensure(rest == b"hello", || format!("then {rest:?}"))?;
+        }
+    }
+    // Without an agent nobody writes headers: such pods get no connection rather than one that they would misread.
+    world.stop()?;
+    let _pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[0])?;
+    ensure(say(world.client(), "10.96.0.70:80".parse()?).is_err(), || "it was led to the pod".to_owned())?;
+    world.reaches(SocketAddr::new(WEB[0], 80), &["pod1a", "pod1b"])
+}
+
+fn unknown(world: &mut World) -> Outcome {
+    annotated(world, "v1");
+    start(world, &[])?;
+    world.logged(&["WARN", "default/proxied", "portway.dev/proxy-protocol", "\"v1\"", "only \"v2\""])?;
+    world.web_works()?;
+    let pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[0])?;
+    say(world.client(), "10.96.0.70:80".parse()?)?;
+    let bytes =
+        portway_lab::eventually(patience(), || if pod.is_finished() { Ok(()) } else { Err("no end") });
+    bytes?;
+    let bytes = pod.join().map_err(|_| "the pod panicked")??;
+    ensure(bytes == b"hello", || format!("{bytes:?}"))
+}

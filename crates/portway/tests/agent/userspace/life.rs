@@ -1,0 +1,175 @@
+//! Agents and carriers come and go; connections stay.
+
+use super::{carrier, is_gone, is_there, open, process, start};
+use crate::traffic::Traffic;
+use crate::world::{WEB, World, patience};
+use crate::{Outcome, Test, ensure};
+use portway_lab::eventually;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+pub(super) const TESTS: &[Test] = &[
+    ("an_agent_that_is_killed_costs_no_connection", killed),
+    ("an_agent_that_stops_leaves_it_to_the_kernel", stopped),
+    ("a_carrier_that_is_killed_is_replaced", carrier_killed),
+    ("cleanup_ends_the_carrier_when_its_connections_have", cleaned),
+    ("an_agent_beside_takes_nothing_away", twice),
+    ("nobody_gets_in_by_a_door_itself", directly),
+    ("a_signal_to_all_of_a_group_is_the_agents_to_hear", both_signalled),
+    ("rules_that_others_change_are_repaired", tampered),
+];
+
+fn web() -> SocketAddr {
+    SocketAddr::new(WEB[0], 80)
+}
+
+fn signal(number: u32, signal: Signal) -> Outcome {
+    let pid = Pid::from_raw(number as i32).ok_or("no process")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+fn killed(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    let mut traffic = Traffic::begin(world)?;
+    let number = carrier(world)?;
+    for _ in 0..3 {
+        world.kill()?;
+        is_there(number)?;
+        traffic.is_alive("without an agent")?;
+        start(world, &[])?;
+        world.logged(&["linked to the process that carries connections", &format!("process={number}")])?;
+        traffic.is_alive("with another agent")?;
+    }
+    // What the last one was not told is told by the next.
+    world.kill()?;
+    world.delete("web-v4.yaml");
+    start(world, &[])?;
+    world.reaches_nobody(web())?;
+    world.apply("web-v4.yaml", &crate::objects::slice("web", "web-v4", &world.pod_ips("pod1b")[..1]));
+    world.reaches(web(), &["pod1b"])
+}
+
+fn stopped(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    let mut traffic = Traffic::begin(world)?;
+    let number = carrier(world)?;
+    let doors = |world: &World| world.nft(&["list", "map", "ip", "portway", "endpoints"]);
+    let pod = world.pod_ips("pod1a")[0].to_string();
+    ensure(!doors(world)?.contains(&pod), || "the rules lead to pods".to_owned())?;
+    world.stop()?;
+    let map = doors(world)?;
+    ensure(map.contains(&pod), || format!("the rules do not lead to pods:\n{map}"))?;
+    traffic.is_alive("after the agent has stopped")?;
+    is_there(number)?;
+    traffic.end()?;
+    is_gone(number)?;
+    world.web_works()?;
+    start(world, &[])?;
+    Traffic::begin(world)?.end()
+}
+
+fn carrier_killed(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    let number = carrier(world)?;
+    signal(number, Signal::KILL)?;
+    let again = || match carrier(world) {
+        Ok(new) if new != number => Ok(new),
+        _ => Err("no other was started"),
+    };
+    let new = eventually(patience(), again)?;
+    is_there(new)?;
+    world.web_works()?;
+    is_gone(number)
+}
+
+fn cleaned(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    let number = carrier(world)?;
+    // As a network plugin has it: the kernel goes on translating open connections as long as anybody does.
+    world.nft(&["add", "table", "ip", "plugin"])?;
+    world.nft(&["add", "chain", "ip", "plugin", "post", "{ type nat hook postrouting priority 100 ; }"])?;
+    world.nft(&["add", "rule", "ip", "plugin", "post", "ip saddr 203.0.113.0/24 masquerade"])?;
+    let mut conversation = open(world, web())?;
+    world.kill()?;
+    let said = String::from_utf8(world.portway(&["cleanup", "--dry-run"])?.stdout)?;
+    ensure(said.contains("would remove userspace: the process that carries connections"), || said.clone())?;
+    let said = String::from_utf8(world.portway(&["cleanup"])?.stdout)?;
+    ensure(said.contains("removed userspace: the process that carries connections"), || said.clone())?;
+    let answer = conversation.ask("still there?");
+    ensure(answer.is_ok(), || format!("the open connection: {answer:?}"))?;
+    drop(conversation);
+    is_gone(number)?;
+    let said = String::from_utf8(world.portway(&["cleanup", "--dry-run"])?.stdout)?;
+    ensure(said.contains("nothing to remove"), || said.clone())
+}
+
+/// One that is started while another runs, as a rolling update may do it.
+fn twice(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    let traffic = Traffic::begin(world)?;
+    let number = carrier(world)?;
+    let mut command = std::process::Command::new(crate::world::PORTWAY);
+    command.arg("proxy").args(world.flags()).arg("--proxy-mode=userspace");
+    let mut second = portway_lab::Agent::run(world.node(), command)?;
+    second.wait_for(&format!("process={number}"), patience())?;
+    world.kill()?;
+    second.wait_for("synced", patience())?;
+    traffic.end()?;
+    world.web_works()
+}
+
+fn directly(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    let number = carrier(world)?;
+    // Ports it listens at, from the node's own table.
+    let table = std::fs::read_to_string(process(number).join("net/tcp"))?;
+    let node = world.node_ips()[0];
+    let listening = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, _, state) = (fields.next()?, fields.next()?, fields.next()?);
+        let (ip, port) = local.split_once(':')?;
+        let ip = u32::from_str_radix(ip, 16).ok()?.to_ne_bytes();
+        let port = u16::from_str_radix(port, 16).ok()?;
+        (state == "0A" && std::net::IpAddr::from(ip) == node).then_some(SocketAddr::new(node, port))
+    };
+    let doors: Vec<SocketAddr> = table.lines().filter_map(listening).collect();
+    ensure(doors.len() == 2, || format!("doors: {doors:?}\n{table}"))?;
+    for door in doors {
+        let got = world.client().run(|| {
+            let mut stream = TcpStream::connect(door)?;
+            stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+            stream.read(&mut [0; 16])
+        });
+        let reset = got.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset);
+        ensure(reset, || format!("{door}: {got:?}"))?;
+    }
+    Ok(())
+}
+
+/// As a service manager does it that ends all processes of a service.
+fn both_signalled(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    let mut traffic = Traffic::begin(world)?;
+    let number = carrier(world)?;
+    signal(number, Signal::TERM)?;
+    world.stop()?;
+    traffic.is_alive("after both were told to end")?;
+    traffic.end()?;
+    is_gone(number)
+}
+
+fn tampered(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    world.nft(&["flush", "map", "ip", "portway", "endpoints"])?;
+    world.logged(&["WARN", "repaired our rules", "missing"])?;
+    world.web_works()?;
+    world.nft(&["delete", "table", "ip6", "portway"])?;
+    world.logged(&["WARN", "repaired our rules", "family=IPv6"])?;
+    world.web_works()
+}

@@ -1,0 +1,122 @@
+//! UDP sessions: who is answered by whom, and for how long.
+
+use super::start;
+use crate::world::World;
+use crate::{Outcome, Test, ensure, objects};
+use portway_lab::{Conversation, Protocol};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+pub(super) const TESTS: &[Test] = &[
+    ("a_session_ends_when_it_is_idle", idle),
+    ("one_socket_may_ask_two_services", two_services),
+    ("an_endpoint_that_refuses_is_passed_over", refuses),
+    ("large_datagrams_arrive_whole", large),
+];
+
+const OPEN: &str = r#"portway_userspace_connections_open{namespace="default",service="NAME",port="udp",protocol="UDP",ip_family="IPv4"}"#;
+
+/// A Service at port 53 over UDP with these endpoints.
+fn dns(world: &World, name: &str, ip: &str, pods: &[&str]) {
+    let service = objects::service(name, ip, "")
+        .replace("port: 80\n    protocol: TCP", "name: udp\n    port: 53\n    protocol: UDP");
+    world.apply(&format!("{name}.yaml"), &service);
+    let pods: Vec<_> = pods.iter().map(|pod| world.pod_ips(pod)[0]).collect();
+    world.apply(&format!("{name}-slice.yaml"), &objects::slice(name, name, &pods));
+}
+
+fn ask(world: &World, to: SocketAddr) -> Result<Conversation, libtest_mimic::Failed> {
+    let mut conversation = Conversation::begin(world.client(), Protocol::Udp, to, Duration::from_secs(1))
+        .map_err(|e| e.to_string())?;
+    portway_lab::eventually(crate::world::patience(), || {
+        conversation.ask("hello").map_err(|e| e.to_string())
+    })?;
+    Ok(conversation)
+}
+
+fn idle(world: &mut World) -> Outcome {
+    dns(world, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
+    start(world, &["--userspace-udp-idle-timeout=2s"])?;
+    world.web_works()?;
+    let mut conversation = ask(world, "10.96.0.53:53".parse()?)?;
+    let name = OPEN.replace("NAME", "dns");
+    world.metric(&name, |open| open == 1.0)?;
+    let first = conversation.ask("who?").map_err(|e| e.to_string())?.server;
+    for _ in 0..20 {
+        // As long as it is used it stays with its pod.
+        std::thread::sleep(Duration::from_millis(150));
+        let server = conversation.ask("who?").map_err(|e| e.to_string())?.server;
+        ensure(server == first, || format!("{server}, not {first}"))?;
+    }
+    world.metric(&name, |open| open == 0.0)?;
+    conversation.ask("again").map_err(|e| e.to_string())?;
+    Ok(())
+}
+
+fn two_services(world: &mut World) -> Outcome {
+    dns(world, "one", "10.96.0.53", &["pod1a"]);
+    dns(world, "two", "10.96.0.54", &["pod1b"]);
+    start(world, &[])?;
+    world.web_works()?;
+    let (one, two): (SocketAddr, SocketAddr) = ("10.96.0.53:53".parse()?, "10.96.0.54:53".parse()?);
+    drop((ask(world, one)?, ask(world, two)?));
+    let socket = world.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
+    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut bytes = [0; 1500];
+    for round in 0..10 {
+        for (to, pod) in [(one, "pod1a"), (two, "pod1b")] {
+            socket.send_to(format!("round {round}\n").as_bytes(), to)?;
+            let (length, from) = socket.recv_from(&mut bytes)?;
+            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            ensure(from == to, || format!("asked {to}, answered by {from}"))?;
+            ensure(text.contains(pod), || format!("asked {to}: {text}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn refuses(world: &mut World) -> Outcome {
+    dns(world, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
+    start(world, &[])?;
+    world.web_works()?;
+    drop(ask(world, "10.96.0.53:53".parse()?)?);
+    world.stop_servers("pod1a");
+    for _ in 0..6 {
+        let conversation = ask(world, "10.96.0.53:53".parse()?)?;
+        drop(conversation);
+    }
+    Ok(())
+}
+
+fn large(world: &mut World) -> Outcome {
+    let pod = world.pod_ips("pod1b")[0];
+    let service = objects::service("big", "10.96.0.55", "")
+        .replace("port: 80\n    protocol: TCP", "name: udp\n    port: 53\n    protocol: UDP");
+    world.apply("big.yaml", &service);
+    let slice =
+        objects::slice("big", "big", &[pod]).replace("name: udp, port: 8080", "name: udp, port: 9053");
+    world.apply("big-slice.yaml", &slice);
+    start(world, &[])?;
+    world.web_works()?;
+    let server = world.pod("pod1b").run(|| UdpSocket::bind(SocketAddr::new(pod, 9053)))?;
+    server.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let echo = std::thread::spawn(move || -> std::io::Result<()> {
+        let mut bytes = vec![0; 65_536];
+        for _ in 0..3 {
+            let (length, from) = server.recv_from(&mut bytes)?;
+            server.send_to(&bytes[..length], from)?;
+        }
+        Ok(())
+    });
+    let socket = world.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut answer = vec![0; 65_536];
+    for size in [0, 1, 60_000] {
+        let question: Vec<u8> = (0..size).map(|n| n as u8).collect();
+        socket.send_to(&question, "10.96.0.55:53")?;
+        let (length, _) = socket.recv_from(&mut answer)?;
+        ensure(answer[..length] == question, || format!("{length} bytes came back of {size}"))?;
+    }
+    echo.join().map_err(|_| "the pod panicked")??;
+    Ok(())
+}
