@@ -94,3 +94,6 @@ pub fn wants_header(plan: &ServicePlan) -> Result<bool, String> {
         )),
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

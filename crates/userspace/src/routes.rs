@@ -132,3 +132,6 @@ impl Routes {
         self.services.values().flat_map(|entry| &entry.ports)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -157,3 +157,87 @@ impl Sessions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::balance::PortId;
+    use crate::limits::{Limits, Use};
+    use crate::redirect::Reach;
+    use portway_dataplane::UserspaceSettings;
+    use portway_model::{Family, Protocol};
+
+    /// Sessions with somebody to talk to.
+    struct Subject {
+        sessions: Sessions,
+        port: Arc<Port>,
+        limits: Arc<Limits>,
+    }
+
+    impl Subject {
+        fn new() -> Subject {
+            let plan = crate::redirect::tests::web();
+            let (service, port) = (plan.name.clone(), plan.ports[0].name.clone());
+            let id = PortId { service, port, protocol: Protocol::Udp, family: Family::V4 };
+            let port = Arc::new(Port::new(id));
+            port.update(&plan, &plan.ports[0], &UserspaceSettings::default(), at(0));
+            Subject { sessions: Sessions::default(), port, limits: Arc::new(Limits::new(4096)) }
+        }
+
+        fn begin(&mut self, n: u16, now: Moment) -> usize {
+            let client = SocketAddr::from(([192, 0, 2, 1], n));
+            let endpoint = self.port.choose(Reach::Cluster, client.ip(), &[], now).expect("somebody");
+            let socket =
+                crate::doors::open_socket(client.ip(), rustix::net::SocketType::DGRAM).expect("a socket");
+            self.port.stats.opened();
+            let permit = self.limits.permit(Use::Session).expect("room");
+            let (port, lease) = (self.port.clone(), endpoint.lease());
+            self.sessions.insert(
+                Session { key: (0, client), port, lease, socket, refused: false, _permit: permit },
+                now,
+            )
+        }
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment::of(Duration::from_secs(seconds))
+    }
+
+    const TIMEOUTS: Timeouts =
+        Timeouts { passing: Duration::from_secs(29), lasting: Duration::from_secs(119) };
+
+    #[test]
+    fn the_oldest_goes_first_and_who_lasts_goes_last() {
+        let mut subject = Subject::new();
+        let [a, b, c] = [1, 2, 3].map(|n| subject.begin(n, at(n.into())));
+        assert_eq!(subject.sessions.oldest(), Some(a));
+        subject.sessions.heard(a, at(4), false);
+        assert_eq!(subject.sessions.oldest(), Some(b));
+        // An answer at once makes no stream; one after two seconds does.
+        subject.sessions.heard(b, at(4), true);
+        assert_eq!(subject.sessions.oldest(), Some(c));
+        subject.sessions.heard(c, at(10), true);
+        subject.sessions.heard(c, at(11), false);
+        for gone in [a, b, c] {
+            assert_eq!(subject.sessions.oldest(), Some(gone));
+            subject.sessions.remove(gone);
+        }
+        assert_eq!((subject.sessions.oldest(), subject.sessions.len()), (None, 0));
+        assert_eq!(subject.port.stats.counts().open, 0);
+    }
+
+    #[test]
+    fn silence_ends_a_session_sooner_if_it_does_not_last() {
+        let mut subject = Subject::new();
+        let passing = subject.begin(1, at(0));
+        let lasting = subject.begin(2, at(0));
+        subject.sessions.heard(passing, at(1), true);
+        subject.sessions.heard(lasting, at(5), true);
+        assert_eq!(subject.sessions.expired(at(29), TIMEOUTS), None);
+        assert_eq!(subject.sessions.expired(at(30), TIMEOUTS), Some(passing));
+        subject.sessions.remove(passing);
+        assert_eq!(subject.sessions.expired(at(123), TIMEOUTS), None);
+        assert_eq!(subject.sessions.expired(at(124), TIMEOUTS), Some(lasting));
+        assert_eq!(subject.sessions.find(&(0, SocketAddr::from(([192, 0, 2, 1], 1)))), None);
+    }
+}
