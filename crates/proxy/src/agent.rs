@@ -28,7 +28,7 @@ use planes::{Outcome, Planes, Suspicion};
 use portway_client::{Access, Client, Encoding, Notice, Recorder, Regarding, Selection, Source, Trouble};
 use portway_dataplane::Settings;
 use portway_model::api::Kind;
-use portway_model::{Cluster, Family, FrontendKind, Identity, Rejected, ServiceName};
+use portway_model::{Cluster, Family, FrontendKind, Identity, Rejected, ServiceChange, ServiceName};
 use reload::ConfigFile;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -116,6 +116,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         ports,
         counts: LocalCounts::default(),
         in_trouble: HashSet::new(),
+        headless: HashSet::new(),
         repaired: None,
         config_sender,
         set_verbosity: options.set_verbosity,
@@ -271,6 +272,8 @@ struct Agent {
     counts: LocalCounts,
     /// Kinds that cannot be read at the moment.
     in_trouble: HashSet<Option<Kind>>,
+    /// Services whose pods wait for a header that nobody writes.
+    headless: HashSet<ServiceName>,
     /// When our rules were last found changed.
     repaired: Option<Instant>,
     config_sender: watch::Sender<Arc<Config>>,
@@ -330,6 +333,7 @@ impl Agent {
             Some(settings) if self.config.mode != planes.mode() => settings,
             _ => self.settings_now(&primary),
         };
+        self.mind_headers(planes.mode(), &changes.services);
         let (outcomes, suspicious) = planes.sync(&settings, changes.services);
         self.settings = Some(settings);
         let mut failed = false;
@@ -352,6 +356,23 @@ impl Agent {
             self.repair_soon();
         }
         Ok(())
+    }
+
+    /// Says once of each Service that its pods wait for a header which nobody writes in this mode.
+    fn mind_headers(&mut self, mode: Mode, services: &[ServiceChange]) {
+        for change in services {
+            let waits = change.plans.iter().flatten().any(|plan| plan.proxy_protocol.is_some());
+            if !waits || mode == Mode::Userspace {
+                self.headless.remove(&change.name);
+            } else if self.headless.insert(change.name.clone()) {
+                let field = portway_model::PROXY_PROTOCOL_ANNOTATION;
+                let reason = format!(
+                    "metadata.annotations[{field}]: mode {} sends no header: only userspace does",
+                    mode.as_str()
+                );
+                self.report_otherwise(&portway_dataplane::Refused { service: change.name.clone(), reason });
+            }
+        }
     }
 
     /// The settings for the configured mode.

@@ -89,7 +89,7 @@ pub fn wants_header(plan: &ServicePlan) -> Result<bool, String> {
         None => Ok(false),
         Some("v2") => Ok(true),
         Some(other) => Err(format!(
-            "annotation {}: {other:?} is not a version that is spoken here: only \"v2\" is; no header is sent",
+            "metadata.annotations[{}]: {other:?} is not a version that is spoken here: only \"v2\" is; no header is sent",
             portway_model::PROXY_PROTOCOL_ANNOTATION
         )),
     }

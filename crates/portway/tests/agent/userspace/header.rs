@@ -10,8 +10,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub(super) const TESTS: &[Test] =
-    &[("a_pod_is_told_who_the_client_is", told), ("an_unknown_version_is_said_and_not_sent", unknown)];
+pub(super) const TESTS: &[Test] = &[
+    ("a_pod_is_told_who_the_client_is", told),
+    ("an_unknown_version_is_said_and_not_sent", unknown),
+    ("another_mode_says_that_it_sends_none", elsewhere),
+];
 
 const PORT: u16 = 9000;
 
@@ -99,6 +102,18 @@ fn told(world: &mut World) -> Outcome {
     let _pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[0])?;
     ensure(say(world.client(), "10.96.0.70:80".parse()?).is_err(), || "it was led to the pod".to_owned())?;
     world.reaches(SocketAddr::new(WEB[0], 80), &["pod1a", "pod1b"])
+}
+
+fn elsewhere(world: &mut World) -> Outcome {
+    annotated(world, "v2");
+    world.start(&["--proxy-mode=nftables"])?;
+    world.logged(&[
+        "WARN",
+        "default/proxied",
+        "portway.dev/proxy-protocol",
+        "mode nftables sends no header",
+    ])?;
+    world.web_works()
 }
 
 fn unknown(world: &mut World) -> Outcome {
