@@ -15,6 +15,10 @@ const ENOUGH: u64 = 1 << 20;
 /// The least time between two lines in the log.
 const QUIET: Duration = Duration::from_secs(10);
 
+/// Why something is refused, and what to do about it.
+pub(crate) const FULL: &str =
+    "there are as many as file descriptors allow (raise LimitNOFILE= or ulimit -Hn)";
+
 /// Raises the limit on file descriptors as far as we may, and tells what it is then.
 pub(crate) fn raise() -> u64 {
     let is = getrlimit(Resource::Nofile);
@@ -94,7 +98,7 @@ impl Limits {
             tracing::warn!(
                 open = self.open(),
                 limit = self.connections(),
-                "new connections are refused: {why} (raise LimitNOFILE= or ulimit -n)"
+                "new connections are refused: {why}"
             );
         }
     }

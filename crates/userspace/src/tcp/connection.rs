@@ -118,7 +118,11 @@ impl Connection {
                 }
                 Err(error) => {
                     self.tried.push(endpoint.target);
-                    endpoint.failed(now);
+                    if is_ours(error) {
+                        shared.limits.say_refused(&format!("{}: {error}{}", endpoint.target, advice(error)));
+                    } else {
+                        endpoint.failed(now);
+                    }
                     self.say(endpoint.target, error);
                 }
             }
@@ -209,6 +213,21 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.port.stats.closed();
+    }
+}
+
+/// Whether it is this machine that lacks something, and not the endpoint.
+fn is_ours(error: Errno) -> bool {
+    matches!(error, Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+}
+
+/// What to do about it.
+fn advice(error: Errno) -> &'static str {
+    match error {
+        Errno::ADDRNOTAVAIL => {
+            "; no port is left towards it: set net.ipv4.tcp_tw_reuse=1, or widen net.ipv4.ip_local_port_range"
+        }
+        _ => "",
     }
 }
 

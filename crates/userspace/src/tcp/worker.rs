@@ -9,7 +9,7 @@ use super::pump::{COPY, Side};
 use crate::clock::Moment;
 use crate::doors::{Door, address_of};
 use crate::engine::Shared;
-use crate::limits::Use;
+use crate::limits::{self, Use};
 use portway_model::Protocol;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -213,7 +213,7 @@ impl Worker {
         };
         let Some(permit) = self.shared.limits.permit(Use::Connection) else {
             port.stats.failed();
-            self.shared.limits.say_refused("there are as many as file descriptors allow");
+            self.shared.limits.say_refused(limits::FULL);
             return reset(&client);
         };
         let connection = Connection::new(client, peer, wanted, door.reach, port, permit);

@@ -6,7 +6,7 @@ use crate::balance::{Endpoint, Port};
 use crate::clock::Moment;
 use crate::doors::{Door, address_of, open_socket};
 use crate::engine::Shared;
-use crate::limits::Use;
+use crate::limits::{self, Use};
 use portway_model::{Protocol, Target};
 use portway_netlink::conntrack::{self, Tuple, UDP};
 use portway_netlink::{Protocol as Bus, Socket};
@@ -176,7 +176,7 @@ impl Worker {
         }
         let Some(permit) = self.shared.limits.permit(Use::Session) else {
             port.stats.failed();
-            self.shared.limits.say_refused("there are as many as file descriptors allow");
+            self.shared.limits.say_refused(limits::FULL);
             return None;
         };
         let Some((endpoint, socket)) = self.reach_endpoint(&port, door, key.1, &[], now) else {
