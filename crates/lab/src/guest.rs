@@ -18,7 +18,7 @@ const KERNEL: &str = "linux.uml";
 /// What a guest sees of itself.
 const MARKER: &str = "PORTWAY_GUEST";
 /// What a lab needs is far less; the kernel takes only what it uses.
-const MEMORY: &str = "mem=512M";
+const MEMORY: &str = "mem=1024M";
 const INIT: &str = include_str!("guest/init.sh");
 
 /// How a program ended in a guest.

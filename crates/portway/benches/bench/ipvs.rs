@@ -6,6 +6,7 @@
 use crate::Options;
 use crate::connections::through;
 use crate::field::{Field, Mode, Setup, memory};
+use crate::guest::in_a_guest;
 use crate::iptables::{time_changes, timing};
 use crate::lists::first_packet;
 use crate::report::{Goal, Report};
@@ -14,7 +15,6 @@ use indicatif::ProgressBar;
 use portway_lab::{Agent, Namespace, guest};
 use std::fmt::Write as _;
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -30,25 +30,14 @@ pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report)
 }
 
 fn elsewhere(options: &Options, report: &mut Report) -> Result<(), String> {
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    // Beside the directory that the guest has for itself.
-    let json = scratch.with_file_name(format!("bench-ipvs-{}.json", std::process::id()));
     let arguments = [
         "--only=ipvs".to_owned(),
         format!("--ipvs-services={}", options.ipvs_services),
         format!("--endpoints={}", options.endpoints),
         format!("--rounds={}", options.rounds),
         format!("--round-millis={}", options.round_millis),
-        format!("--json={}", json.display()),
     ];
-    let program = std::env::current_exe().map_err(|e| e.to_string())?;
-    let output = guest::run(&program, &arguments, scratch).map_err(|e| e.to_string())?;
-    if !output.success() {
-        return Err(format!("in user-mode Linux ({:?}):\n{}", output.status, output.text));
-    }
-    let read = report.read(&json).map_err(|e| format!("{}: {e}", json.display()));
-    std::fs::remove_file(&json).ok();
-    read
+    in_a_guest(&arguments, "ipvs", report)
 }
 
 fn here(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {

@@ -5,6 +5,7 @@
 
 mod connections;
 mod field;
+mod guest;
 mod iptables;
 mod ipvs;
 mod lists;
@@ -89,6 +90,8 @@ enum Part {
     Lists,
     /// The userspace mode, beside HAProxy
     Userspace,
+    /// Of that, connections without traffic alone
+    Idle,
 }
 
 fn main() -> ExitCode {
@@ -127,6 +130,7 @@ fn measure(options: &Options) -> Result<Report, String> {
         (Part::Ipvs, 1),
         (Part::Lists, 3 * options.lists.len()),
         (Part::Userspace, userspace::STEPS),
+        (Part::Idle, 1),
     ];
     let bar = progress(steps.iter().filter(|(part, _)| has(*part)).map(|(_, n)| *n as u64).sum());
     let mut report = Report::default();
@@ -145,6 +149,9 @@ fn measure(options: &Options) -> Result<Report, String> {
     }
     if has(Part::Lists) {
         lists::measure(options, &bar, &mut report)?;
+    }
+    if has(Part::Idle) {
+        userspace::idle(options, &bar, &mut report)?;
     }
     if has(Part::Userspace) {
         userspace::measure(options, &bar, &mut report)?;

@@ -16,6 +16,7 @@ mod udp;
 use crate::Options;
 use crate::report::Report;
 use indicatif::ProgressBar;
+use portway_lab::guest;
 use stage::{Side, Stage};
 use std::io;
 use std::thread;
@@ -31,8 +32,12 @@ pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report)
     let say = |what: &str| bar.set_message(format!("userspace: {what}"));
 
     // First, while neither process has memory left over from other work.
-    say(&format!("{} idle connections", stage.connections));
-    idle::measure(&stage, report)?;
+    say(&format!("{} idle connections", options.idle_connections));
+    if stage.connections < options.idle_connections && !guest::is_inside() {
+        idle::elsewhere(options, report)?;
+    } else {
+        idle::measure(&stage, report)?;
+    }
     bar.inc(1);
     for connections in [1, 64] {
         say(&format!("bytes through {connections} at a time"));
@@ -48,6 +53,15 @@ pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report)
     if options.log {
         bar.suspend(|| println!("{}\n{}", stage.agent.log(), stage.haproxy.log()));
     }
+    Ok(())
+}
+
+/// Connections without traffic alone.
+pub(crate) fn idle(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
+    bar.set_message(format!("userspace: {} idle connections", options.idle_connections));
+    let stage = Stage::build(options)?;
+    idle::measure(&stage, report)?;
+    bar.inc(1);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use crate::Options;
 use crate::field::{Field, Mode, Setup, meta};
 use portway_lab::{Agent, Namespace, Place, Port, eventually};
 use portway_model::api::{self, Object};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -113,6 +113,9 @@ fn carrier(agent: &mut Agent) -> Result<u32, String> {
 /// How many connections this machine lets a process have. A proxy has both ends of each open; this process, which is
 /// client and pods at once, as well.
 fn room() -> usize {
+    // As many as we may.
+    let more = Some(1 << 20);
+    setrlimit(Resource::Nofile, Rlimit { current: more, maximum: more }).ok();
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(files.saturating_sub(OTHER_FILES) / 2).unwrap_or(usize::MAX)
 }

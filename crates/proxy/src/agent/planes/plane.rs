@@ -49,14 +49,7 @@ fn opener(mode: Mode, config: &Config) -> Result<Opener, Error> {
             plane.check()?;
             Ok(Plane::Nftables(plane))
         })),
-        Mode::Iptables => {
-            let tools = detect()?;
-            Ok(Box::new(move |family| {
-                let mut plane = Iptables::open(&tools, family)?;
-                plane.check()?;
-                Ok(Plane::Iptables(plane))
-            }))
-        }
+        Mode::Iptables => Ok(iptables(detect()?)),
         Mode::Ipvs => {
             let tools = detect()?;
             let scheduler = config.ipvs.scheduler;
@@ -78,13 +71,23 @@ fn opener(mode: Mode, config: &Config) -> Result<Opener, Error> {
     }
 }
 
+fn iptables(tools: Tools) -> Opener {
+    Box::new(move |family| {
+        let mut plane = Iptables::open(&tools, family)?;
+        plane.check()?;
+        Ok(Plane::Iptables(plane))
+    })
+}
+
 /// The rules that lead to the doors of the userspace mode: those of nftables where it is there, else those of iptables.
 fn rules_to_doors(config: &Config) -> Result<Opener, Error> {
     let has_nftables = Nftables::open(Family::V4).and_then(|mut plane| plane.check_features());
     match has_nftables {
         Err(error) if !is_permission(&error) => {
             tracing::info!("connections are led here by iptables: {error}");
-            opener(Mode::Iptables, config)
+            // Its newer variant would need nf_tables too.
+            let tools = Tools::of(Variant::Legacy).map_or_else(detect, Ok)?;
+            Ok(iptables(tools))
         }
         Ok(()) | Err(_) => opener(Mode::Nftables, config),
     }
