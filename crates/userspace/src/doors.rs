@@ -15,10 +15,8 @@ const BACKLOG: i32 = 65_535;
 const BUFFER: usize = 4 << 20;
 /// A peer that is silent for this long is asked whether it is still there,
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// again after this long,
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// and so often, before it is given up.
-const KEEPALIVE_COUNT: u32 = 4;
+/// and again after this long, as often as the kernel does it (`net.ipv4.tcp_keepalive_probes`), before it is given up.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A listening socket.
 #[derive(Debug)]
@@ -76,7 +74,6 @@ pub(crate) fn tune(socket: &OwnedFd) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
     sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT)?;
     Ok(())
 }
 

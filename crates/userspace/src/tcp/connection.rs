@@ -186,13 +186,13 @@ impl Connection {
         }
         let mut more = !self.preface.is_empty() && server.writable;
         if self.preface.is_empty() {
-            let up = self.up.run(&mut self.client, server, pipes, copy)?;
+            let up = self.up.run(&mut self.client, server, pipes, copy, self.down.is_done())?;
             if up.moved > 0 {
                 self.port.stats.received(up.moved);
             }
             more |= up.more;
         }
-        let down = self.down.run(server, &mut self.client, pipes, copy)?;
+        let down = self.down.run(server, &mut self.client, pipes, copy, self.up.is_done())?;
         if down.moved > 0 {
             self.port.stats.sent(down.moved);
         }

@@ -46,17 +46,30 @@ impl Pump {
         self.told
     }
 
-    /// Moves what can be moved. An error is the end of the connection.
+    /// Whether everything was delivered, and only the end of it is to be told.
+    fn is_at_its_end(&self) -> bool {
+        self.ended && self.held == 0
+    }
+
+    /// Moves what can be moved. An error is the end of the connection. If the other direction is `last` to end, both
+    /// sockets are closed when it has, and that tells it.
     pub(super) fn run(
         &mut self,
         from: &mut Side,
         to: &mut Side,
         pipes: &mut Pipes,
         copy: &mut [u8; COPY],
+        last: bool,
     ) -> Result<Turn, Errno> {
         let mut turn = Turn::default();
         let waited = self.held;
         let result = self.turn(from, to, pipes, copy, &mut turn);
+        if result.is_ok() && self.is_at_its_end() && !self.told {
+            self.told = true;
+            if !last {
+                end(to)?;
+            }
+        }
         if self.held == 0
             && let Some(pipe) = self.pipe.take()
         {
@@ -84,14 +97,7 @@ impl Pump {
                     return Ok(());
                 }
                 turn.moved += self.deliver(to)? as u64;
-            } else if self.ended {
-                self.told = true;
-                match shutdown(&to.socket, Shutdown::Write) {
-                    // It has gone by itself; its own direction will tell.
-                    Ok(()) | Err(Errno::NOTCONN) => {}
-                    Err(error) => return Err(error),
-                }
-            } else if !from.readable {
+            } else if self.ended || !from.readable {
                 return Ok(());
             } else if turn.moved >= SHARE as u64 {
                 turn.more = true;
@@ -172,5 +178,14 @@ impl Pump {
         pipes.moves(std::mem::take(&mut self.held));
         // With what is in it.
         self.pipe = None;
+    }
+}
+
+/// Tells a socket that no more is coming.
+fn end(to: &Side) -> Result<(), Errno> {
+    match shutdown(&to.socket, Shutdown::Write) {
+        // It has gone by itself; its own direction will tell.
+        Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+        Err(error) => Err(error),
     }
 }

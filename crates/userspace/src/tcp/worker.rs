@@ -269,13 +269,14 @@ impl Worker {
         }
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let Some(server) = &connection.server else { return };
-        match sockopt::socket_error(&server.socket) {
-            Ok(Ok(())) if flags.contains(EventFlags::OUT) => {}
-            Ok(Ok(())) => return,
-            Ok(Err(error)) | Err(error) => {
-                connection.declined(error);
-                return self.dial(slot);
-            }
+        if flags.intersects(EventFlags::ERR | EventFlags::HUP)
+            && let Ok(Err(error)) | Err(error) = sockopt::socket_error(&server.socket)
+        {
+            connection.declined(error);
+            return self.dial(slot);
+        }
+        if !flags.contains(EventFlags::OUT) {
+            return;
         }
         connection.accepted(since.elapsed());
         if let Some(server) = &mut connection.server {
