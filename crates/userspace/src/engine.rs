@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -94,12 +94,16 @@ struct Places {
 }
 
 impl Engine {
-    /// Starts the threads, in this thread's network namespace.
+    /// Starts the threads, in this thread's network namespace, with all file descriptors the process may have.
     pub fn start() -> io::Result<Arc<Engine>> {
-        let descriptors = limits::raise();
+        Engine::start_with(limits::raise())
+    }
+
+    /// Starts them with so many file descriptors, whatever the process may have.
+    pub fn start_with(descriptors: u64) -> io::Result<Arc<Engine>> {
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(THREADS);
         let settings = UserspaceSettings::default();
-        let limits = Arc::new(Limits::new(descriptors));
+        let limits = Arc::new(Limits::new(descriptors, workers));
         tracing::debug!(descriptors, connections = limits.connections(), workers, "limits");
         let shared = Arc::new(Shared {
             routes: RwLock::default(),
@@ -213,6 +217,11 @@ impl Engine {
     /// Connections that are open.
     pub fn open(&self) -> usize {
         self.shared.limits.open()
+    }
+
+    /// Bytes that were taken from somebody, and wait for the other side to take them.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.load(Relaxed)
     }
 
     /// Nothing is led here any more: stops when all connections have ended, or may go on no longer.

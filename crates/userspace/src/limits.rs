@@ -58,15 +58,24 @@ pub(crate) struct Limits {
     total: usize,
     used: AtomicUsize,
     connections: AtomicUsize,
+    /// Empty pipes that each worker may keep.
+    spare: usize,
     said: AtomicU64,
 }
 
 impl Limits {
-    /// Of so many.
-    pub(crate) fn new(descriptors: u64) -> Limits {
+    /// Of so many, for so many workers.
+    pub(crate) fn new(descriptors: u64, workers: usize) -> Limits {
         let total = usize::try_from(descriptors.saturating_sub(RESERVE)).unwrap_or(usize::MAX).max(4);
         let (used, connections) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Limits { total, used, connections, said: AtomicU64::new(0) }
+        // What all of them keep fits into the part that is for pipes alone, lest connections be refused for it.
+        let spare = total / FOR_PIPES / Use::Pipe.descriptors() / workers.max(1);
+        Limits { total, used, connections, spare, said: AtomicU64::new(0) }
+    }
+
+    /// Empty pipes that each worker may keep.
+    pub(crate) fn spare(&self) -> usize {
+        self.spare
     }
 
     /// Connections there may be if there is nothing else.
@@ -125,8 +134,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn workers_keep_no_more_pipes_than_the_part_for_pipes_alone() {
+        let spare = |total, workers| Limits::new(RESERVE + total, workers).spare();
+        assert_eq!([spare(127, 1), spare(128, 1), spare(128, 2), spare(1024, 2)], [0, 1, 0, 4]);
+        assert_eq!([spare(20_000, 8), spare(1 << 20, 8), spare(0, 0)], [19, 1024, 0]);
+    }
+
+    #[test]
     fn connections_leave_something_for_pipes_and_everything_comes_back() {
-        let limits = Arc::new(Limits::new(RESERVE + 128));
+        let limits = Arc::new(Limits::new(RESERVE + 128, 1));
         let mut connections: Vec<Permit> = std::iter::from_fn(|| limits.permit(Use::Connection)).collect();
         assert_eq!((connections.len(), limits.connections(), limits.open()), (63, 63, 63));
         assert!(limits.permit(Use::Session).is_none());

@@ -71,7 +71,7 @@ impl Connection {
         port.stats.opened();
         let preface = if port.wants_header() { header(peer, original) } else { Vec::new() };
         Connection {
-            client: Side { socket: client, readable: true, writable: true },
+            client: Side { socket: client, readable: true, writable: true, urgent: false },
             server: None,
             stage: Stage::Dialling { since: Instant::now(), attempt: 0 },
             lease: None,
@@ -111,7 +111,7 @@ impl Connection {
             match asked {
                 Ok(socket) => {
                     // What it says first is told when it comes.
-                    self.server = Some(Side { socket, readable: false, writable: true });
+                    self.server = Some(Side { socket, readable: false, writable: true, urgent: false });
                     self.lease = Some(lease);
                     self.stage = Stage::Dialling { since, attempt };
                     return Some(());

@@ -17,7 +17,7 @@ const SIZE: usize = 512 * 1024;
 const SIP: usize = 4096;
 /// How much may wait in all pipes together before that.
 const WAITING: usize = 64 << 20;
-/// Empty pipes that are kept.
+/// Empty pipes that are kept, if limits allow.
 const SPARE: usize = 32;
 
 /// A pipe.
@@ -58,7 +58,7 @@ impl Pipes {
 
     /// Gives an empty one back.
     pub(super) fn give_back(&mut self, pipe: Pipe) {
-        if self.spare.len() < SPARE {
+        if self.spare.len() < self.limits.spare().min(SPARE) {
             self.spare.push(pipe);
         }
     }

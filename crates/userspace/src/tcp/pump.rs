@@ -17,6 +17,8 @@ pub(super) struct Side {
     pub(super) socket: OwnedFd,
     pub(super) readable: bool,
     pub(super) writable: bool,
+    /// It said something urgent: `splice` does not get past that (`__tcp_read_sock` in `net/ipv4/tcp.c`), so what it says is copied.
+    pub(super) urgent: bool,
 }
 
 /// One direction.
@@ -102,7 +104,7 @@ impl Pump {
             } else if turn.moved >= SHARE as u64 {
                 turn.more = true;
                 return Ok(());
-            } else if self.pipe.is_some() || self.find_pipe(pipes) {
+            } else if !from.urgent && (self.pipe.is_some() || self.find_pipe(pipes)) {
                 self.fetch(from, pipes.gulp())?;
             } else if !to.writable {
                 return Ok(());
@@ -122,7 +124,11 @@ impl Pump {
     fn fetch(&mut self, from: &mut Side, most: usize) -> Result<(), Errno> {
         let Some(pipe) = &self.pipe else { return Ok(()) };
         match splice(&from.socket, None, &pipe.write, None, most, SpliceFlags::MOVE | SpliceFlags::NONBLOCK) {
-            Ok(0) => self.ended = true,
+            // Before something urgent it says the same as at the end.
+            Ok(0) => match recv(&from.socket, &mut [0; 1], RecvFlags::PEEK)? {
+                (0, _) => self.ended = true,
+                _ => from.urgent = true,
+            },
             Ok(bytes) => self.held = bytes,
             Err(Errno::AGAIN) => from.readable = false,
             Err(Errno::INTR) => {}

@@ -118,8 +118,15 @@ impl Worker {
                     return;
                 }
             }
-            for event in &events {
-                self.take(Token::of(event.data.u64()), event.flags);
+            // Doors last: who comes in gets the slot of somebody who has ended, and what else was told of that slot is
+            // not about them.
+            for doors in [false, true] {
+                for event in &events {
+                    let token = Token::of(event.data.u64());
+                    if matches!(token, Token::Door(_)) == doors {
+                        self.take(token, event.flags);
+                    }
+                }
             }
             for _ in 0..self.busy.len() {
                 if let Some(slot) = self.busy.pop_front() {
@@ -258,6 +265,7 @@ impl Worker {
         }
         side.readable |= flags.intersects(EventFlags::IN | EventFlags::RDHUP | ended);
         side.writable |= flags.intersects(EventFlags::OUT | ended);
+        side.urgent |= flags.contains(EventFlags::PRI);
         self.go_on(slot);
     }
 
@@ -281,6 +289,7 @@ impl Worker {
         connection.accepted(since.elapsed());
         if let Some(server) = &mut connection.server {
             server.readable = flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP);
+            server.urgent = flags.contains(EventFlags::PRI);
         }
         if watch(&self.epoll, &connection.client, Token::Client(slot)).is_err() {
             return self.end(slot, true);
@@ -290,6 +299,10 @@ impl Worker {
 
     fn go_on(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
+        if connection.stage != Stage::Open {
+            // It was the turn of somebody who had this slot before.
+            return;
+        }
         match connection.run(&mut self.pipes, &mut self.copy) {
             Next::Wait => {}
             Next::Again => self.busy.push_back(slot),
@@ -354,7 +367,7 @@ impl Worker {
 /// Has the kernel tell when something can be done with a socket.
 fn watch(epoll: &OwnedFd, side: &Side, token: Token) -> rustix::io::Result<()> {
     use epoll::EventFlags;
-    let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+    let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
     epoll::add(epoll, &side.socket, epoll::EventData::new_u64(token.number()), flags)
 }
 

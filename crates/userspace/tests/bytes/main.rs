@@ -1,0 +1,58 @@
+//! What the engine carries arrives as it was said, and ends as it was ended: whatever the sizes, whoever ends first,
+//! whoever resets, and whether there are pipes to carry it in or not.
+
+mod copying;
+mod crowd;
+mod ground;
+mod noise;
+mod script;
+mod slow;
+mod talk;
+mod urgent;
+
+use crate::crowd::{ground, play_all};
+use crate::script::Script;
+
+/// What is drawn unless something else is asked for.
+const SEED: u64 = 0x2026_0715;
+/// Directions whose receiver has to find that all is well.
+const TRANSFERS: u64 = 100_000;
+/// Connections at a time.
+const CLIENTS: usize = 48;
+
+/// The seed and the one connection to play again, as `PORTWAY_BYTES=seed/number` asks for.
+fn asked_for() -> (u64, Option<u64>) {
+    let Ok(asked) = std::env::var("PORTWAY_BYTES") else { return (SEED, None) };
+    let parse =
+        |text: &str| text.parse().unwrap_or_else(|_| panic!("PORTWAY_BYTES={asked}: not seed/number"));
+    match asked.split_once('/') {
+        Some((seed, number)) => (parse(seed), Some(parse(number))),
+        None => (parse(&asked), None),
+    }
+}
+
+/// How many connections it takes, if what their receivers may not hear of does not count.
+fn connections(seed: u64) -> u64 {
+    let (mut number, mut certain) = (0, 0);
+    while certain < TRANSFERS {
+        certain += Script::draw(seed, number).certain();
+        number += 1;
+    }
+    number
+}
+
+#[test]
+fn bytes_are_the_same_over_a_hundred_thousand_transfers() {
+    let (seed, only) = asked_for();
+    let numbers = only.map_or_else(|| 0..connections(seed), |number| number..number + 1);
+    let (ground, findings) = ground(None, 8, 8);
+    play_all(&ground, &findings, seed, numbers.clone(), CLIENTS);
+    findings.check(seed);
+    ground.leave();
+    findings.check(seed);
+    println!("seed {seed}, {} connections: {findings:?}", numbers.end - numbers.start);
+    let certain: u64 = numbers.clone().map(|number| Script::draw(seed, number).certain()).sum();
+    let all = 2 * (numbers.end - numbers.start);
+    assert!(findings.judged() >= certain && findings.judged() + findings.unknown() <= all, "{findings:?}");
+    assert!(only.is_some() || findings.judged() >= TRANSFERS, "{findings:?}");
+}
