@@ -247,26 +247,25 @@ impl Worker {
     }
 
     /// A socket can be read or written, or is broken.
-    fn ready(
-        &mut self,
-        slot: usize,
-        flags: epoll::EventFlags,
-        side: fn(&mut Connection) -> Option<&mut Side>,
-    ) {
+    fn ready(&mut self, slot: usize, flags: epoll::EventFlags, of: fn(&mut Connection) -> Option<&mut Side>) {
         use epoll::EventFlags;
         let Some(connection) = self.connections.get_mut(slot) else { return };
         if let Stage::Dialling { since, .. } = connection.stage {
             return self.answered(slot, since, flags);
         }
-        let Some(side) = side(connection) else { return };
+        let Some(side) = of(connection) else { return };
         let ended = EventFlags::HUP | EventFlags::ERR;
-        if flags.contains(EventFlags::ERR) && !matches!(sockopt::socket_error(&side.socket), Ok(Ok(()))) {
-            return self.end(slot, true);
-        }
         side.readable |= flags.intersects(EventFlags::IN | EventFlags::RDHUP | ended);
         side.writable |= flags.intersects(EventFlags::OUT | ended);
         side.urgent |= flags.contains(EventFlags::PRI);
+        // What came before a reset is delivered, as far as it can be; whoever reads up to it meets the error.
         self.go_on(slot);
+        if flags.contains(EventFlags::ERR)
+            && let Some(side) = self.connections.get_mut(slot).and_then(of)
+            && !matches!(sockopt::socket_error(&side.socket), Ok(Ok(())))
+        {
+            self.end(slot, true);
+        }
     }
 
     /// The endpoint that was asked has answered.

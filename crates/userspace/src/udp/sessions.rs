@@ -181,7 +181,7 @@ mod tests {
             let id = PortId { service, port, protocol: Protocol::Udp, family: Family::V4 };
             let port = Arc::new(Port::new(id));
             port.update(&plan, &plan.ports[0], &UserspaceSettings::default(), at(0));
-            Subject { sessions: Sessions::default(), port, limits: Arc::new(Limits::new(4096)) }
+            Subject { sessions: Sessions::default(), port, limits: Arc::new(Limits::new(4096, 1)) }
         }
 
         fn begin(&mut self, n: u16, now: Moment) -> usize {
