@@ -5,7 +5,6 @@
 use crate::logging;
 use anyhow::Context;
 use clap::Args;
-use portway_dataplane::UserspaceSettings;
 use portway_proxy::config::LogFormat;
 use portway_userspace::{Carrier, Handle};
 use tokio::signal::unix::{SignalKind, signal};
@@ -49,7 +48,7 @@ fn heed(handle: &Handle) {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            handle.end(UserspaceSettings::default().drain_timeout);
+            handle.end();
         }
     });
 }

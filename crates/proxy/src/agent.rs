@@ -99,7 +99,10 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     metrics.carrier(planes.link());
     let health = Health::new(HealthState::new(options.config.health_timeout()));
     let (config_sender, config_receiver) = watch::channel(Arc::new(options.config.clone()));
-    let side = side::start().map_err(system("start a thread"))?;
+    // In userspace mode the kernel has to be told to go on without us.
+    let carries = options.config.mode == Mode::Userspace;
+    let grace = if carries { options.config.userspace.stop_timeout } else { side::GRACE };
+    let side = side::start(grace).map_err(system("start a thread"))?;
     let mut servers = serve(&options.config, &health, &metrics, config_receiver, side.handle());
     let mut file = ConfigFile::new(options.flags.clone());
     let ports = ServicePorts::new(health.clone(), side.handle().clone());
@@ -380,9 +383,11 @@ impl Agent {
         let mut settings =
             settings::settings(&self.config, self.cluster.node(), primary, self.cluster.service_cidrs());
         if self.config.mode == Mode::Userspace {
+            // Those that are really here; a Node object may be late.
+            let local = addresses::local();
             let known = &mut settings.userspace.addresses;
-            let others = addresses::local().into_iter().filter(|ip| !primary.contains(ip));
-            known.extend(others);
+            known.retain(|ip| local.contains(ip));
+            known.extend(local.into_iter().filter(|ip| !primary.contains(ip)));
         }
         settings
     }

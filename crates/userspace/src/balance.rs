@@ -9,7 +9,7 @@ use crate::stats::PortStats;
 use portway_dataplane::{Balancing, UserspaceSettings};
 use portway_model::{Family, PortName, PortPlan, Protocol, ServiceName, ServicePlan, Target};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -47,8 +47,11 @@ impl Endpoint {
         self.aside.store(0, Relaxed);
     }
 
-    /// It did not. One that keeps failing is left aside for a while.
+    /// It did not. One that keeps failing is left aside for a while; those who had asked it before do not count then.
     pub fn failed(&self, now: Moment) {
+        if self.is_aside(now) {
+            return;
+        }
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
         if let Some(further) = failures.checked_sub(FAILURES) {
             let pause = ASIDE.saturating_mul(1 << further.min(10)).min(ASIDE_LIMIT);
@@ -76,7 +79,7 @@ impl Endpoint {
     }
 
     /// One more, for as long as the lease lives.
-    pub fn lease(self: &Arc<Self>) -> Lease {
+    fn lease(self: &Arc<Self>) -> Lease {
         self.open.fetch_add(1, Relaxed);
         Lease(self.clone())
     }
@@ -130,7 +133,6 @@ struct Choice {
     /// Those that are no longer chosen, but may still answer a UDP client.
     serving: Vec<Arc<Endpoint>>,
     next: [usize; 2],
-    balancing: Balancing,
     affinity: Option<Duration>,
     sticky: HashMap<IpAddr, (Target, Moment)>,
     /// Those that left with connections, and may come back.
@@ -175,16 +177,14 @@ impl Port {
         };
         choice.sets = [take(&plan.cluster), take(&plan.local)];
         choice.serving = take(&plan.also_serving);
-        choice.balancing = settings.balancing;
         choice.affinity = plan.affinity.map(|seconds| Duration::from_secs(seconds.into()));
-        choice.sticky.retain(|_, (target, _)| plan.cluster.contains(target) || plan.local.contains(target));
-        if choice.affinity.is_none() {
-            choice.sticky = HashMap::new();
-        }
+        let chosen: HashSet<Target> = plan.cluster.iter().chain(&plan.local).copied().collect();
+        let sticks = choice.affinity.is_some();
+        choice.sticky.retain(|_, (target, _)| sticks && chosen.contains(target));
         let gone = now.after(settings.drain_timeout);
         let mut drains = false;
         for endpoint in known.into_values() {
-            let stays = choice.endpoints().any(|e| e.target == endpoint.target);
+            let stays = chosen.contains(&endpoint.target) || plan.also_serving.contains(&endpoint.target);
             let until = endpoint.leaves().unwrap_or(gone);
             endpoint.leave((!stays).then_some(until));
             if !stays && endpoint.open() > 0 {
@@ -198,13 +198,16 @@ impl Port {
     /// The Service is gone, and all its endpoints with it. Whether they have connections comes back.
     pub fn retire(&self, drain: Duration, now: Moment) -> bool {
         let mut choice = self.choice();
-        let mut drains = false;
+        let mut left: Vec<Weak<Endpoint>> = Vec::new();
         for endpoint in choice.endpoints() {
             endpoint.leave(Some(now.after(drain)));
-            drains |= endpoint.open() > 0;
+            if endpoint.open() > 0 {
+                left.push(Arc::downgrade(endpoint));
+            }
         }
         (choice.sets, choice.serving, choice.sticky) = Default::default();
-        drains
+        choice.left.extend(left);
+        choice.left.iter().any(|endpoint| endpoint.strong_count() > 0)
     }
 
     /// Whether there is nobody to choose.
@@ -220,11 +223,25 @@ impl Port {
         client: IpAddr,
         tried: &[Target],
         now: Moment,
-    ) -> Option<Arc<Endpoint>> {
+        balancing: Balancing,
+    ) -> Option<Lease> {
         let mut choice = self.choice();
-        let chosen = choice.stuck(reach, client, tried, now).or_else(|| choice.turn(reach, tried, now))?;
+        let stuck = choice.stuck(reach, client, tried, now);
+        let chosen = stuck.or_else(|| choice.turn(reach, tried, now, balancing))?;
         choice.stick(client, chosen.target, now);
-        Some(chosen)
+        Some(chosen.lease())
+    }
+
+    /// Whether there is somebody who was not tried.
+    pub fn has_other(&self, reach: Reach, tried: &[Target]) -> bool {
+        self.choice().sets[reach as usize].iter().any(|e| !tried.contains(&e.target))
+    }
+
+    /// Takes over what another port knows of endpoints: it is the same one under another name. To be called before the next
+    /// [`Port::update`].
+    pub fn adopt(&self, other: &Port) {
+        let left: Vec<Weak<Endpoint>> = other.choice().left.drain(..).collect();
+        self.choice().left.extend(left);
     }
 }
 
@@ -259,12 +276,18 @@ impl Choice {
     }
 
     /// The endpoint whose turn it is.
-    fn turn(&mut self, reach: Reach, tried: &[Target], now: Moment) -> Option<Arc<Endpoint>> {
+    fn turn(
+        &mut self,
+        reach: Reach,
+        tried: &[Target],
+        now: Moment,
+        balancing: Balancing,
+    ) -> Option<Arc<Endpoint>> {
         let (set, next) = (&self.sets[reach as usize], &mut self.next[reach as usize]);
         let from = *next % set.len().max(1);
         let order = || (from..set.len()).chain(0..from).filter(|i| !tried.contains(&set[*i].target));
         let healthy = || order().filter(|i| !set[*i].is_aside(now));
-        let chosen = match self.balancing {
+        let chosen = match balancing {
             Balancing::RoundRobin => healthy().next(),
             // The first of several alike, so that turns are taken among them.
             Balancing::LeastConnections => healthy().min_by_key(|i| set[*i].open()),

@@ -1,25 +1,21 @@
 //! The process that carries connections.
 //!
 //! It is not the agent's own, so that connections outlive the agent: one that is killed or replaced leaves this process
-//! with what it was told last, as it leaves rules in the kernel. The next agent finds it by its name, which is one of the
-//! network namespace, and tells it everything anew.
+//! with what it was told last, as it leaves rules in the kernel. The next agent finds it at its [place](crate::place), and
+//! tells it everything anew.
 
 use crate::engine::Engine;
+use crate::place::Place;
 use crate::wire::{self, Answer, Request};
-use rustix::net::sockopt::socket_peercred;
+use portway_model::{Family, ServiceName};
+use std::collections::HashSet;
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The name that agents find it by.
-pub(crate) fn name() -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name("portway-carrier")
-}
-
-/// The carrier, before it has a name.
+/// The carrier, before it has its place.
 #[derive(Debug)]
 pub struct Carrier {
     engine: Arc<Engine>,
@@ -36,9 +32,10 @@ pub struct Handle {
 
 impl Handle {
     /// Somebody wants it to end. That is for an agent to say if there is one, once nothing leads here any more.
-    pub fn end(&self, limit: Duration) {
+    pub fn end(&self) {
         if self.agents.load(Relaxed) == 0 {
-            self.engine.stop(limit);
+            self.engine.stop(None, Duration::ZERO);
+            free_place();
         }
     }
 }
@@ -55,104 +52,133 @@ impl Carrier {
     }
 
     /// Listens to agents until told to leave, and then until the last connection has ended. Fails if another carrier has
-    /// the name.
+    /// the place.
     pub fn run(self) -> io::Result<()> {
-        let listener = UnixListener::bind_addr(&name()?)?;
+        let taken = Place::here()?.take()?;
         let (engine, agents) = (self.engine.clone(), self.agents.clone());
-        std::thread::Builder::new()
-            .name("agents".into())
-            .spawn(move || accept(listener, &engine, &agents))?;
+        let accept = move || {
+            for agent in taken.listener().incoming() {
+                // The place is free for another one.
+                if engine.is_stopping() {
+                    return;
+                }
+                if let Ok(agent) = agent {
+                    Session::start(agent, &engine, &agents);
+                }
+            }
+        };
+        std::thread::Builder::new().name("agents".into()).spawn(accept)?;
         self.engine.wait();
         Ok(())
     }
 }
 
-/// Takes on agents, until one says that it is time to leave: then the name is free for another carrier.
-fn accept(listener: UnixListener, engine: &Arc<Engine>, agents: &Arc<AtomicUsize>) {
-    let listener = Arc::new(listener);
-    for agent in listener.incoming() {
-        if engine.is_stopping() {
-            return;
-        }
-        let Ok(agent) = agent else { continue };
-        if !may_command(&agent) {
-            tracing::warn!("somebody who is neither root nor our own user wants to command; refused");
-            continue;
-        }
-        let (engine, agents) = (engine.clone(), agents.clone());
-        agents.fetch_add(1, Relaxed);
-        let counted = agents.clone();
-        let spawned = std::thread::Builder::new().name("agent".into()).spawn(move || {
-            serve(agent, &engine);
-            agents.fetch_sub(1, Relaxed);
-        });
-        if spawned.is_err() {
-            counted.fetch_sub(1, Relaxed);
+/// Has the thread that listens look up: it sees that we leave, and gives up the place.
+fn free_place() {
+    _ = Place::here().and_then(|place| place.reach());
+}
+
+/// An agent that is connected, or somebody who asks.
+struct Session {
+    stream: UnixStream,
+    engine: Arc<Engine>,
+    agents: Arc<AtomicUsize>,
+    /// It has begun to tell everything, so it is an agent.
+    is_agent: bool,
+    /// While it does: the Services of each family that it has told of.
+    told: [Option<HashSet<ServiceName>>; 2],
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.is_agent {
+            self.agents.fetch_sub(1, Relaxed);
         }
     }
 }
 
-fn may_command(agent: &UnixStream) -> bool {
-    socket_peercred(agent).is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
-}
+impl Session {
+    fn start(stream: UnixStream, engine: &Arc<Engine>, agents: &Arc<AtomicUsize>) {
+        let (engine, agents) = (engine.clone(), agents.clone());
+        let session = Session { stream, engine, agents, is_agent: false, told: [None, None] };
+        if let Err(error) = std::thread::Builder::new().name("agent".into()).spawn(move || session.serve()) {
+            tracing::warn!(%error, "an agent cannot be heard");
+        }
+    }
 
-/// Does what an agent says until it goes.
-fn serve(mut agent: UnixStream, engine: &Engine) {
-    loop {
-        let request = match wire::read(&mut agent) {
-            Ok(Some(request)) => request,
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!(%error, "an agent was not understood");
-                _ = wire::write(&mut agent, &Answer::Failed(error.to_string()));
+    /// Does what an agent says until it goes.
+    fn serve(mut self) {
+        loop {
+            let request = match wire::read(&mut self.stream) {
+                Ok(Some(request)) => request,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "an agent was not understood");
+                    _ = wire::write(&mut self.stream, &Answer::Failed(error.to_string()));
+                    return;
+                }
+            };
+            let answer = self.answer(request);
+            if wire::write(&mut self.stream, &answer).is_err() {
                 return;
             }
-        };
-        let answer = answer(engine, request);
-        if wire::write(&mut agent, &answer).is_err() {
-            return;
-        }
-        if engine.is_stopping() {
-            free_name();
-            // The agent that waits for our end hears of it.
-            return engine.wait();
-        }
-    }
-}
-
-/// Has the thread that listens look up: it sees that we leave, and closes the door behind it.
-fn free_name() {
-    _ = name().and_then(|name| UnixStream::connect_addr(&name));
-}
-
-fn answer(engine: &Engine, request: Request) -> Answer {
-    match request {
-        Request::Hello => {
-            return Answer::Welcome { version: wire::VERSION.to_owned(), process: std::process::id() };
-        }
-        Request::Begin => engine.begin(),
-        Request::Configure(settings) => engine.configure(&settings),
-        Request::Doors { family, addresses } => {
-            return match engine.doors(family, &addresses) {
-                Ok(doors) => Answer::Doors(doors),
-                Err(error) => Answer::Failed(error.to_string()),
-            };
-        }
-        Request::Change { family, services } => {
-            for (name, plan) in services {
-                engine.change(&name, family, plan.as_ref());
+            if self.engine.is_stopping() {
+                free_place();
+                // An agent that waits for our end hears of it.
+                return self.engine.wait();
             }
         }
-        Request::Settle(family) => engine.settle(family),
-        Request::Count => {
-            let ports = engine.ports();
-            return Answer::Counts(ports.iter().map(|p| (p.id.clone(), p.stats.counts())).collect());
-        }
-        Request::Leave { limit } => {
-            let open = engine.open();
-            tracing::info!(open, "nothing is led here any more; connections that are open may finish");
-            engine.stop(limit);
-        }
     }
-    Answer::Done
+
+    fn answer(&mut self, request: Request) -> Answer {
+        let engine = self.engine.clone();
+        match request {
+            Request::Hello => {
+                return Answer::Welcome { version: wire::VERSION.to_owned(), process: std::process::id() };
+            }
+            Request::Begin => {
+                if !std::mem::replace(&mut self.is_agent, true) {
+                    self.agents.fetch_add(1, Relaxed);
+                }
+                self.told = [Some(HashSet::new()), Some(HashSet::new())];
+            }
+            Request::Configure(settings) => engine.configure(&settings),
+            Request::Doors { family, addresses } => {
+                return match engine.doors(family, &addresses) {
+                    Ok(doors) => Answer::Doors(doors),
+                    Err(error) => Answer::Failed(error.to_string()),
+                };
+            }
+            Request::Change { family, services } => {
+                for (name, plan) in services {
+                    engine.change(&name, family, plan.as_ref());
+                    if let Some(told) = &mut self.told[family as usize] {
+                        told.insert(name);
+                    }
+                }
+            }
+            Request::Settle(family) => self.settle(family),
+            Request::Count => {
+                let ports = engine.ports();
+                return Answer::Counts(ports.iter().map(|p| (p.id.clone(), p.stats.counts())).collect());
+            }
+            Request::Agents => return Answer::Agents(self.agents.load(Relaxed)),
+            Request::Leave { limit, quiet } => {
+                tracing::info!(
+                    open = engine.open(),
+                    "nothing is led here any more; connections that are open may finish"
+                );
+                engine.stop(limit, quiet);
+            }
+        }
+        Answer::Done
+    }
+
+    /// The rules of a family are in place. What an agent that told everything did not tell of is gone.
+    fn settle(&mut self, family: Family) {
+        if let Some(told) = self.told[family as usize].take() {
+            self.engine.keep(family, &told);
+        }
+        self.engine.settle(family);
+    }
 }

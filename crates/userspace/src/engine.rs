@@ -12,6 +12,7 @@ use portway_dataplane::UserspaceSettings;
 use portway_model::{Family, Protocol, ServiceName, ServicePlan};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use std::collections::HashSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -88,9 +89,7 @@ pub struct Engine {
 #[derive(Debug, Default)]
 struct Places {
     doors: [Option<Doors>; 2],
-    obsolete: Vec<IpAddr>,
-    /// Everything is being told anew.
-    anew: [bool; 2],
+    obsolete: Vec<Arc<Door>>,
 }
 
 impl Engine {
@@ -155,9 +154,12 @@ impl Engine {
         for ip in own {
             match doors::open(*ip) {
                 Ok((doors, opened)) => {
-                    let old = places.doors[place].replace(doors);
-                    places.obsolete.extend(old.map(|old| old.address));
-                    self.write(&self.shared.doors).extend(opened);
+                    places.doors[place] = Some(doors);
+                    let mut all = self.write(&self.shared.doors);
+                    let old = all.iter().filter(|door| Family::of(door.address.ip()) == family);
+                    places.obsolete.extend(old.cloned());
+                    all.extend(opened);
+                    drop(all);
                     self.wake();
                     return Ok(Some(doors));
                 }
@@ -182,29 +184,31 @@ impl Engine {
     /// Takes on a Service's plan in one family.
     pub fn change(&self, name: &ServiceName, family: Family, plan: Option<&ServicePlan>) {
         let settings = self.shared.settings().clone();
-        let drains = self.write(&self.shared.routes).change(name, family, plan, &settings, Moment::now());
-        if drains {
+        let mut routes = self.write(&self.shared.routes);
+        let udp = routes.has_udp(name, family);
+        let drains = routes.change(name, family, plan, &settings, Moment::now());
+        let udp = udp || routes.has_udp(name, family);
+        drop(routes);
+        // Sessions know whose they are, and may have to learn it anew.
+        if drains || udp {
             self.wake();
         }
     }
 
-    /// From now on everything is told anew: what is not told again before a family is settled is gone.
-    pub fn begin(&self) {
-        self.write(&self.shared.routes).begin();
-        self.places().anew = [true; 2];
+    /// Forgets the Services of a family that are not among these.
+    pub fn keep(&self, family: Family, these: &HashSet<ServiceName>) {
+        let others = self.shared.routes().others(family, these);
+        others.iter().for_each(|name| self.change(name, family, None));
     }
 
     /// The rules of a family are in place: what nothing leads to any more is forgotten.
     pub fn settle(&self, family: Family) {
-        if std::mem::take(&mut self.places().anew[family as usize]) {
-            let untold = self.shared.routes().untold(family);
-            untold.iter().for_each(|name| self.change(name, family, None));
-        }
         self.write(&self.shared.routes).settle(family);
-        let obsolete: Vec<IpAddr> =
-            self.places().obsolete.extract_if(.., |address| Family::of(*address) == family).collect();
+        let of_family = |door: &mut Arc<Door>| Family::of(door.address.ip()) == family;
+        let obsolete: Vec<Arc<Door>> = self.places().obsolete.extract_if(.., of_family).collect();
         if !obsolete.is_empty() {
-            self.write(&self.shared.doors).retain(|door| !obsolete.contains(&door.address.ip()));
+            let gone = |door: &Arc<Door>| obsolete.iter().any(|o| Arc::ptr_eq(o, door));
+            self.write(&self.shared.doors).retain(|door| !gone(door));
             self.wake();
         }
     }
@@ -224,10 +228,12 @@ impl Engine {
         self.shared.waiting.load(Relaxed)
     }
 
-    /// Nothing is led here any more: stops when all connections have ended, or may go on no longer.
-    pub fn stop(&self, limit: Duration) {
+    /// Nothing is led here any more, at the latest after `quiet`: stops when all connections have ended, or may go on no
+    /// longer, which settings say if nobody else does.
+    pub fn stop(&self, limit: Option<Duration>, quiet: Duration) {
         let now = Moment::now();
-        let quiet = now.after(QUIET);
+        let limit = limit.unwrap_or(self.shared.settings().drain_timeout);
+        let quiet = now.after(quiet.max(QUIET));
         let mut stop = self.write(&self.shared.stop);
         *stop = Some(Stop { quiet, deadline: now.after(limit).max(quiet) });
         drop(stop);
@@ -250,8 +256,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.shared.stop().is_none() {
-            let limit = self.shared.settings().drain_timeout;
-            self.stop(limit);
+            self.stop(None, QUIET);
         }
     }
 }

@@ -28,6 +28,7 @@ mod header;
 mod limits;
 mod link;
 mod mode;
+mod place;
 pub mod redirect;
 pub mod routes;
 mod stats;

@@ -1,7 +1,7 @@
 //! The agent's side of the conversation with the carrier.
 
 use crate::balance::PortId;
-use crate::carrier::name;
+use crate::place::{Place, patient};
 use crate::redirect::Doors;
 use crate::stats::Counts;
 use crate::wire::{self, Answer, Request};
@@ -15,8 +15,14 @@ use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the carrier may take to start, and to answer.
+/// How long the carrier may take to start.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody who only asks for numbers waits.
+const GLANCE: Duration = Duration::from_secs(1);
+/// When to try again after a carrier could not be linked to.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// How long after another release has started something may still be led to the carrier of the old one.
+const TAKING_OVER: Duration = Duration::from_secs(60);
 
 /// The link. Both families and the metrics use the same.
 pub struct Link {
@@ -37,6 +43,19 @@ struct State {
     children: Vec<Child>,
     /// Carriers that we were linked to, this one included.
     number: u64,
+    /// When it was last tried in vain.
+    failed: Option<Instant>,
+}
+
+impl Drop for State {
+    /// Carriers may outlive us, but not as processes that nobody asks about.
+    fn drop(&mut self) {
+        let children = std::mem::take(&mut self.children);
+        if !children.is_empty() {
+            let wait = || children.into_iter().for_each(|mut child| drop(child.wait()));
+            _ = std::thread::Builder::new().name("carriers".into()).stack_size(64 * 1024).spawn(wait);
+        }
+    }
 }
 
 impl Link {
@@ -55,7 +74,9 @@ impl Link {
         let mut state = self.state();
         state.children.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
         if state.stream.is_none() {
-            state.stream = Some(self.connect(&mut state.children)?);
+            let linked = self.connect(&mut state.children);
+            state.failed = linked.is_err().then(Instant::now);
+            state.stream = Some(linked?);
             state.number += 1;
             state.call(&Request::Begin)?;
         }
@@ -88,14 +109,15 @@ impl Link {
         }
     }
 
-    /// Whether the carrier has gone.
+    /// Whether the carrier has gone, and it is time to find another one.
     pub fn is_broken(&self) -> bool {
         let mut state = self.state();
-        let gone = state.stream.as_ref().is_some_and(is_gone);
-        if gone {
+        if state.stream.as_ref().is_some_and(is_gone) {
             state.stream = None;
         }
-        gone
+        let asked = state.number > 0 || state.failed.is_some();
+        let is_time = state.failed.is_none_or(|when| when.elapsed() >= TRY_AGAIN);
+        state.stream.is_none() && asked && is_time
     }
 
     /// Tells settings.
@@ -125,16 +147,26 @@ impl Link {
         self.state().call(&Request::Settle(family)).map(drop)
     }
 
-    /// What was counted; nothing if there is no carrier.
+    /// What was counted; nothing if there is no carrier. It is asked for beside everything else, for whoever asks must not
+    /// wait for long.
     pub fn counts(&self) -> Vec<(PortId, Counts)> {
-        let mut state = self.state();
-        if state.stream.is_none() {
-            return Vec::new();
-        }
-        match state.call(&Request::Count) {
-            Ok(Answer::Counts(counts)) => counts,
-            _ => Vec::new(),
-        }
+        let ask = || -> io::Result<Vec<(PortId, Counts)>> {
+            let Some(mut stream) = Place::here()?.reach()? else { return Ok(Vec::new()) };
+            patient(&stream, GLANCE)?;
+            match call(&mut stream, &Request::Count)? {
+                Answer::Counts(counts) => Ok(counts),
+                other => Err(unexpected(&other)),
+            }
+        };
+        ask().unwrap_or_else(|error| {
+            tracing::debug!(%error, "what was carried cannot be told");
+            Vec::new()
+        })
+    }
+
+    /// Whether another agent is linked to the carrier too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.state().call(&Request::Agents), Ok(Answer::Agents(agents)) if agents > 1)
     }
 
     /// Tells the carrier that nothing is led to it any more: it ends when its connections have, or after `limit`.
@@ -143,7 +175,7 @@ impl Link {
         if state.stream.is_none() {
             return Ok(());
         }
-        state.call(&Request::Leave { limit }).map(drop)
+        state.call(&Request::Leave { limit: Some(limit), quiet: Duration::ZERO }).map(drop)
     }
 
     /// Waits until the carrier that was told to leave has gone, or for so long.
@@ -157,32 +189,20 @@ impl Link {
 }
 
 /// Tells a carrier that nobody needs any more to leave; whether there was one comes back.
-pub fn dismiss(limit: Duration) -> io::Result<bool> {
-    let Some(mut carrier) = reach()? else { return Ok(false) };
-    call(&mut carrier, &Request::Leave { limit })?;
+pub fn dismiss() -> io::Result<bool> {
+    let Some(mut carrier) = Place::here()?.reach()? else { return Ok(false) };
+    call(&mut carrier, &Request::Leave { limit: None, quiet: Duration::ZERO })?;
     Ok(true)
 }
 
 /// Whether there is a carrier.
 pub fn is_there() -> io::Result<bool> {
-    Ok(reach()?.is_some())
+    Ok(Place::here()?.reach()?.is_some())
 }
 
-fn reach() -> io::Result<Option<UnixStream>> {
-    match UnixStream::connect_addr(&name()?) {
-        Ok(stream) => {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Ok(Some(stream))
-        }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The carrier that is there, if it understands us; another one is sent home.
+/// The carrier that is there, if it understands us; another one is sent home once our own has everything.
 fn find() -> io::Result<Option<UnixStream>> {
-    let Some(mut stream) = reach()? else { return Ok(None) };
+    let Some(mut stream) = Place::here()?.reach()? else { return Ok(None) };
     match call(&mut stream, &Request::Hello) {
         Ok(Answer::Welcome { version, process }) if version == wire::VERSION => {
             tracing::debug!(process, "linked to the process that carries connections");
@@ -190,12 +210,15 @@ fn find() -> io::Result<Option<UnixStream>> {
         }
         Ok(Answer::Welcome { version, process }) => {
             tracing::info!(process, version, "another release carries connections; it may finish them");
-            let limit = UserspaceSettings::default().drain_timeout;
-            call(&mut stream, &Request::Leave { limit })?;
+            call(&mut stream, &Request::Leave { limit: None, quiet: TAKING_OVER })?;
             Ok(None)
         }
         // One that is about to leave.
-        Ok(_) | Err(_) => Ok(None),
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+        Ok(other) => Err(unexpected(&other)),
     }
 }
 

@@ -21,17 +21,20 @@ pub struct Userspace<R> {
     doors: Option<Doors>,
     /// The rules lead to endpoints, for we are about to leave.
     left: bool,
+    /// Nobody carries connections, and that was said.
+    alone: bool,
 }
 
 impl<R: Dataplane> Userspace<R> {
     /// Over rules that nobody else writes to.
     pub fn new(rules: R, link: Arc<Link>) -> Userspace<R> {
-        Userspace { rules, link, told: 0, plans: HashMap::new(), doors: None, left: false }
+        Userspace { rules, link, told: 0, plans: HashMap::new(), doors: None, left: false, alone: false }
     }
 
-    /// Whether who carries connections has gone.
+    /// Whether who carries connections has gone, or the address that it listens at.
     pub fn lost_its_carrier(&self) -> bool {
-        self.link.is_broken()
+        let is_here = |doors: &Doors| std::net::UdpSocket::bind((doors.address, 0)).is_ok();
+        self.link.is_broken() || self.doors.as_ref().is_some_and(|doors| !is_here(doors))
     }
 
     /// The link to who carries connections.
@@ -124,11 +127,15 @@ impl<R: Dataplane> Dataplane for Userspace<R> {
         let names: Vec<ServiceName> = changes.iter().map(|(name, _)| name.clone()).collect();
         let mut afterthoughts = Vec::new();
         // Routes come before rules.
-        let doors = self.tell(settings, changes).unwrap_or_else(|error| {
+        let doors = self.tell(settings, changes);
+        if let Err(error) = &doors
+            && !self.alone
+        {
             afterthoughts
                 .push(format!("nobody carries connections, so the kernel leads them itself: {error}"));
-            None
-        });
+        }
+        self.alone = doors.is_err();
+        let doors = doors.unwrap_or_default();
         let moved = std::mem::replace(&mut self.doors, doors) != doors;
         let names = if moved { self.plans.keys().cloned().chain(names).collect() } else { names };
         let for_rules: HashMap<ServiceName, Option<ServicePlan>> = names

@@ -4,8 +4,8 @@ use crate::balance::{Port, PortId};
 use crate::clock::Moment;
 use crate::redirect::carries;
 use portway_dataplane::UserspaceSettings;
-use portway_model::{Family, Protocol, ServiceName, ServicePlan, Target};
-use std::collections::HashMap;
+use portway_model::{Family, PortPlan, Protocol, ServiceName, ServicePlan, Target};
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -27,8 +27,6 @@ pub struct Routes {
     obsolete: Vec<(At, Arc<Port>)>,
     /// This node's addresses.
     own: Vec<IpAddr>,
-    /// How often everything was begun to be told anew.
-    telling: u64,
 }
 
 /// What a Service has in one family.
@@ -36,7 +34,6 @@ pub struct Routes {
 struct Entry {
     ports: Vec<Arc<Port>>,
     at: Vec<At>,
-    told: u64,
 }
 
 impl Routes {
@@ -72,8 +69,16 @@ impl Routes {
         now: Moment,
     ) -> bool {
         let old = self.services.remove(&(name.clone(), family)).unwrap_or_default();
-        let mut new = Entry { told: self.telling, ..Entry::default() };
+        let mut new = Entry::default();
         let mut drains = false;
+        let stays = |port: &Port| {
+            let here = |p: &PortPlan| p.name == port.id.port && p.protocol == port.id.protocol;
+            plan.is_some_and(|plan| plan.ports.iter().any(here))
+        };
+        let gone: Vec<&Arc<Port>> = old.ports.iter().filter(|port| !stays(port)).collect();
+        for port in &gone {
+            drains |= port.retire(settings.drain_timeout, now);
+        }
         for (plan, port_plan) in plan.iter().flat_map(|p| p.ports.iter().map(move |port| (*p, port))) {
             let (port, protocol) = (port_plan.name.clone(), port_plan.protocol);
             if !carries(protocol) {
@@ -82,6 +87,9 @@ impl Routes {
             let id = PortId { service: name.clone(), port, protocol, family };
             let known = old.ports.iter().find(|p| p.id == id).cloned();
             let port = known.unwrap_or_else(|| Arc::new(Port::new(id)));
+            // One that was renamed goes on with the endpoints it had.
+            let renamed = gone.iter().filter(|other| other.id.protocol == protocol);
+            renamed.for_each(|other| port.adopt(other));
             drains |= port.update(plan, port_plan, settings, now);
             for frontend in &port_plan.frontends {
                 let at = At { protocol, family, address: frontend.address, port: frontend.port };
@@ -89,9 +97,6 @@ impl Routes {
                 new.at.push(at);
             }
             new.ports.push(port);
-        }
-        for port in old.ports.iter().filter(|port| !new.ports.iter().any(|p| p.id == port.id)) {
-            drains |= port.retire(settings.drain_timeout, now);
         }
         for at in old.at.into_iter().filter(|at| !new.at.contains(at)) {
             let had = self.at.get(&at).filter(|port| port.id.service == *name);
@@ -103,17 +108,16 @@ impl Routes {
         drains
     }
 
-    /// From now on everything is told anew: what is not told again by the next [`Routes::settle`] is gone.
-    pub fn begin(&mut self) {
-        self.telling += 1;
+    /// Whether a Service has a port for UDP.
+    pub fn has_udp(&self, name: &ServiceName, family: Family) -> bool {
+        let entry = self.services.get(&(name.clone(), family));
+        entry.is_some_and(|entry| entry.ports.iter().any(|port| port.id.protocol == Protocol::Udp))
     }
 
-    /// Services of a family that were not told again.
-    pub fn untold(&self, family: Family) -> Vec<ServiceName> {
-        let old = |(key, entry): (&(ServiceName, Family), &Entry)| {
-            (key.1 == family && entry.told < self.telling).then(|| key.0.clone())
-        };
-        self.services.iter().filter_map(old).collect()
+    /// Services of a family that are not among these.
+    pub fn others(&self, family: Family, these: &HashSet<ServiceName>) -> Vec<ServiceName> {
+        let other = |(name, of): &&(ServiceName, Family)| *of == family && !these.contains(name);
+        self.services.keys().filter(other).map(|(name, _)| name.clone()).collect()
     }
 
     /// The rules of a family are in place: nothing leads any more to what is gone.

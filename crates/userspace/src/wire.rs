@@ -1,4 +1,4 @@
-//! What the agent and the carrier say to each other: a request, an answer, each a line's length and JSON.
+//! What the agent and the carrier say to each other: a request, an answer, each with its length before it, in JSON.
 //!
 //! [`Request::Hello`] and [`Request::Leave`] are understood by every release, so that a new one can send an old one
 //! home.
@@ -37,8 +37,11 @@ pub(crate) enum Request {
     Settle(Family),
     /// What was counted?
     Count,
-    /// Nothing is led here any more.
-    Leave { limit: Duration },
+    /// How many agents are there?
+    Agents,
+    /// Nothing is led here any more, or will not be once so long has passed. What is open may go on for the limit, or as long as
+    /// settings say.
+    Leave { limit: Option<Duration>, quiet: Duration },
 }
 
 /// From the carrier.
@@ -51,6 +54,8 @@ pub(crate) enum Answer {
     Done,
     /// They lead here; nowhere, if there is no address.
     Doors(Option<Doors>),
+    /// So many agents are connected, the one that asks included.
+    Agents(usize),
     /// This was counted.
     Counts(Vec<(PortId, Counts)>),
     /// It could not be done.

@@ -133,6 +133,10 @@ impl Planes {
     /// first is, only as long as we may wait.
     pub(crate) fn farewell(&mut self, settings: &Settings) {
         let Some(link) = self.link() else { return };
+        if link.is_shared() {
+            tracing::info!("another agent goes on with the process that carries connections");
+            return;
+        }
         for plane in &mut self.planes {
             if let Err(error) = plane.farewell(settings) {
                 tracing::error!("connections are carried on: the kernel cannot lead them: {error}");

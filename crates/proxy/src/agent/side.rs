@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long the loop may take to stop by itself.
-const GRACE: Duration = Duration::from_secs(3);
+pub(super) const GRACE: Duration = Duration::from_secs(3);
 
 /// The thread.
 #[derive(Debug)]
@@ -33,16 +33,18 @@ impl Side {
 }
 
 /// Starts the thread.
-pub(super) fn start() -> std::io::Result<Side> {
+pub(super) fn start(grace: Duration) -> std::io::Result<Side> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let side = Side { handle: runtime.handle().clone(), loop_has_ended: Arc::default() };
     let ended = side.loop_has_ended.clone();
-    std::thread::Builder::new().name("side".into()).spawn(move || runtime.block_on(mind_signals(&ended)))?;
+    std::thread::Builder::new()
+        .name("side".into())
+        .spawn(move || runtime.block_on(mind_signals(grace.max(GRACE), &ended)))?;
     Ok(side)
 }
 
 /// Ends the process if the loop does not in time, or if it is asked twice.
-async fn mind_signals(loop_has_ended: &AtomicBool) {
+async fn mind_signals(grace: Duration, loop_has_ended: &AtomicBool) {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -53,7 +55,7 @@ async fn mind_signals(loop_has_ended: &AtomicBool) {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tokio::time::sleep(GRACE).await;
+    tokio::time::sleep(grace).await;
     if !loop_has_ended.load(Relaxed) {
         tracing::info!("stopping in the middle of a sync; what it did not commit is not changed");
         std::process::exit(0);

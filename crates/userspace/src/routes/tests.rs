@@ -102,18 +102,31 @@ fn an_address_that_goes_over_to_another_service_is_the_others() {
 }
 
 #[test]
-fn who_is_not_told_again_is_untold() {
+fn who_is_not_named_is_another() {
     let mut subject = Subject::default();
     for name in ["one", "two"] {
         let (name, plan) = plan(name, &[(Some("10.96.0.1"), 80)]);
         subject.tell(&name, Some(&plan));
     }
-    assert!(subject.routes.untold(Family::V4).is_empty());
-    subject.routes.begin();
-    let (two, plan) = plan("two", &[(Some("10.96.0.1"), 80)]);
-    subject.tell(&two, Some(&plan));
-    assert_eq!(subject.routes.untold(Family::V4), [ServiceName::new("default", "one")]);
-    assert!(subject.routes.untold(Family::V6).is_empty());
+    let two = std::collections::HashSet::from([ServiceName::new("default", "two")]);
+    assert_eq!(subject.routes.others(Family::V4, &two), [ServiceName::new("default", "one")]);
+    assert!(subject.routes.others(Family::V6, &two).is_empty());
+}
+
+#[test]
+fn connections_outlive_the_name_of_their_port() {
+    let mut subject = Subject::default();
+    let (name, mut web) = plan("web", &[(Some("10.96.0.1"), 80)]);
+    subject.tell(&name, Some(&web));
+    let wanted = "10.96.0.1:80".parse().expect("an address");
+    let port = subject.routes.find(Protocol::Tcp, wanted).cloned().expect("it is there");
+    let client = std::net::IpAddr::from([192, 0, 2, 1]);
+    let lease = port.choose(Reach::Cluster, client, &[], at(), Default::default()).expect("somebody");
+    web.ports[0].name = "renamed".into();
+    subject.tell(&name, Some(&web));
+    assert_eq!((lease.leaves(), lease.open()), (None, 1));
+    subject.tell(&name, None);
+    assert!(lease.leaves().is_some());
 }
 
 #[test]

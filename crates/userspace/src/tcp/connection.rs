@@ -23,6 +23,9 @@ pub(super) struct Connection {
     pub(super) client: Side,
     pub(super) server: Option<Side>,
     pub(super) stage: Stage,
+    /// It waits for its turn.
+    pub(super) queued: bool,
+    begun: Instant,
     lease: Option<Lease>,
     port: Arc<Port>,
     reach: Reach,
@@ -74,6 +77,8 @@ impl Connection {
             client: Side { socket: client, readable: true, writable: true, urgent: false },
             server: None,
             stage: Stage::Dialling { since: Instant::now(), attempt: 0 },
+            queued: false,
+            begun: Instant::now(),
             lease: None,
             port,
             reach,
@@ -94,14 +99,16 @@ impl Connection {
 
     /// Asks the next endpoint; none if there is nobody left to ask.
     pub(super) fn dial(&mut self, shared: &Shared, attempt: u64) -> Option<()> {
-        let attempts = shared.settings().connect_attempts as usize;
+        let (attempts, balancing) = {
+            let settings = shared.settings();
+            (settings.connect_attempts as usize, settings.balancing)
+        };
         while self.tried.len() < attempts.max(1) {
             let now = Moment::now();
-            let endpoint = self.port.choose(self.reach, self.peer.ip(), &self.tried, now)?;
+            let endpoint = self.port.choose(self.reach, self.peer.ip(), &self.tried, now, balancing)?;
             if !self.tried.is_empty() {
                 self.port.stats.retried();
             }
-            let lease = endpoint.lease();
             let since = Instant::now();
             let asked = if shared.routes().leads_back(Protocol::Tcp, endpoint.target) {
                 Err(Errno::LOOP)
@@ -112,7 +119,7 @@ impl Connection {
                 Ok(socket) => {
                     // What it says first is told when it comes.
                     self.server = Some(Side { socket, readable: false, writable: true, urgent: false });
-                    self.lease = Some(lease);
+                    self.lease = Some(endpoint);
                     self.stage = Stage::Dialling { since, attempt };
                     return Some(());
                 }
@@ -143,6 +150,16 @@ impl Connection {
     fn say(&self, target: Target, error: Errno) {
         let id = &self.port.id;
         tracing::debug!(service = %id.service, port = &*id.port, endpoint = %target, %error, "an endpoint does not accept");
+    }
+
+    /// Whether it may go on waiting for the endpoint that was asked, for there is nobody else to ask: its answer may
+    /// have been lost on the way.
+    pub(super) fn may_wait(&self, shared: &Shared) -> bool {
+        let Some(lease) = &self.lease else { return false };
+        let settings = shared.settings();
+        let longest = settings.connect_timeout.saturating_mul(settings.connect_attempts);
+        let all = [&self.tried[..], &[lease.target]].concat();
+        self.begun.elapsed() < longest && !self.port.has_other(self.reach, &all)
     }
 
     /// Nobody accepted.

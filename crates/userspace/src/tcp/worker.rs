@@ -130,6 +130,9 @@ impl Worker {
             }
             for _ in 0..self.busy.len() {
                 if let Some(slot) = self.busy.pop_front() {
+                    if let Some(connection) = self.connections.get_mut(slot) {
+                        connection.queued = false;
+                    }
                     self.go_on(slot);
                 }
             }
@@ -304,7 +307,11 @@ impl Worker {
         }
         match connection.run(&mut self.pipes, &mut self.copy) {
             Next::Wait => {}
-            Next::Again => self.busy.push_back(slot),
+            Next::Again => {
+                if !std::mem::replace(&mut connection.queued, true) {
+                    self.busy.push_back(slot);
+                }
+            }
             Next::Close => self.end(slot, false),
             Next::Reset => self.end(slot, true),
         }
@@ -325,7 +332,13 @@ impl Worker {
             }
             self.timers.pop();
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            if matches!(connection.stage, Stage::Dialling { attempt: now, .. } if now == attempt) {
+            if !matches!(connection.stage, Stage::Dialling { attempt: now, .. } if now == attempt) {
+                continue;
+            }
+            if connection.may_wait(&self.shared) {
+                let timeout = self.shared.settings().connect_timeout;
+                self.timers.push(Reverse((now + timeout, slot, attempt)));
+            } else {
                 connection.declined(Errno::TIMEDOUT);
                 self.dial(slot);
             }

@@ -22,6 +22,10 @@ pub(super) struct Session {
     pub(super) lease: Lease,
     /// Connected to the endpoint.
     pub(super) socket: OwnedFd,
+    /// Where the client wanted to go,
+    pub(super) wanted: SocketAddr,
+    /// as the kernel said then.
+    pub(super) checked: Moment,
     /// The endpoint was heard to refuse.
     pub(super) refused: bool,
     pub(super) _permit: Permit,
@@ -186,14 +190,24 @@ mod tests {
 
         fn begin(&mut self, n: u16, now: Moment) -> usize {
             let client = SocketAddr::from(([192, 0, 2, 1], n));
-            let endpoint = self.port.choose(Reach::Cluster, client.ip(), &[], now).expect("somebody");
+            let lease = self.port.choose(Reach::Cluster, client.ip(), &[], now, Default::default());
+            let lease = lease.expect("somebody");
             let socket =
                 crate::doors::open_socket(client.ip(), rustix::net::SocketType::DGRAM).expect("a socket");
             self.port.stats.opened();
             let permit = self.limits.permit(Use::Session).expect("room");
-            let (port, lease) = (self.port.clone(), endpoint.lease());
+            let port = self.port.clone();
             self.sessions.insert(
-                Session { key: (0, client), port, lease, socket, refused: false, _permit: permit },
+                Session {
+                    key: (0, client),
+                    port,
+                    lease,
+                    socket,
+                    wanted: client,
+                    checked: now,
+                    refused: false,
+                    _permit: permit,
+                },
                 now,
             )
         }

@@ -2,7 +2,7 @@
 
 use super::sessions::{Key, Session, Sessions};
 use super::timeouts::Timeouts;
-use crate::balance::{Endpoint, Port};
+use crate::balance::{Lease, Port};
 use crate::clock::Moment;
 use crate::doors::{Door, address_of, open_socket};
 use crate::engine::Shared;
@@ -31,6 +31,9 @@ const LARGEST: usize = 65_536;
 const TICK: Duration = Duration::from_millis(500);
 /// How often the kernel's time-outs are read.
 const TIMEOUTS: Duration = Duration::from_secs(30);
+
+/// How often the kernel is asked where a client wants to go, at most.
+const CHECK: Duration = Duration::from_secs(2);
 
 /// What an event's number means: a session's slot, a door's, or this.
 const WAKER: u64 = u64::MAX;
@@ -120,9 +123,15 @@ impl Worker {
                 Err(error) => tracing::error!(%error, address = %door.address, "a door cannot be watched"),
             }
         }
-        // Whose endpoint has left begins anew with what the client says next.
-        let left = self.sessions.filter(|s| s.lease.leaves().is_some());
-        left.into_iter().for_each(|slot| self.sessions.remove(slot));
+        // Whose endpoint has left, or who wanted to go where somebody else is now, begins anew with what the client
+        // says next.
+        let routes = self.shared.routes();
+        let elsewhere = |s: &Session| {
+            !routes.find(Protocol::Udp, s.wanted).is_some_and(|port| Arc::ptr_eq(port, &s.port))
+        };
+        let ended = self.sessions.filter(|s| s.lease.leaves().is_some() || elsewhere(s));
+        drop(routes);
+        ended.into_iter().for_each(|slot| self.sessions.remove(slot));
     }
 
     fn take_from_clients(&mut self, index: usize, datagram: &mut [u8]) {
@@ -145,7 +154,8 @@ impl Worker {
     /// From a client to its endpoint; the first one begins a session.
     fn forward(&mut self, key: Key, door: &Door, bytes: &[u8]) {
         let now = Moment::now();
-        let Some(slot) = self.sessions.find(&key).or_else(|| self.begin(key, door, now)) else { return };
+        let known = self.sessions.find(&key).filter(|slot| self.is_the_same(*slot, door, now));
+        let Some(slot) = known.or_else(|| self.begin(key, door, now)) else { return };
         self.sessions.heard(slot, now, false);
         let Some(session) = self.sessions.get(slot) else { return };
         if !session.refused && session.lease.leaves().is_none() {
@@ -166,6 +176,22 @@ impl Worker {
         }
     }
 
+    /// Whether the client still talks with the same Service. The kernel may have been made to forget the flow (`conntrack -F`), so
+    /// it is asked once in a while; a session that is over goes.
+    fn is_the_same(&mut self, slot: usize, door: &Door, now: Moment) -> bool {
+        let Some(session) = self.sessions.get(slot) else { return false };
+        if session.checked.after(CHECK) > now {
+            return true;
+        }
+        session.checked = now;
+        let (client, wanted) = (session.key.1, session.wanted);
+        let same = self.original(client, door) == wanted;
+        if !same {
+            self.sessions.remove(slot);
+        }
+        same
+    }
+
     /// Begins a session; none if it is nobody's, or nobody is there to serve it.
     fn begin(&mut self, key: Key, door: &Door, now: Moment) -> Option<usize> {
         let wanted = self.original(key.1, door);
@@ -179,12 +205,13 @@ impl Worker {
             self.shared.limits.say_refused(limits::FULL);
             return None;
         };
-        let Some((endpoint, socket)) = self.reach_endpoint(&port, door, key.1, &[], now) else {
+        let Some((lease, socket)) = self.reach_endpoint(&port, door, key.1, &[], now) else {
             port.stats.failed();
             return None;
         };
         port.stats.opened();
-        let session = Session { key, port, lease: endpoint.lease(), socket, refused: false, _permit: permit };
+        let session =
+            Session { key, port, lease, socket, refused: false, wanted, checked: now, _permit: permit };
         let slot = self.sessions.insert(session, now);
         self.watch(slot)?;
         Some(slot)
@@ -229,10 +256,10 @@ impl Worker {
         let session = self.sessions.get(slot)?;
         let (port, client, left) = (session.port.clone(), session.key.1, session.lease.target);
         let other = self.reach_endpoint(&port, door, client, &[left], now);
-        let (endpoint, socket) = other.or_else(|| self.reach_endpoint(&port, door, client, &[], now))?;
+        let (lease, socket) = other.or_else(|| self.reach_endpoint(&port, door, client, &[], now))?;
         port.stats.retried();
         let session = self.sessions.get(slot)?;
-        (session.lease, session.socket, session.refused) = (endpoint.lease(), socket, false);
+        (session.lease, session.socket, session.refused) = (lease, socket, false);
         self.watch(slot)
     }
 
@@ -244,10 +271,14 @@ impl Worker {
         client: SocketAddr,
         but: &[Target],
         now: Moment,
-    ) -> Option<(Arc<Endpoint>, OwnedFd)> {
+    ) -> Option<(Lease, OwnedFd)> {
         let mut tried = but.to_vec();
-        for _ in 0..self.shared.settings().connect_attempts.max(1) {
-            let endpoint = port.choose(door.reach, client.ip(), &tried, now)?;
+        let (attempts, balancing) = {
+            let settings = self.shared.settings();
+            (settings.connect_attempts, settings.balancing)
+        };
+        for _ in 0..attempts.max(1) {
+            let endpoint = port.choose(door.reach, client.ip(), &tried, now, balancing)?;
             let target = endpoint.target;
             match self.ask(target) {
                 Ok(socket) => return Some((endpoint, socket)),

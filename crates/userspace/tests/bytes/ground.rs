@@ -94,7 +94,7 @@ impl Ground {
     pub(crate) fn leave(self) {
         eventually("all connections have ended", || self.engine.open() == 0);
         assert_eq!(self.engine.waiting(), 0, "bytes wait for nobody");
-        self.engine.stop(Duration::ZERO);
+        self.engine.stop(Some(Duration::ZERO), Duration::ZERO);
         self.engine.wait();
         drop(self.engine);
         for listener in &self.listeners {

@@ -4,7 +4,7 @@ use super::families;
 use super::plane::Plane;
 use crate::config::Mode;
 use ipnet::IpNet;
-use portway_dataplane::{Clear, Dataplane, Error, UserspaceSettings};
+use portway_dataplane::{Clear, Dataplane, Error};
 use portway_iptables::commit::Tool;
 use portway_iptables::{Tools, Variant};
 use portway_model::Family;
@@ -104,9 +104,7 @@ impl Place {
 fn clear_carrier(how: Clear) -> Result<Vec<String>, Error> {
     let found = match how {
         Clear::Look => portway_userspace::is_there(),
-        Clear::WhenIdle | Clear::Now => {
-            portway_userspace::dismiss(UserspaceSettings::default().drain_timeout)
-        }
+        Clear::WhenIdle | Clear::Now => portway_userspace::dismiss(),
     };
     let found =
         found.map_err(|source| Error::Process { what: "the process that carries connections", source })?;
