@@ -1,6 +1,7 @@
 //! The userspace mode as an operator meets it: what becomes of connections when pods, agents and carriers die.
 
 mod choice;
+mod floods;
 mod header;
 mod life;
 mod retry;
@@ -23,6 +24,7 @@ pub(crate) const ROOMS: &[(&str, &[Test])] = &[
     ("choice", choice::TESTS),
     ("switch", switch::TESTS),
     ("udp", udp::TESTS),
+    ("floods", floods::TESTS),
 ];
 
 /// A kernel without nf_tables, such as that of a guest.

@@ -12,7 +12,7 @@ use crate::engine::Shared;
 use crate::limits::{self, Use};
 use portway_model::Protocol;
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
@@ -332,10 +332,14 @@ impl Worker {
             }
             self.timers.pop();
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            if !matches!(connection.stage, Stage::Dialling { attempt: now, .. } if now == attempt) {
+            let Stage::Dialling { since, attempt: current } = connection.stage else { continue };
+            if current != attempt {
                 continue;
             }
-            if connection.may_wait(&self.shared) {
+            // It may be us who took too long: then the answer is there, and the kernel has not told of it yet.
+            if let Some(flags) = connection.server.as_ref().and_then(answer) {
+                self.answered(slot, since, flags);
+            } else if connection.may_wait(&self.shared) {
                 let timeout = self.shared.settings().connect_timeout;
                 self.timers.push(Reverse((now + timeout, slot, attempt)));
             } else {
@@ -381,6 +385,14 @@ fn watch(epoll: &OwnedFd, side: &Side, token: Token) -> rustix::io::Result<()> {
     use epoll::EventFlags;
     let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
     epoll::add(epoll, &side.socket, epoll::EventData::new_u64(token.number()), flags)
+}
+
+/// What can be done with a socket towards an endpoint by now, if that is anything.
+fn answer(server: &Side) -> Option<epoll::EventFlags> {
+    let mut fds = [PollFd::new(&server.socket, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)];
+    let ready = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
+    // The numbers are the same.
+    ready.then(|| epoll::EventFlags::from_bits_truncate(u32::from(fds[0].revents().bits())))
 }
 
 /// Where the client wanted to go.

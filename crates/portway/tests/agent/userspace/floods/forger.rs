@@ -1,0 +1,87 @@
+//! IPv4 packets with whatever source they claim.
+
+use portway_lab::Namespace;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Of an IPv4 header without options.
+const HEADER: usize = 20;
+
+/// Addresses that packets are sent to and vanish (TEST-NET-3, RFC 5737), and some on the link that nobody has.
+const ELSEWHERE: [u8; 3] = [203, 0, 113];
+const ON_LINK: [u8; 3] = [192, 168, 50];
+/// Below the lab's clients, above its nodes.
+const NOBODY: u8 = 100;
+
+/// The n-th of many sources, none of which ever answers: each has a port of its own.
+pub(super) fn stranger(n: u16) -> SocketAddrV4 {
+    let host = (n % 64) as u8;
+    let ([a, b, c], d) = if n.is_multiple_of(8) { (ON_LINK, NOBODY + host) } else { (ELSEWHERE, 1 + host) };
+    SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), 1024 + n)
+}
+
+/// Who sends them.
+#[derive(Debug)]
+pub(super) struct Forger(OwnedFd);
+
+impl Forger {
+    /// Sends from a namespace, wherever it is used.
+    pub(super) fn new(from: &Namespace) -> io::Result<Forger> {
+        // This protocol stands for packets whose header is the sender's (raw(7)).
+        let open =
+            || socket_with(AddressFamily::INET, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::RAW));
+        Ok(Forger(from.run(open)?))
+    }
+
+    /// The first segment of a connection.
+    pub(super) fn syn(&self, from: SocketAddrV4, to: SocketAddrV4) -> io::Result<()> {
+        // Sequence number, acknowledgement, header of five words and SYN, window, checksum, urgent pointer.
+        let rest: [u8; 16] = [0, 0, from.port() as u8, 1, 0, 0, 0, 0, 5 << 4, 2, 0xff, 0xff, 0, 0, 0, 0];
+        self.send(from, to, TCP, 16, &rest)
+    }
+
+    /// A datagram.
+    pub(super) fn datagram(&self, from: SocketAddrV4, to: SocketAddrV4, text: &[u8]) -> io::Result<()> {
+        let length = (8 + text.len()) as u16;
+        let rest = [&length.to_be_bytes()[..], &[0, 0], text].concat();
+        self.send(from, to, UDP, 6, &rest)
+    }
+
+    /// `rest` is what comes after the ports; the checksum's place is at `checksum`, ports included.
+    fn send(
+        &self,
+        from: SocketAddrV4,
+        to: SocketAddrV4,
+        protocol: u8,
+        checksum: usize,
+        rest: &[u8],
+    ) -> io::Result<()> {
+        // The kernel fills in lengths, the number and its own checksum where there are zeros.
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
+        packet.extend(from.ip().octets());
+        packet.extend(to.ip().octets());
+        packet.extend(from.port().to_be_bytes());
+        packet.extend(to.port().to_be_bytes());
+        packet.extend(rest);
+        let length = (packet.len() - HEADER) as u16;
+        let pseudo = [&packet[12..HEADER], &[0, protocol], &length.to_be_bytes()].concat();
+        let sum = internet_checksum(&[&pseudo, &packet[HEADER..]]);
+        packet[HEADER + checksum..][..2].copy_from_slice(&sum.to_be_bytes());
+        // The port means nothing to such a socket.
+        sendto(&self.0, &packet, SendFlags::empty(), &SocketAddrV4::new(*to.ip(), 0))?;
+        Ok(())
+    }
+}
+
+/// RFC 1071; all parts but the last have an even length.
+fn internet_checksum(parts: &[&[u8]]) -> u16 {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
+    let sum: u32 = words.map(word).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !((folded & 0xffff) + (folded >> 16)) as u16
+}

@@ -1,0 +1,88 @@
+//! What can be seen from outside of the process that carries connections, and of the kernel's queues.
+
+use crate::world::World;
+use libtest_mimic::Failed;
+use portway_lab::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+
+/// The process that carries connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Carrier(u32);
+
+impl Carrier {
+    /// The one that the agent started.
+    pub(super) fn of(world: &mut World) -> Result<Carrier, Failed> {
+        let line = world.logged(&["started the process that carries connections"])?;
+        let number = line.rsplit_once("process=").and_then(|(_, number)| number.trim().parse().ok());
+        Ok(Carrier(number.ok_or_else(|| format!("no process in {line:?}"))?))
+    }
+
+    /// Its sockets. A number is never counted twice, however many come and go meanwhile, and the kernel gives the lowest
+    /// that is free: so it is never more than there were at some time.
+    pub(super) fn sockets(self) -> Result<usize, String> {
+        self.descriptors("socket:")
+    }
+
+    fn descriptors(self, kind: &str) -> Result<usize, String> {
+        let all =
+            fs::read_dir(format!("/proc/{}/fd", self.0)).map_err(|e| format!("its descriptors: {e}"))?;
+        // Those that have gone since are not counted.
+        let is =
+            |path: &std::path::Path| fs::read_link(path).is_ok_and(|l| l.to_string_lossy().starts_with(kind));
+        Ok(all.flatten().filter(|entry| is(&entry.path())).count())
+    }
+
+    /// Sends it a signal.
+    pub(super) fn signal(self, signal: Signal) -> Result<(), String> {
+        let process = i32::try_from(self.0).ok().and_then(Pid::from_raw).ok_or("not a process")?;
+        kill_process(process, signal).map_err(|e| format!("signal it: {e}"))
+    }
+
+    /// Its resident memory, in bytes.
+    pub(super) fn resident(self) -> Result<u64, String> {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.0)).map_err(|e| format!("its memory: {e}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(kilobytes.ok_or("it has no memory")? << 10)
+    }
+}
+
+/// A file of `/proc/net`, as a place sees it.
+fn proc_net(place: &Namespace, file: &str) -> Result<String, String> {
+    place
+        .run(|| fs::read_to_string(format!("/proc/thread-self/net/{file}")))
+        .map_err(|e| format!("{file}: {e}"))
+}
+
+/// A counter of `TcpExt`.
+pub(super) fn tcp_counter(place: &Namespace, name: &str) -> Result<u64, String> {
+    let text = proc_net(place, "netstat")?;
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let found = names.split(' ').zip(values.split(' ')).find(|(n, _)| *n == name);
+    found.and_then(|(_, value)| value.parse().ok()).ok_or_else(|| format!("no counter {name}"))
+}
+
+/// What the buffers of all TCP sockets of this machine take, in bytes: the kernel counts them together (`tcp_mem`).
+pub(super) fn tcp_memory(place: &Namespace) -> Result<u64, String> {
+    let text = proc_net(place, "sockstat")?;
+    let line = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default();
+    let pages = line.split(' ').skip_while(|word| *word != "mem").nth(1).and_then(|n| n.parse::<u64>().ok());
+    Ok(pages.ok_or_else(|| format!("no memory in {line:?}"))? * rustix::param::page_size() as u64)
+}
+
+/// Bytes that wait in the queues of a place's TCP sockets, to be sent or to be read.
+pub(super) fn queued(place: &Namespace) -> Result<u64, String> {
+    const LISTENING: &str = "0A";
+    let text = proc_net(place, "tcp")?;
+    let queues = text.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_whitespace().skip(3);
+        let (state, queues) = (words.next()?, words.next()?);
+        let (tx, rx) = queues.split_once(':')?;
+        let bytes = |hex| u64::from_str_radix(hex, 16).ok();
+        if state == LISTENING { None } else { Some(bytes(tx)? + bytes(rx)?) }
+    });
+    Ok(queues.sum())
+}
