@@ -8,6 +8,7 @@ use portway_lab::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
 
 pub(super) const TESTS: &[Test] = &[
@@ -16,6 +17,8 @@ pub(super) const TESTS: &[Test] = &[
     ("a_carrier_that_is_killed_is_replaced", carrier_killed),
     ("cleanup_ends_the_carrier_when_its_connections_have", cleaned),
     ("an_agent_beside_takes_nothing_away", twice),
+    ("nobody_else_can_get_at_the_carrier", private),
+    ("doors_are_at_addresses_that_are_there", addresses),
     ("nobody_gets_in_by_a_door_itself", directly),
     ("a_signal_to_all_of_a_group_is_the_agents_to_hear", both_signalled),
     ("rules_that_others_change_are_repaired", tampered),
@@ -75,6 +78,8 @@ fn carrier_killed(world: &mut World) -> Outcome {
     world.web_works()?;
     let number = carrier(world)?;
     signal(number, Signal::KILL)?;
+    // Whoever finds out first must not keep it to themselves.
+    world.status("/metrics")?;
     let again = || match carrier(world) {
         Ok(new) if new != number => Ok(new),
         _ => Err("no other was started"),
@@ -107,18 +112,65 @@ fn cleaned(world: &mut World) -> Outcome {
     ensure(said.contains("nothing to remove"), || said.clone())
 }
 
-/// One that is started while another runs, as a rolling update may do it.
+/// One that is started while another runs, as a rolling update may do it, and stays when the other is told to stop.
 fn twice(world: &mut World) -> Outcome {
     start(world, &[])?;
-    let traffic = Traffic::begin(world)?;
+    let mut traffic = Traffic::begin(world)?;
     let number = carrier(world)?;
     let mut command = std::process::Command::new(crate::world::PORTWAY);
     command.arg("proxy").args(world.flags()).arg("--proxy-mode=userspace");
     let mut second = portway_lab::Agent::run(world.node(), command)?;
     second.wait_for(&format!("process={number}"), patience())?;
-    world.kill()?;
+    // While both are there, both tell what changes.
+    for _ in 0..3 {
+        crate::switch::follows_changes(world)?;
+        world.web_works()?;
+    }
+    world.stop()?;
     second.wait_for("synced", patience())?;
+    is_there(number)?;
+    traffic.is_alive("with the second agent")?;
+    crate::switch::follows_changes(world)?;
     traffic.end()?;
+    world.web_works()
+}
+
+fn private(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    let number = carrier(world)?;
+    let inside = process(number).join("root/run/portway");
+    let mode = std::fs::metadata(&inside)?.permissions().mode() & 0o777;
+    ensure(mode == 0o700, || format!("{} has mode {mode:o}", inside.display()))?;
+    let namespace = std::fs::metadata(process(number).join("ns/net"))?.ino();
+    let socket = inside.join(format!("carrier-{namespace}.socket"));
+    let mode = std::fs::metadata(&socket)?.permissions().mode() & 0o777;
+    ensure(mode == 0o600, || format!("{} has mode {mode:o}", socket.display()))?;
+    world.stop()?;
+    is_gone(number)?;
+    ensure(!socket.exists(), || format!("{} is left behind", socket.display()))
+}
+
+/// The Node object names an address that is not there, then one that goes.
+fn addresses(world: &mut World) -> Outcome {
+    let v6 = world.node_ips()[1];
+    let node = |ip: &str| -> Result<String, libtest_mimic::Failed> {
+        Ok(crate::objects::node(&[ip.parse()?, v6], ""))
+    };
+    world.apply("node1.yaml", &node("192.168.50.99")?);
+    start(world, &[])?;
+    world.web_works()?;
+    world.add_address("192.168.50.77/24")?;
+    world.apply("node1.yaml", &node("192.168.50.77")?);
+    world.stop()?;
+    start(world, &[])?;
+    let there = || match world.nft(&["list", "map", "ip", "portway", "endpoints"]) {
+        Ok(map) if map.contains("192.168.50.77") => Ok(()),
+        other => Err(format!("doors are elsewhere: {other:?}")),
+    };
+    eventually(patience(), there)?;
+    world.web_works()?;
+    world.remove_address("192.168.50.77/24")?;
     world.web_works()
 }
 

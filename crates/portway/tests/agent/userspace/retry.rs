@@ -10,6 +10,7 @@ use std::time::Duration;
 pub(super) const TESTS: &[Test] = &[
     ("a_pod_that_refuses_under_load_costs_no_connection", refuses),
     ("a_pod_that_is_cut_off_under_load_costs_no_connection", cut_off),
+    ("the_only_pod_is_waited_for", waited_for),
     ("what_nobody_accepts_is_reset_and_counted", nobody),
     ("metrics_tell_of_each_service", counted),
     ("an_endpoint_that_leads_back_is_not_followed", in_circles),
@@ -68,6 +69,26 @@ fn cut_off(world: &mut World) -> Outcome {
     ensure(outcome.all_answered(), || outcome.to_string())?;
     let after = world.metrics()?.value(&series("retries_total", "web", "IPv4"));
     ensure(after - before < 20.0, || format!("{before} retries, then {after}"))
+}
+
+/// What it is sent is lost for a while.
+fn waited_for(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &world.pod_ips("pod1a")[..1]));
+    world.reaches(web(0), &["pod1a"])?;
+    world.in_pod("pod1a", "nft add table inet lossy")?;
+    world.in_pod("pod1a", "nft add chain inet lossy in { type filter hook input priority 0 ; }")?;
+    world.in_pod("pod1a", "nft add rule inet lossy in tcp dport 8080 tcp flags == syn drop")?;
+    let asked = std::thread::scope(|scope| {
+        let client = world.client();
+        let asked = scope.spawn(|| Probe::tcp(client, web(0)).timeout(Duration::from_secs(8)).run());
+        // Longer than an endpoint is waited for where there are others.
+        std::thread::sleep(Duration::from_millis(1500));
+        world.in_pod("pod1a", "nft delete table inet lossy").map(|()| asked.join())
+    })?;
+    let outcome = asked.map_err(|_| "the client panicked")?;
+    ensure(outcome.all_answered(), || outcome.to_string())
 }
 
 fn nobody(world: &mut World) -> Outcome {

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub(super) const TESTS: &[Test] = &[
     ("a_session_ends_when_it_is_idle", idle),
     ("one_socket_may_ask_two_services", two_services),
+    ("a_flow_that_the_kernel_forgot_is_not_taken_for_another", forgotten),
+    ("an_address_that_goes_over_takes_its_sessions_along", swapped),
     ("an_endpoint_that_refuses_is_passed_over", refuses),
     ("large_datagrams_arrive_whole", large),
 ];
@@ -73,6 +75,46 @@ fn two_services(world: &mut World) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// From one port to one Service, then, all flows forgotten, to another one.
+fn forgotten(world: &mut World) -> Outcome {
+    dns(world, "one", "10.96.0.53", &["pod1a"]);
+    dns(world, "two", "10.96.0.54", &["pod1b"]);
+    start(world, &[])?;
+    world.web_works()?;
+    let (one, two): (SocketAddr, SocketAddr) = ("10.96.0.53:53".parse()?, "10.96.0.54:53".parse()?);
+    drop((ask(world, one)?, ask(world, two)?));
+    let socket = world.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
+    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut bytes = [0; 1500];
+    for (to, pod) in [(one, "pod1a"), (two, "pod1b"), (one, "pod1a")] {
+        socket.send_to(b"who?\n", to)?;
+        let (length, from) = socket.recv_from(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        ensure(from == to && text.contains(pod), || format!("asked {to}, answered by {from}: {text}"))?;
+        world.tool("conntrack", &["-F"], "")?;
+        // As often as that is looked at.
+        std::thread::sleep(Duration::from_millis(2100));
+    }
+    Ok(())
+}
+
+fn swapped(world: &mut World) -> Outcome {
+    dns(world, "one", "10.96.0.53", &["pod1a"]);
+    start(world, &[])?;
+    world.web_works()?;
+    let mut conversation = ask(world, "10.96.0.53:53".parse()?)?;
+    let server = |c: &mut Conversation| c.ask("who?").map(|reply| reply.server).map_err(|e| e.to_string());
+    let now = server(&mut conversation)?;
+    ensure(now == "pod1a", || now.clone())?;
+    world.delete("one.yaml");
+    dns(world, "two", "10.96.0.53", &["pod1b"]);
+    let moved = || match server(&mut conversation) {
+        Ok(pod) if pod == "pod1b" => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    Ok(portway_lab::eventually(crate::world::patience(), moved)?)
 }
 
 fn refuses(world: &mut World) -> Outcome {
