@@ -15,6 +15,7 @@ mod local;
 mod pace;
 mod planes;
 mod reload;
+mod report;
 mod settings;
 mod side;
 
@@ -361,23 +362,6 @@ impl Agent {
         Ok(())
     }
 
-    /// Says once of each Service that its pods wait for a header which nobody writes in this mode.
-    fn mind_headers(&mut self, mode: Mode, services: &[ServiceChange]) {
-        for change in services {
-            let waits = change.plans.iter().flatten().any(|plan| plan.proxy_protocol.is_some());
-            if !waits || mode == Mode::Userspace {
-                self.headless.remove(&change.name);
-            } else if self.headless.insert(change.name.clone()) {
-                let field = portway_model::PROXY_PROTOCOL_ANNOTATION;
-                let reason = format!(
-                    "metadata.annotations[{field}]: mode {} sends no header: only userspace does",
-                    mode.as_str()
-                );
-                self.report_otherwise(&portway_dataplane::Refused { service: change.name.clone(), reason });
-            }
-        }
-    }
-
     /// The settings for the configured mode.
     fn settings_now(&self, primary: &[IpAddr]) -> Settings {
         let mut settings =
@@ -495,51 +479,6 @@ impl Agent {
         Ok(true)
     }
 
-    fn report_repair(&self, family: Family, drift: &portway_dataplane::Drift) {
-        let (missing, altered, foreign) = (drift.missing as u64, drift.altered as u64, drift.foreign as u64);
-        self.metrics.drift_repaired(family, crate::metrics::Drift { missing, altered, foreign });
-        tracing::warn!(%family, "repaired our rules, which somebody else had changed: {drift}");
-        let regarding = Regarding {
-            kind: Kind::Node,
-            namespace: String::new(),
-            name: self.node.clone(),
-            uid: self.node.clone(),
-        };
-        self.recorder.warn(regarding, "ServiceRulesRepaired", &format!("{family}: {drift}"));
-    }
-
-    fn report(&self, rejected: &Rejected) {
-        tracing::warn!("rejected: {rejected}");
-        self.metrics.rejected(rejected.kind, rejected.class);
-        let regarding = Regarding {
-            kind: rejected.kind,
-            namespace: rejected.namespace.clone(),
-            name: rejected.name.clone(),
-            uid: rejected.uid.clone(),
-        };
-        self.recorder.warn(regarding, "NotProgrammed", &format!("{}: {}", rejected.field, rejected.reason));
-    }
-
-    /// A Service that a mode could not program.
-    fn report_refused(&self, refused: &portway_dataplane::Refused) {
-        tracing::error!(service = %refused.service, "left out, so that the other Services are programmed: {}", refused.reason);
-        self.metrics.rejected(Kind::Service, "refused");
-        self.recorder.warn(of_service(&refused.service), "NotProgrammed", &refused.reason);
-    }
-
-    /// A Service that is programmed, but not as it asks.
-    fn report_otherwise(&self, other: &portway_dataplane::Refused) {
-        tracing::warn!(service = %other.service, "{}", other.reason);
-        self.recorder.warn(of_service(&other.service), "ProgrammedOtherwise", &other.reason);
-    }
-
-    fn report_ports(&self, unavailable: Vec<health::PortUnavailable>) {
-        for port in unavailable {
-            tracing::warn!("{port}");
-            self.recorder.warn(of_service(&port.service), "HealthCheckPortUnavailable", &port.to_string());
-        }
-    }
-
     /// Objects come to be rejected, and cease to be, without anything to sync.
     fn count_rejections(&self) {
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
@@ -588,14 +527,5 @@ impl Agent {
         if self.cluster.ready() {
             self.pace.request(Instant::now());
         }
-    }
-}
-
-fn of_service(service: &ServiceName) -> Regarding {
-    Regarding {
-        kind: Kind::Service,
-        namespace: service.namespace().to_owned(),
-        name: service.name().to_owned(),
-        uid: String::new(),
     }
 }

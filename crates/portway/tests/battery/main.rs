@@ -40,6 +40,9 @@ const EXCEPTIONS: &[(&[Mode], Family, &str)] = &[
     (&[Mode::Ipvs], Family::V6, "affinity_is_shared_by_all_frontends"),
 ];
 
+/// Modes in which pods see a node's address, whoever the client is: somebody else carries its connection. All else holds.
+const SHOWS_THE_NODE: &[Mode] = &[Mode::Userspace];
+
 fn is_exception(mode: Mode, family: Family, case: &str) -> bool {
     EXCEPTIONS.iter().any(|(modes, f, c)| modes.contains(&mode) && *f == family && *c == case)
 }

@@ -1,5 +1,6 @@
 //! The stage a case is played on: the lab, the agents, the manifests they read.
 
+use crate::SHOWS_THE_NODE;
 use crate::mode::Mode;
 use portway_dataplane::battery::{
     Case, Expect, Net, OTHER_PORT, PORT, Place, Script, Source, Step, node_object,
@@ -223,8 +224,7 @@ impl Stage {
     fn sources(&self, from: Place, source: Source) -> Option<Vec<IpAddr>> {
         match source {
             Source::Any => None,
-            // Whoever carries connections is who is seen.
-            _ if self.mode == Mode::Userspace => {
+            _ if SHOWS_THE_NODE.contains(&self.mode) => {
                 let gateways = (1..=NODES as u8).flat_map(|n| [IpAddr::from([10, 244, n, 1]), gateway6(n)]);
                 Some(self.lab.nodes().iter().flat_map(|node| node.ips()).chain(gateways).collect())
             }

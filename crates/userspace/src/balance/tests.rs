@@ -1,3 +1,5 @@
+//! Turns, failures, affinity and leaving, with a clock that is a value.
+
 use super::*;
 use proptest::prelude::*;
 

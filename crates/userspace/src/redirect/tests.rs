@@ -1,3 +1,5 @@
+//! Plans before and after.
+
 use super::*;
 use portway_dataplane::world::{World, endpoint};
 use portway_model::{Family, FrontendKind, Outcome};

@@ -1,3 +1,5 @@
+//! Who is found where, and until when.
+
 use super::*;
 use crate::redirect::Reach;
 

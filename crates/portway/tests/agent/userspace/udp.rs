@@ -55,44 +55,47 @@ fn idle(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn two_services(world: &mut World) -> Outcome {
-    dns(world, "one", "10.96.0.53", &["pod1a"]);
-    dns(world, "two", "10.96.0.54", &["pod1b"]);
-    start(world, &[])?;
-    world.web_works()?;
-    let (one, two): (SocketAddr, SocketAddr) = ("10.96.0.53:53".parse()?, "10.96.0.54:53".parse()?);
-    drop((ask(world, one)?, ask(world, two)?));
-    let socket = world.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
-    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut bytes = [0; 1500];
-    for round in 0..10 {
-        for (to, pod) in [(one, "pod1a"), (two, "pod1b")] {
-            socket.send_to(format!("round {round}\n").as_bytes(), to)?;
-            let (length, from) = socket.recv_from(&mut bytes)?;
-            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
-            ensure(from == to, || format!("asked {to}, answered by {from}"))?;
-            ensure(text.contains(pod), || format!("asked {to}: {text}"))?;
-        }
+/// Two Services with a pod each, and a socket of the client's that asks both.
+struct Both {
+    socket: UdpSocket,
+    one: SocketAddr,
+    two: SocketAddr,
+}
+
+impl Both {
+    fn start(world: &mut World) -> Result<Both, libtest_mimic::Failed> {
+        dns(world, "one", "10.96.0.53", &["pod1a"]);
+        dns(world, "two", "10.96.0.54", &["pod1b"]);
+        start(world, &[])?;
+        world.web_works()?;
+        let (one, two) = ("10.96.0.53:53".parse()?, "10.96.0.54:53".parse()?);
+        drop((ask(world, one)?, ask(world, two)?));
+        let socket = world.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
+        socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+        Ok(Both { socket, one, two })
     }
-    Ok(())
+
+    /// Asks one of them, which must answer by its own address and pod.
+    fn ask(&self, to: SocketAddr) -> Outcome {
+        let pod = if to == self.one { "pod1a" } else { "pod1b" };
+        let mut bytes = [0; 1500];
+        self.socket.send_to(b"who?\n", to)?;
+        let (length, from) = self.socket.recv_from(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        ensure(from == to && text.contains(pod), || format!("asked {to}, answered by {from}: {text}"))
+    }
+}
+
+fn two_services(world: &mut World) -> Outcome {
+    let both = Both::start(world)?;
+    (0..10).try_for_each(|_| both.ask(both.one).and_then(|()| both.ask(both.two)))
 }
 
 /// From one port to one Service, then, all flows forgotten, to another one.
 fn forgotten(world: &mut World) -> Outcome {
-    dns(world, "one", "10.96.0.53", &["pod1a"]);
-    dns(world, "two", "10.96.0.54", &["pod1b"]);
-    start(world, &[])?;
-    world.web_works()?;
-    let (one, two): (SocketAddr, SocketAddr) = ("10.96.0.53:53".parse()?, "10.96.0.54:53".parse()?);
-    drop((ask(world, one)?, ask(world, two)?));
-    let socket = world.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
-    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut bytes = [0; 1500];
-    for (to, pod) in [(one, "pod1a"), (two, "pod1b"), (one, "pod1a")] {
-        socket.send_to(b"who?\n", to)?;
-        let (length, from) = socket.recv_from(&mut bytes)?;
-        let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
-        ensure(from == to && text.contains(pod), || format!("asked {to}, answered by {from}: {text}"))?;
+    let both = Both::start(world)?;
+    for to in [both.one, both.two, both.one] {
+        both.ask(to)?;
         world.tool("conntrack", &["-F"], "")?;
         // As often as that is looked at.
         std::thread::sleep(Duration::from_millis(2100));
