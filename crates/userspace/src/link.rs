@@ -1,7 +1,7 @@
 //! The agent's side of the conversation with the carrier.
 
 use crate::balance::PortId;
-use crate::place::{Place, patient};
+use crate::place::{Place, patient, tidy};
 use crate::redirect::Doors;
 use crate::stats::Counts;
 use crate::wire::{self, Answer, Request};
@@ -190,7 +190,9 @@ impl Link {
 
 /// Tells a carrier that nobody needs any more to leave; whether there was one comes back.
 pub fn dismiss() -> io::Result<bool> {
-    let Some(mut carrier) = Place::here()?.reach()? else { return Ok(false) };
+    let found = Place::here()?.reach()?;
+    tidy();
+    let Some(mut carrier) = found else { return Ok(false) };
     call(&mut carrier, &Request::Leave { limit: None, quiet: Duration::ZERO })?;
     Ok(true)
 }

@@ -33,16 +33,13 @@ impl Place {
     /// Takes the place; fails if somebody has it.
     pub(crate) fn take(&self) -> io::Result<Taken> {
         private_directory(Path::new(DIRECTORY))?;
-        let lock = File::create(&self.lock)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let lock = lock(&self.lock)?;
         // Whoever had it is dead.
-        match std::fs::remove_file(&self.socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove(&self.socket)?;
         let listener = UnixListener::bind(&self.socket)?;
         std::fs::set_permissions(&self.socket, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Taken { listener, socket: self.socket.clone(), _lock: lock })
+        tidy();
+        Ok(Taken { listener, place: self.clone(), _lock: lock })
     }
 
     /// Reaches who has it; none if nobody has.
@@ -78,7 +75,7 @@ pub(crate) fn patient(stream: &UnixStream, time: Duration) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Taken {
     listener: UnixListener,
-    socket: PathBuf,
+    place: Place,
     _lock: File,
 }
 
@@ -91,7 +88,39 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         // While the lock is ours, so that it is not another's that goes.
-        _ = std::fs::remove_file(&self.socket);
+        _ = remove(&self.place.socket);
+        _ = remove(&self.place.lock);
+    }
+}
+
+/// Locks a file for as long as it is open. One that was removed meanwhile is nobody's lock any more.
+fn lock(path: &Path) -> io::Result<File> {
+    loop {
+        let file = File::create(path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        if std::fs::metadata(path)
+            .is_ok_and(|there| file.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
+        {
+            return Ok(file);
+        }
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes what carriers left behind that were killed.
+pub(crate) fn tidy() {
+    let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in entries.filter(|path| path.extension().is_some_and(|ending| ending == "lock")) {
+        if let Ok(_lock) = lock(&path) {
+            _ = remove(&path.with_extension("socket"));
+            _ = remove(&path);
+        }
     }
 }
 

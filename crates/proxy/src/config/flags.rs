@@ -98,8 +98,8 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Node")]
     pub oom_score_adj: Option<i64>,
 
-    /// How Services are programmed: nftables, the default, iptables, ipvs or userspace, where the agent itself carries the
-    /// connections. It may change while running.
+    /// How Services are programmed: nftables, the default, iptables, ipvs or userspace, where a process of
+    /// Portway's own carries the connections. It may change while running.
     #[arg(long, value_name = "MODE", help_heading = "Proxy")]
     pub proxy_mode: Option<String>,
     /// Masquerade everything sent to cluster IPs, as some network plugins need.
@@ -182,8 +182,8 @@ pub struct ProxyFlags {
     /// How long connections may go on whose endpoint has left, by default 10m; 0 ends them at once.
     #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode userspace")]
     pub userspace_drain_timeout: Option<Duration>,
-    /// How long connections may go on when the agent is told to stop, by default 20s; 0 ends them at once. A pod's
-    /// terminationGracePeriodSeconds should be longer.
+    /// In a container, where everything ends with the agent: how long it waits for open connections when it is told to stop, by
+    /// default 20s; 0 ends them at once. A pod's terminationGracePeriodSeconds should be longer.
     #[arg(long, value_name = "DURATION", value_parser = go_duration, help_heading = "Mode userspace")]
     pub userspace_stop_timeout: Option<Duration>,
     /// Forget UDP sessions after this long without a packet, by default 2m.

@@ -139,8 +139,8 @@ fn private(world: &mut World) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
     let number = carrier(world)?;
-    let inside = process(number).join("root/run/portway");
-    let mode = std::fs::metadata(&inside)?.permissions().mode() & 0o777;
+    let inside = std::path::Path::new("/run/portway");
+    let mode = std::fs::metadata(inside)?.permissions().mode() & 0o777;
     ensure(mode == 0o700, || format!("{} has mode {mode:o}", inside.display()))?;
     let namespace = std::fs::metadata(process(number).join("ns/net"))?.ino();
     let socket = inside.join(format!("carrier-{namespace}.socket"));
@@ -148,6 +148,16 @@ fn private(world: &mut World) -> Outcome {
     ensure(mode == 0o600, || format!("{} has mode {mode:o}", socket.display()))?;
     world.stop()?;
     is_gone(number)?;
+    for left in [&socket, &socket.with_extension("lock")] {
+        ensure(!left.exists(), || format!("{} is left behind", left.display()))?;
+    }
+    // One that is killed cannot tidy up; the next one does.
+    start(world, &[])?;
+    let killed = carrier(world)?;
+    world.kill()?;
+    signal(killed, Signal::KILL)?;
+    is_gone(killed)?;
+    world.portway(&["cleanup"])?;
     ensure(!socket.exists(), || format!("{} is left behind", socket.display()))
 }
 
