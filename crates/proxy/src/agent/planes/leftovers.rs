@@ -8,6 +8,7 @@ use portway_dataplane::{Clear, Dataplane, Error};
 use portway_iptables::commit::Tool;
 use portway_iptables::{Tools, Variant};
 use portway_model::Family;
+use std::io::ErrorKind;
 
 /// A place in which a mode leaves something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +107,17 @@ fn clear_carrier(how: Clear) -> Result<Vec<String>, Error> {
         Clear::Look => portway_userspace::is_there(),
         Clear::WhenIdle | Clear::Now => portway_userspace::dismiss(),
     };
-    let found =
-        found.map_err(|source| Error::Process { what: "the process that carries connections", source })?;
-    Ok(found.then(|| "the process that carries connections".to_owned()).into_iter().collect())
+    const WHAT: &str = "the process that carries connections";
+    let found = match found {
+        Ok(found) => found,
+        // Another user's, and so no business of a mode that runs.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && how == Clear::WhenIdle => false,
+        Err(source) if source.kind() == ErrorKind::PermissionDenied => {
+            return Err(Error::Permission { operation: format!("reach {WHAT}"), source: Box::new(source) });
+        }
+        Err(source) => return Err(Error::Process { what: WHAT, source }),
+    };
+    Ok(found.then(|| WHAT.to_owned()).into_iter().collect())
 }
 
 /// Servers of ipvs within `exclude` are somebody else's.
