@@ -40,15 +40,14 @@ fn in_turn(world: &mut World) -> Outcome {
 fn fewest(world: &mut World) -> Outcome {
     start(world, &["--userspace-balancing=least-connections"])?;
     world.web_works()?;
+    let name = r#"portway_userspace_connections_open{namespace="default",service="web",port="",protocol="TCP",ip_family="IPv4"}"#;
+    // Those that were to see whether it works have ended.
+    world.metric(name, |open| open == 0.0)?;
     let mut held = several(world, 20)?;
     ensure(count(&held, "pod1a") == 10, || format!("{} of 20 at pod1a", count(&held, "pod1a")))?;
     // Those of one pod end; the next ones go there, until there are as many again.
     held.retain(|(server, _)| server == "pod1b");
-    let ended = || {
-        let name = r#"portway_userspace_connections_open{namespace="default",service="web",port="",protocol="TCP",ip_family="IPv4"}"#;
-        world.metric(name, |open| open == 10.0)
-    };
-    ended()?;
+    world.metric(name, |open| open == 10.0)?;
     let more = several(world, 10)?;
     ensure(count(&more, "pod1a") == 10, || format!("{} of 10 at pod1a", count(&more, "pod1a")))?;
     let outcome = Probe::tcp(world.client(), web()).count(20).timeout(Duration::from_secs(2)).run();

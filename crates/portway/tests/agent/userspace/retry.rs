@@ -169,7 +169,7 @@ fn in_circles(world: &mut World) -> Outcome {
 }
 
 fn drained(world: &mut World) -> Outcome {
-    start(world, &["--userspace-drain-timeout=2s"])?;
+    start(world, &["--userspace-drain-timeout=5s"])?;
     world.web_works()?;
     let slice = |pod: &str| objects::slice("web", "web-v4", &world.pod_ips(pod)[..1]);
     let (first, second) = (slice("pod1a"), slice("pod1b"));
@@ -182,7 +182,7 @@ fn drained(world: &mut World) -> Outcome {
     // One that comes back in time keeps its connections.
     world.apply("web-v4.yaml", &first);
     world.reaches(web(0), &["pod1a"])?;
-    std::thread::sleep(Duration::from_millis(3500));
+    std::thread::sleep(Duration::from_millis(6500));
     ensure(conversation.ask("still there?").is_ok(), || "it ended though its endpoint is back".to_owned())?;
     world.apply("web-v4.yaml", &second);
     let over = || conversation.ask("still there?").err().ok_or("it goes on");

@@ -38,13 +38,13 @@ fn ask(world: &World, to: SocketAddr) -> Result<Conversation, libtest_mimic::Fai
 
 fn idle(world: &mut World) -> Outcome {
     dns(world, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
-    start(world, &["--userspace-udp-idle-timeout=2s"])?;
+    start(world, &["--userspace-udp-idle-timeout=5s"])?;
     world.web_works()?;
     let mut conversation = ask(world, "10.96.0.53:53".parse()?)?;
     let name = OPEN.replace("NAME", "dns");
     world.metric(&name, |open| open == 1.0)?;
     let first = conversation.ask("who?").map_err(|e| e.to_string())?.server;
-    for _ in 0..20 {
+    for _ in 0..40 {
         // As long as it is used it stays with its pod.
         std::thread::sleep(Duration::from_millis(150));
         let server = conversation.ask("who?").map_err(|e| e.to_string())?.server;
