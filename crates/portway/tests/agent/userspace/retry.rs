@@ -112,6 +112,8 @@ fn nobody(world: &mut World) -> Outcome {
 fn counted(world: &mut World) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
+    // Those that were to see whether it works have ended.
+    world.metric(&series("connections_open", "web", "IPv4"), |open| open == 0.0)?;
     let before = world.metrics()?;
     let mut conversation = open(world, web(0))?;
     conversation.ask(&"x".repeat(1000)).map_err(|e| e.to_string())?;
