@@ -1,4 +1,4 @@
-//! The userspace mode: the agent itself carries the connections.
+//! The userspace mode: a process of ours carries the connections.
 //!
 //! ```text
 //! client ──▶ VIP:port ──rules──▶ door ──▶ routes ──▶ port ──▶ endpoint
