@@ -1,15 +1,19 @@
 //! Whom a connection goes to.
 
 use super::{open, start};
-use crate::world::{WEB, World};
+use crate::switch::HEADER;
+use crate::world::{WEB, World, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
-use portway_lab::{Conversation, Probe};
+use portway_lab::{Conversation, Probe, eventually};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub(super) const TESTS: &[Test] =
-    &[("one_after_the_other", in_turn), ("the_one_with_the_fewest_connections", fewest)];
+pub(super) const TESTS: &[Test] = &[
+    ("one_after_the_other", in_turn),
+    ("the_one_with_the_fewest_connections", fewest),
+    ("the_way_of_choosing_may_change_while_running", changed),
+];
 
 fn web() -> SocketAddr {
     SocketAddr::new(WEB[0], 80)
@@ -52,4 +56,23 @@ fn fewest(world: &mut World) -> Outcome {
     ensure(count(&more, "pod1a") == 10, || format!("{} of 10 at pod1a", count(&more, "pod1a")))?;
     let outcome = Probe::tcp(world.client(), web()).count(20).timeout(Duration::from_secs(2)).run();
     ensure(outcome.all_answered() && outcome.servers().len() == 2, || outcome.to_string())
+}
+
+/// No Service changes with it, so none is told anew.
+fn changed(world: &mut World) -> Outcome {
+    world.write("config.yaml", &format!("{HEADER}mode: userspace\n"));
+    world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
+    world.web_works()?;
+    let mut held = several(world, 8)?;
+    held.retain(|(server, _)| server == "pod1b");
+    let fewest = format!("{HEADER}mode: userspace\nuserspace: {{balancing: least-connections}}\n");
+    world.write("config.yaml", &fewest);
+    world.logged(&["configuration applied", "userspace.balancing"])?;
+    // Three more at a time leave pod1a with fewer, so long as each of them is noticed to end.
+    let all_there = || match several(world, 3) {
+        Ok(more) if count(&more, "pod1a") == 3 => Ok(()),
+        Ok(more) => Err(format!("{} of 3 at pod1a", count(&more, "pod1a"))),
+        Err(failed) => Err(failed.message().unwrap_or_default().to_owned()),
+    };
+    Ok(eventually(patience(), all_there)?)
 }
