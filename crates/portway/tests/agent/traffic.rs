@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// New connections a second, on each way; as many as a guest, where they take several times as long, can bear.
 fn rate() -> f64 {
-    if guest::is_inside() { 10.0 } else { 50.0 }
+    if guest::is_inside() { 5.0 } else { 50.0 }
 }
 /// How long an answer may take on a busy machine.
 fn answer() -> Duration {
