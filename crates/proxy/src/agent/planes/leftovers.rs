@@ -139,10 +139,10 @@ fn clear(
 }
 
 /// What became of what other modes left behind.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Tidied {
-    /// Nothing is left of it.
-    pub(super) complete: bool,
+    /// Why some of it is left.
+    pub(super) errors: Vec<Error>,
     /// There was something.
     pub(super) something: bool,
 }
@@ -154,10 +154,7 @@ pub(super) fn remove_others(mode: Mode, planes: &[Plane], exclude: &[IpNet]) -> 
     for leftover in &removed {
         tracing::info!("removed what another mode left behind: {leftover}");
     }
-    for error in &errors {
-        tracing::warn!("what another mode left behind stays for now: {error}");
-    }
-    Tidied { complete: errors.is_empty(), something: !removed.is_empty() }
+    Tidied { something: !removed.is_empty(), errors }
 }
 
 /// What Portway and kube-proxy have made here, in any mode.
