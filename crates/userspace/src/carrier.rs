@@ -143,8 +143,8 @@ impl Session {
                 self.told = [Some(HashSet::new()), Some(HashSet::new())];
             }
             Request::Configure(settings) => engine.configure(&settings),
-            Request::Doors { family, addresses } => {
-                return match engine.doors(family, &addresses) {
+            Request::Doors { family, addresses, before } => {
+                return match engine.doors(family, &addresses, before) {
                     Ok(doors) => Answer::Doors(doors),
                     Err(error) => Answer::Failed(error.to_string()),
                 };

@@ -28,10 +28,15 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    fn open(ip: IpAddr, protocol: Protocol, reach: Reach) -> io::Result<Door> {
+    /// Opens one at a port, or at one that is free if it is 0.
+    fn open(ip: IpAddr, port: u16, protocol: Protocol, reach: Reach) -> io::Result<Door> {
         let kind = if protocol == Protocol::Udp { SocketType::DGRAM } else { SocketType::STREAM };
         let socket = open_socket(ip, kind)?;
-        bind(&socket, &SocketAddr::new(ip, 0))?;
+        if protocol == Protocol::Tcp {
+            // What is left of connections through a door that was here before must not keep us out. Another door does.
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+        }
+        bind(&socket, &SocketAddr::new(ip, port))?;
         if protocol == Protocol::Udp {
             // More than others may have, if we may.
             if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
@@ -47,14 +52,18 @@ impl Door {
     }
 }
 
-/// Opens all doors at an address, at ports that are free.
-pub(crate) fn open(ip: IpAddr) -> io::Result<(Doors, Vec<Arc<Door>>)> {
-    let mut doors = Doors { address: ip, tcp: [0; 2], udp: [0; 2] };
+/// Opens all doors at an address, at ports that are free: if possible where doors were before, for then the rules that
+/// lead there need not change.
+pub(crate) fn open(ip: IpAddr, before: Option<Doors>) -> io::Result<(Doors, Vec<Arc<Door>>)> {
+    let mut doors =
+        before.filter(|doors| doors.address == ip).unwrap_or(Doors { address: ip, tcp: [0; 2], udp: [0; 2] });
     let mut opened = Vec::new();
     for reach in Reach::ALL {
         for (protocol, ports) in [(Protocol::Tcp, &mut doors.tcp), (Protocol::Udp, &mut doors.udp)] {
-            let door = Door::open(ip, protocol, reach)?;
-            ports[reach as usize] = door.address.port();
+            let port = &mut ports[reach as usize];
+            let door =
+                Door::open(ip, *port, protocol, reach).or_else(|_| Door::open(ip, 0, protocol, reach))?;
+            *port = door.address.port();
             opened.push(Arc::new(door));
         }
     }

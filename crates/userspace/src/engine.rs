@@ -139,8 +139,13 @@ impl Engine {
     }
 
     /// The doors of a family: those there are, if they are at one of `addresses`, or new ones at the first of them that
-    /// can be listened at. None if there is no such address.
-    pub fn doors(&self, family: Family, addresses: &[IpAddr]) -> io::Result<Option<Doors>> {
+    /// can be listened at, if possible where they were `before`. None if there is no such address.
+    pub fn doors(
+        &self,
+        family: Family,
+        addresses: &[IpAddr],
+        before: Option<Doors>,
+    ) -> io::Result<Option<Doors>> {
         let mut own = addresses.iter().filter(|ip| Family::of(**ip) == family).peekable();
         let mut places = self.places();
         let place = family as usize;
@@ -152,7 +157,7 @@ impl Engine {
         }
         let mut last = None;
         for ip in own {
-            match doors::open(*ip) {
+            match doors::open(*ip, before) {
                 Ok((doors, opened)) => {
                     places.doors[place] = Some(doors);
                     let mut all = self.write(&self.shared.doors);

@@ -125,9 +125,15 @@ impl Link {
         self.state().call(&Request::Configure(settings.clone())).map(drop)
     }
 
-    /// Asks for doors at one of these addresses; none if there is no address of that family.
-    pub fn doors(&self, family: Family, addresses: &[IpAddr]) -> io::Result<Option<Doors>> {
-        match self.state().call(&Request::Doors { family, addresses: addresses.to_vec() })? {
+    /// Asks for doors at one of these addresses, where they were before if that is possible; none if there is no address
+    /// of that family.
+    pub fn doors(
+        &self,
+        family: Family,
+        addresses: Vec<IpAddr>,
+        before: Option<Doors>,
+    ) -> io::Result<Option<Doors>> {
+        match self.state().call(&Request::Doors { family, addresses, before })? {
             Answer::Doors(doors) => Ok(doors),
             other => Err(unexpected(&other)),
         }

@@ -86,7 +86,7 @@ impl<R: Dataplane> Userspace<R> {
         self.link.change(family, services)?;
         self.told = number;
         let reachable = settings.userspace.addresses.iter().copied().filter(|ip| is_reachable(*ip));
-        self.link.doors(family, &reachable.collect::<Vec<_>>())
+        self.link.doors(family, reachable.collect(), self.doors)
     }
 }
 

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// What is said by those who speak alike. Any change of the messages below needs another.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/1");
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/2");
 /// More than the largest cluster takes.
 const LONGEST: u32 = 1 << 30;
 
@@ -29,8 +29,8 @@ pub(crate) enum Request {
     Begin,
     /// Settings.
     Configure(UserspaceSettings),
-    /// Where may the rules lead?
-    Doors { family: Family, addresses: Vec<IpAddr> },
+    /// Where may the rules lead? They led there before.
+    Doors { family: Family, addresses: Vec<IpAddr>, before: Option<Doors> },
     /// Plans, or that there is none any more.
     Change { family: Family, services: Vec<(ServiceName, Option<ServicePlan>)> },
     /// The rules of a family are in place.

@@ -4,6 +4,7 @@ mod choice;
 mod floods;
 mod header;
 mod life;
+mod release;
 mod retry;
 mod switch;
 mod udp;
@@ -19,6 +20,7 @@ use std::time::Duration;
 /// The rooms.
 pub(crate) const ROOMS: &[(&str, &[Test])] = &[
     ("life", life::TESTS),
+    ("release", release::TESTS),
     ("retry", retry::TESTS),
     ("header", header::TESTS),
     ("choice", choice::TESTS),

@@ -115,7 +115,7 @@ impl Ground {
 fn open_door(engine: &Engine, endpoints: Box<[Target]>) -> SocketAddr {
     let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
     engine.configure(&UserspaceSettings { addresses: vec![ip], ..UserspaceSettings::default() });
-    let doors = engine.doors(Family::V4, &[ip]).unwrap().unwrap();
+    let doors = engine.doors(Family::V4, &[ip], None).unwrap().unwrap();
     let name = ServiceName::new("default", "bytes");
     let port = PortPlan {
         name: "".into(),

@@ -1,9 +1,10 @@
 //! Agents and carriers come and go; connections stay.
 
-use super::{carrier, is_gone, is_there, open, process, start};
+use super::{carrier, is_gone, is_there, open, process, start, udp};
 use crate::traffic::Traffic;
 use crate::world::{WEB, World, patience};
 use crate::{Outcome, Test, ensure};
+use libtest_mimic::Failed;
 use portway_lab::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read;
@@ -74,9 +75,16 @@ fn stopped(world: &mut World) -> Outcome {
 }
 
 fn carrier_killed(world: &mut World) -> Outcome {
+    udp::dns(world, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
     start(world, &[])?;
     world.web_works()?;
     let number = carrier(world)?;
+    let rules = |world: &World| -> Result<[String; 2], Failed> {
+        let map = |family| world.nft(&["list", "map", family, "portway", "endpoints"]);
+        Ok([map("ip")?, map("ip6")?])
+    };
+    let before = rules(world)?;
+    let mut flow = udp::ask(world, "10.96.0.53:53".parse()?)?;
     signal(number, Signal::KILL)?;
     // Whoever finds out first must not keep it to themselves.
     world.status("/metrics")?;
@@ -87,7 +95,12 @@ fn carrier_killed(world: &mut World) -> Outcome {
     let new = eventually(patience(), again)?;
     is_there(new)?;
     world.web_works()?;
-    is_gone(number)
+    is_gone(number)?;
+    // Its doors are where the other's were, so no rule had to change, and the kernel leads flows on.
+    let after = rules(world)?;
+    ensure(before == after, || format!("rules changed from {before:?} to {after:?}"))?;
+    let answer = flow.ask("still there?");
+    ensure(answer.is_ok(), || format!("the UDP flow: {answer:?}"))
 }
 
 fn cleaned(world: &mut World) -> Outcome {

@@ -19,7 +19,7 @@ pub(super) const TESTS: &[Test] = &[
 const OPEN: &str = r#"portway_userspace_connections_open{namespace="default",service="NAME",port="udp",protocol="UDP",ip_family="IPv4"}"#;
 
 /// A Service at port 53 over UDP with these endpoints.
-fn dns(world: &World, name: &str, ip: &str, pods: &[&str]) {
+pub(super) fn dns(world: &World, name: &str, ip: &str, pods: &[&str]) {
     let service = objects::service(name, ip, "")
         .replace("port: 80\n    protocol: TCP", "name: udp\n    port: 53\n    protocol: UDP");
     world.apply(&format!("{name}.yaml"), &service);
@@ -27,7 +27,7 @@ fn dns(world: &World, name: &str, ip: &str, pods: &[&str]) {
     world.apply(&format!("{name}-slice.yaml"), &objects::slice(name, name, &pods));
 }
 
-fn ask(world: &World, to: SocketAddr) -> Result<Conversation, libtest_mimic::Failed> {
+pub(super) fn ask(world: &World, to: SocketAddr) -> Result<Conversation, libtest_mimic::Failed> {
     let mut conversation = Conversation::begin(world.client(), Protocol::Udp, to, Duration::from_secs(1))
         .map_err(|e| e.to_string())?;
     portway_lab::eventually(crate::world::patience(), || {
