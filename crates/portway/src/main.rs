@@ -31,8 +31,10 @@ enum Command {
     /// lead to them (in both variants), ipvs servers, their sets and the device kube-ipvs0, and the process that carries
     /// connections in userspace mode, which ends when they have.
     ///
-    /// Connections that are open stay open, as far as connection tracking knows them. Everybody else's rules, chains
-    /// and tables are left alone, and so is what the kubelet made.
+    /// Connections that are open stay open as long as something else on the node has the kernel translate addresses, as
+    /// most network plugins do; those through ipvs end with their servers. To lose none, switch the mode instead.
+    ///
+    /// Everybody else's rules, chains and tables are left alone, and so is what the kubelet made.
     Cleanup(cleanup::Flags),
     /// Carry the connections of the userspace mode; the agent starts this itself
     #[command(hide = true)]
