@@ -23,6 +23,8 @@ pub struct Settings {
     pub localhost_node_ports: bool,
     /// Drop what conntrack calls invalid, lest a pod's late packet be answered with a reset.
     pub drop_invalid: bool,
+    /// What this node sends with this bit in its mark goes where it wants: no rule leads it elsewhere.
+    pub bypass_mark: Option<u32>,
     /// What only the ipvs mode asks for.
     pub ipvs: IpvsSettings,
     /// What only the userspace mode asks for.
@@ -65,6 +67,16 @@ pub struct UserspaceSettings {
     pub udp_timeout: Duration,
     /// How many UDP sessions there may be.
     pub udp_sessions: u32,
+    /// The bit of their mark that tells connections to endpoints from those that are to be led here.
+    pub bypass_mark: u32,
+}
+
+impl UserspaceSettings {
+    /// A bit that is not the one which asks for masquerading.
+    pub fn bypass_mark_beside(masquerade_mark: u32) -> u32 {
+        let usual = 1 << 13;
+        if masquerade_mark == usual { 1 << 12 } else { usual }
+    }
 }
 
 impl Default for UserspaceSettings {
@@ -78,6 +90,7 @@ impl Default for UserspaceSettings {
             stop_timeout: Duration::from_secs(20),
             udp_timeout: Duration::from_secs(120),
             udp_sessions: 16_384,
+            bypass_mark: UserspaceSettings::bypass_mark_beside(0),
         }
     }
 }
@@ -178,6 +191,7 @@ impl Default for Settings {
             service_cidrs: Vec::new(),
             localhost_node_ports: false,
             drop_invalid: true,
+            bypass_mark: None,
             ipvs: IpvsSettings::default(),
             userspace: UserspaceSettings::default(),
         }

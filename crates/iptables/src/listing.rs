@@ -7,7 +7,7 @@
 use crate::chains::{Chain, Fixed, PortChain, Table};
 use crate::diff::World;
 use crate::render::{Shared, is_firewalls};
-use crate::rules::{Match, Rule};
+use crate::rules::{Match, Rule, is_not};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -116,11 +116,14 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// Whether it is one of ours or of kube-proxy's, by where it is, where it leads, and that it asks for nothing else.
+    /// Whether it is one of ours or of kube-proxy's, by where it is, where it leads, and that it asks for nothing else, or
+    /// only for what has to do with [`bypassing`](portway_dataplane::Settings::bypass_mark).
     pub(crate) fn is_hook(&self) -> bool {
         let plain = |rule: &Rule| {
-            let said = |m: &Match| matches!(m, Match::Comment(_) | Match::State(_));
-            let anything = rule.source.is_none() && rule.destination.is_none() && rule.input.is_none();
+            let said =
+                |m: &Match| matches!(m, Match::Comment(_) | Match::State(_) | Match::Mark { not: true, .. });
+            let anywhere = rule.input.is_none() || rule.input == Some(is_not("lo".into()));
+            let anything = rule.source.is_none() && rule.destination.is_none() && anywhere;
             anything && rule.protocol.is_none() && rule.matches.iter().all(said)
         };
         let entrance = !matches!(self.to, Chain::Port(_) | Chain::Fixed(Fixed::MarkMasq));

@@ -376,11 +376,20 @@ fn change_mark(mask: u32, xor: u32) -> [Expr; 3] {
 
 /// `meta mark & bit == 0`
 pub fn is_unmarked(bit: u32) -> [Expr; 3] {
+    look_at_mark(bit, true)
+}
+
+/// `meta mark & bit != 0`
+pub fn is_marked(bit: u32) -> [Expr; 3] {
+    look_at_mark(bit, false)
+}
+
+fn look_at_mark(bit: u32, unset: bool) -> [Expr; 3] {
     let (mask, zero) = (bit.to_ne_bytes().to_vec(), vec![0; 4]);
     [
         Expr::Meta(MetaKey::Mark, KEY),
         Expr::Bitwise { register: KEY, mask, xor: zero.clone() },
-        Expr::Compare { equal: true, register: KEY, value: zero },
+        Expr::Compare { equal: unset, register: KEY, value: zero },
     ]
 }
 

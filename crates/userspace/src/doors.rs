@@ -4,6 +4,7 @@ use crate::redirect::{Doors, Reach};
 use portway_model::Protocol;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with, sockopt};
+use socket2::SockRef;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -75,6 +76,13 @@ pub(crate) fn open_socket(ip: IpAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(family, kind, flags, None)?)
+}
+
+/// A socket towards an endpoint: what it sends is led nowhere else, whatever the address.
+pub(crate) fn open_towards(ip: IpAddr, kind: SocketType, bypass_mark: u32) -> io::Result<OwnedFd> {
+    let socket = open_socket(ip, kind)?;
+    SockRef::from(&socket).set_mark(bypass_mark)?;
+    Ok(socket)
 }
 
 /// Sends without delay, notices when the other side is gone, and takes urgent bytes for bytes like others (RFC 6093).

@@ -183,7 +183,6 @@ impl Engine {
         if *self.shared.settings() != *settings {
             *self.write(&self.shared.settings) = settings.clone();
         }
-        self.write(&self.shared.routes).own(&settings.addresses);
     }
 
     /// Takes on a Service's plan in one family.

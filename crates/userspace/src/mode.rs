@@ -99,9 +99,14 @@ fn is_reachable(ip: IpAddr) -> bool {
     !ip.is_loopback() && !ip.is_unspecified() && !within_link
 }
 
-/// The rules are not concerned with what is ours.
+/// The rules are not concerned with what is ours, but leave what we send alone: an endpoint may be at an address that leads
+/// here, as one in the node's own network that a Service has at the same port.
 fn settings_of_rules(settings: &Settings) -> Settings {
-    Settings { userspace: UserspaceSettings::default(), ..settings.clone() }
+    Settings {
+        bypass_mark: Some(settings.userspace.bypass_mark),
+        userspace: UserspaceSettings::default(),
+        ..settings.clone()
+    }
 }
 
 impl<R: Dataplane> Dataplane for Userspace<R> {

@@ -4,7 +4,7 @@ use crate::balance::{Port, PortId};
 use crate::clock::Moment;
 use crate::redirect::carries;
 use portway_dataplane::UserspaceSettings;
-use portway_model::{Family, PortPlan, Protocol, ServiceName, ServicePlan, Target};
+use portway_model::{Family, PortPlan, Protocol, ServiceName, ServicePlan};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,8 +25,6 @@ pub struct Routes {
     services: HashMap<(ServiceName, Family), Entry>,
     /// What nothing will lead to once the rules are in place, and who had it.
     obsolete: Vec<(At, Arc<Port>)>,
-    /// This node's addresses.
-    own: Vec<IpAddr>,
 }
 
 /// What a Service has in one family.
@@ -42,20 +40,6 @@ impl Routes {
         let (family, port) = (Family::of(wanted.ip()), wanted.port());
         let at = |address| self.at.get(&At { protocol, family, address, port });
         at(Some(wanted.ip())).or_else(|| at(None))
-    }
-
-    /// Whether a connection to this endpoint would be led back to us.
-    pub fn leads_back(&self, protocol: Protocol, target: Target) -> bool {
-        let (family, port) = (Family::of(target.ip), target.port);
-        let at = |address| self.at.contains_key(&At { protocol, family, address, port });
-        at(Some(target.ip)) || (at(None) && self.own.contains(&target.ip))
-    }
-
-    /// Takes on this node's addresses.
-    pub fn own(&mut self, addresses: &[IpAddr]) {
-        if self.own != addresses {
-            self.own = addresses.to_vec();
-        }
     }
 
     /// Takes on a plan: what is new can be found at once, what is gone only goes with [`Routes::settle`]. Whether

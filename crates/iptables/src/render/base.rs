@@ -131,18 +131,26 @@ fn hooks(family: Family, settings: &Settings, abilities: Abilities) -> Vec<Hook>
     let new =
         |chain: Fixed, words: &str| Rule::jump(chain).when(Match::State(is(States::NEW))).comment(words);
 
+    let unless_bypassing = |rule: Rule| match settings.bypass_mark {
+        Some(mark) => rule.when(Match::Mark { value: mark, mask: mark, not: true }),
+        None => rule,
+    };
+
     hook(Table::Nat, "PREROUTING", to(Fixed::Services, PORTALS));
-    hook(Table::Nat, "OUTPUT", to(Fixed::Services, PORTALS));
+    hook(Table::Nat, "OUTPUT", unless_bypassing(to(Fixed::Services, PORTALS)));
     hook(Table::Nat, "POSTROUTING", to(Fixed::Postrouting, "kubernetes postrouting rules"));
 
-    hook(Table::Filter, "INPUT", new(Fixed::ProxyFirewall, FIREWALL));
+    // What this node sends itself was looked at when it left.
+    let from_elsewhere = settings.bypass_mark.map(|_| is_not("lo".into()));
+    let firewall = Rule { input: from_elsewhere, ..new(Fixed::ProxyFirewall, FIREWALL) };
+    hook(Table::Filter, "INPUT", firewall);
     hook(Table::Filter, "INPUT", to(Fixed::NodePorts, "kubernetes health check service ports"));
     hook(Table::Filter, "INPUT", new(Fixed::ExternalServices, EXTERNAL));
     hook(Table::Filter, "FORWARD", new(Fixed::ProxyFirewall, FIREWALL));
     hook(Table::Filter, "FORWARD", to(Fixed::Forward, "kubernetes forwarding rules"));
     hook(Table::Filter, "FORWARD", new(Fixed::Services, PORTALS));
     hook(Table::Filter, "FORWARD", new(Fixed::ExternalServices, EXTERNAL));
-    hook(Table::Filter, "OUTPUT", new(Fixed::ProxyFirewall, FIREWALL));
+    hook(Table::Filter, "OUTPUT", unless_bypassing(new(Fixed::ProxyFirewall, FIREWALL)));
     hook(Table::Filter, "OUTPUT", new(Fixed::Services, PORTALS));
     hook(Table::Filter, "OUTPUT", new(Fixed::ExternalServices, EXTERNAL));
 

@@ -3,8 +3,8 @@
 use super::dispatch::dispatch;
 use crate::rules::{
     Names, Words, address_pairs, address_ranges, addresses, endpoint_map, flip_mark, frontend_set, goto,
-    input_is, is_local, is_new, is_unmarked, jump, masquerade, octets, protocol_is, rule, set_mark,
-    source_range_set, state, verdict_map,
+    input_is, is_local, is_marked, is_new, is_unmarked, jump, masquerade, octets, protocol_is, rule,
+    set_mark, source_range_set, state, verdict_map,
 };
 use crate::table::{ChainBody, Table};
 use ipnet::IpNet;
@@ -77,14 +77,21 @@ fn hooks(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
     };
     let check =
         || vec![words.frontend_in(&is_new(), true, &n.guarded, Verdict::Goto(n.check_source.clone()))];
-    hook("filter-prerouting", ChainKind::Filter, HookPoint::Prerouting, DNAT - 10, check());
-    hook("filter-output", ChainKind::Filter, HookPoint::Output, DNAT - 10, check());
+    let unless_bypassing = |rules: Vec<Rule>| -> Vec<Rule> {
+        let bypass = settings.bypass_mark.map(|mark| rule(is_marked(mark), Verdict::Return));
+        bypass.into_iter().chain(rules).collect()
+    };
+    // What this node sends itself was looked at when it left.
+    let from_itself = settings.bypass_mark.map(|_| rule(input_is("lo", false), Verdict::Return));
+    let unless_from_itself = from_itself.into_iter().chain(check()).collect();
+    hook("filter-prerouting", ChainKind::Filter, HookPoint::Prerouting, DNAT - 10, unless_from_itself);
+    hook("filter-output", ChainKind::Filter, HookPoint::Output, DNAT - 10, unless_bypassing(check()));
 
     let at_node = at_node_address(n, words, settings);
     let local = [at_node.clone(), is_local(FibOf::Destination).to_vec()].concat();
     let dispatch = || vec![jump(&n.services), rule(local.clone(), Verdict::Goto(n.nodeports.clone()))];
     hook("nat-prerouting", ChainKind::Nat, HookPoint::Prerouting, DNAT, dispatch());
-    hook("nat-output", ChainKind::Nat, HookPoint::Output, DNAT, dispatch());
+    hook("nat-output", ChainKind::Nat, HookPoint::Output, DNAT, unless_bypassing(dispatch()));
 
     // What was not translated by now has no endpoint here. The node's own packets are looked at after
     // translation, so that policy Local without a local endpoint does not stop those that take the short cut.

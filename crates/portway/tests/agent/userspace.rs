@@ -3,6 +3,7 @@
 mod choice;
 mod floods;
 mod header;
+mod host;
 mod life;
 mod release;
 mod retry;
@@ -23,6 +24,7 @@ pub(crate) const ROOMS: &[(&str, &[Test])] = &[
     ("release", release::TESTS),
     ("retry", retry::TESTS),
     ("header", header::TESTS),
+    ("host", host::TESTS),
     ("choice", choice::TESTS),
     ("switch", switch::TESTS),
     ("udp", udp::TESTS),

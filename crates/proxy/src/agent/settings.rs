@@ -22,16 +22,22 @@ pub(crate) fn settings(
         service_cidrs,
         localhost_node_ports: config.localhost_node_ports(),
         drop_invalid: !config.conntrack.tcp_be_liberal,
+        // Of what a mode sends itself, it knows best.
+        bypass_mark: None,
         ipvs: if config.mode == Mode::Ipvs { ipvs(&config.ipvs) } else { IpvsSettings::default() },
         userspace: if config.mode == Mode::Userspace {
-            userspace(&config.userspace, primary)
+            userspace(&config.userspace, primary, config.masquerade().mark())
         } else {
             UserspaceSettings::default()
         },
     }
 }
 
-fn userspace(config: &crate::config::UserspaceSettings, primary: &[IpAddr]) -> UserspaceSettings {
+fn userspace(
+    config: &crate::config::UserspaceSettings,
+    primary: &[IpAddr],
+    masquerade_mark: u32,
+) -> UserspaceSettings {
     UserspaceSettings {
         addresses: primary.to_vec(),
         balancing: config.balancing,
@@ -41,6 +47,7 @@ fn userspace(config: &crate::config::UserspaceSettings, primary: &[IpAddr]) -> U
         stop_timeout: config.stop_timeout,
         udp_timeout: config.udp_timeout,
         udp_sessions: config.udp_sessions,
+        bypass_mark: UserspaceSettings::bypass_mark_beside(masquerade_mark),
     }
 }
 
@@ -134,7 +141,10 @@ mod tests {
             stop_timeout: Duration::from_secs(5),
             udp_timeout: Duration::from_secs(6),
             udp_sessions: 7,
+            bypass_mark: 1 << 13,
         };
         assert_eq!(told, wanted);
+        let taken = settings_with(&["--proxy-mode=userspace", "--iptables-masquerade-bit=13"]);
+        assert_eq!((taken.masquerade_mark, taken.userspace.bypass_mark), (1 << 13, 1 << 12));
     }
 }

@@ -132,19 +132,6 @@ fn connections_outlive_the_name_of_their_port() {
 }
 
 #[test]
-fn an_endpoint_that_is_a_frontend_leads_back() {
-    let mut subject = Subject::default();
-    let (name, web) = plan("web", &[(Some("10.96.0.1"), 80), (None, 30001)]);
-    subject.tell(&name, Some(&web));
-    subject.routes.own(&["192.168.1.1".parse().expect("an address")]);
-    let leads = |ip: &str, port| {
-        subject.routes.leads_back(Protocol::Tcp, Target { ip: ip.parse().expect("an address"), port })
-    };
-    assert!(leads("10.96.0.1", 80) && leads("192.168.1.1", 30001));
-    assert!(!leads("10.96.0.1", 81) && !leads("192.168.1.2", 30001) && !leads("10.244.1.1", 8080));
-}
-
-#[test]
 fn a_port_goes_on_counting_when_its_endpoints_change() {
     let mut subject = Subject::default();
     let (name, mut web) = plan("web", &[(Some("10.96.0.1"), 80)]);

@@ -4,12 +4,12 @@ use super::pipes::Pipes;
 use super::pump::{COPY, Pump, Side};
 use crate::balance::{Lease, Port};
 use crate::clock::Moment;
-use crate::doors::{open_socket, tune};
+use crate::doors::{open_towards, tune};
 use crate::engine::Shared;
 use crate::header::header;
 use crate::limits::Permit;
 use crate::redirect::Reach;
-use portway_model::{Protocol, Target};
+use portway_model::Target;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketType, connect, send, sockopt};
@@ -99,9 +99,9 @@ impl Connection {
 
     /// Asks the next endpoint; none if there is nobody left to ask.
     pub(super) fn dial(&mut self, shared: &Shared, attempt: u64) -> Option<()> {
-        let (attempts, balancing) = {
+        let (attempts, balancing, mark) = {
             let settings = shared.settings();
-            (settings.connect_attempts as usize, settings.balancing)
+            (settings.connect_attempts as usize, settings.balancing, settings.bypass_mark)
         };
         while self.tried.len() < attempts.max(1) {
             let now = Moment::now();
@@ -110,12 +110,7 @@ impl Connection {
                 self.port.stats.retried();
             }
             let since = Instant::now();
-            let asked = if shared.routes().leads_back(Protocol::Tcp, endpoint.target) {
-                Err(Errno::LOOP)
-            } else {
-                ask(endpoint.target)
-            };
-            match asked {
+            match ask(endpoint.target, mark) {
                 Ok(socket) => {
                     // What it says first is told when it comes.
                     self.server = Some(Side { socket, readable: false, writable: true, urgent: false });
@@ -249,9 +244,9 @@ fn advice(error: Errno) -> &'static str {
 }
 
 /// Begins to connect.
-fn ask(target: Target) -> Result<OwnedFd, Errno> {
+fn ask(target: Target, bypass_mark: u32) -> Result<OwnedFd, Errno> {
     let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    let socket = open_socket(target.ip, SocketType::STREAM).map_err(errno)?;
+    let socket = open_towards(target.ip, SocketType::STREAM, bypass_mark).map_err(errno)?;
     tune(&socket).map_err(errno)?;
     match connect(&socket, &SocketAddr::new(target.ip, target.port)) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),

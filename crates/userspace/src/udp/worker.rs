@@ -4,7 +4,7 @@ use super::sessions::{Key, Session, Sessions};
 use super::timeouts::Timeouts;
 use crate::balance::{Lease, Port};
 use crate::clock::Moment;
-use crate::doors::{Door, address_of, open_socket};
+use crate::doors::{Door, address_of, open_towards};
 use crate::engine::Shared;
 use crate::limits::{self, Use};
 use portway_model::{Protocol, Target};
@@ -294,10 +294,8 @@ impl Worker {
     }
 
     fn ask(&self, target: Target) -> io::Result<OwnedFd> {
-        if self.shared.routes().leads_back(Protocol::Udp, target) {
-            return Err(Errno::LOOP.into());
-        }
-        let socket = open_socket(target.ip, SocketType::DGRAM)?;
+        let mark = self.shared.settings().bypass_mark;
+        let socket = open_towards(target.ip, SocketType::DGRAM, mark)?;
         connect(&socket, &SocketAddr::new(target.ip, target.port))?;
         Ok(socket)
     }

@@ -1,18 +1,21 @@
 //! From and to the other modes, under load; and on a kernel that has no nf_tables.
 
-use super::{ANSWER, carrier, is_gone, is_there, start};
+use super::{ANSWER, carrier, host, is_gone, is_there, start};
 use crate::switch::{HEADER, follows_changes, only};
 use crate::tool::{Legacy, Nft};
 use crate::traffic::Traffic;
-use crate::world::{WEB, World};
+use crate::world::{WEB, World, patience};
 use crate::{Outcome, Test, ensure};
-use portway_lab::{Conversation, Protocol};
+use portway_lab::{Conversation, Protocol, eventually};
 use std::net::SocketAddr;
 
 pub(super) const TESTS: &[Test] =
     &[("while_running_and_back", while_running), ("by_restart_and_back", by_restart)];
-pub(super) const WITH_IPTABLES: &[Test] =
-    &[("rules_of_iptables_lead_here", with_iptables), ("restarts_with_iptables", restarts_with_iptables)];
+pub(super) const WITH_IPTABLES: &[Test] = &[
+    ("rules_of_iptables_lead_here", with_iptables),
+    ("restarts_with_iptables", restarts_with_iptables),
+    ("an_endpoint_may_be_a_frontend_too", host::same_port),
+];
 
 /// The modes that one goes over to, in turn.
 const MODES: [&str; 4] = ["iptables", "userspace", "nftables", "userspace"];
@@ -91,5 +94,24 @@ fn restarts_with_iptables(world: &mut World) -> Outcome {
         ensure(answer.is_ok(), || format!("{answer:?}"))?;
     }
     drop(open);
-    is_gone(number)
+    is_gone(number)?;
+    // Of the rules that leave the carrier's own connections alone nothing stays.
+    world.start(&["--proxy-mode=iptables"])?;
+    world.web_works()?;
+    let portals = |world: &World, expected: &[&str]| -> Outcome {
+        let attempt = || {
+            let rules =
+                world.iptables(Legacy, &["-t", "nat", "-S", "OUTPUT"]).map_err(|e| format!("{e:?}"))?;
+            let found: Vec<&str> = rules.lines().filter(|line| line.contains("KUBE-SERVICES")).collect();
+            if found == expected { Ok(()) } else { Err(format!("{found:?} instead of {expected:?}")) }
+        };
+        Ok(eventually(patience(), attempt)?)
+    };
+    portals(world, &[r#"-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES"#])?;
+    world.stop()?;
+    start(world, &[])?;
+    world.web_works()?;
+    world.stop()?;
+    world.portway(&["cleanup"])?;
+    portals(world, &[])
 }
