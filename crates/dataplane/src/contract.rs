@@ -163,6 +163,14 @@ pub enum Error {
         /// What came of it.
         source: std::io::Error,
     },
+    /// Connections need what is to go.
+    #[error(
+        "connections through ipvs are still open ({open}), so its servers and addresses stay until the last one ends"
+    )]
+    Busy {
+        /// How many.
+        open: usize,
+    },
     /// The kernel refused; the next attempt begins by looking at what it holds.
     #[error("{family}: {source}")]
     Kernel {

@@ -37,6 +37,8 @@ pub trait Kernel: Tracker {
     fn change_sets(&mut self, changes: &[SetChange<'_>]) -> Answer<Vec<Failed>>;
     /// All virtual servers of a family.
     fn servers(&mut self, family: Family) -> Answer<Vec<VirtualServer>>;
+    /// Whether there is one.
+    fn has_server(&mut self, server: &ipvs::Key) -> Answer<bool>;
     /// Those behind one.
     fn targets(&mut self, server: &ipvs::Key) -> Answer<HashMap<Target, Behind>>;
     /// Changes servers, and goes on after what fails.
@@ -112,6 +114,10 @@ impl Kernel for Netlink {
         let mut all = ipvs::services(&mut self.ipvs)?;
         all.retain(|server| server.family == number(family));
         Ok(all)
+    }
+
+    fn has_server(&mut self, server: &ipvs::Key) -> Answer<bool> {
+        Ok(ipvs::service(&mut self.ipvs, server)?.is_some())
     }
 
     fn targets(&mut self, server: &ipvs::Key) -> Answer<HashMap<Target, Behind>> {
@@ -312,7 +318,7 @@ fn bindable(tx: &Transaction, refused: &[Refusal]) -> Vec<IpAddr> {
     tx.bind.iter().copied().filter(|ip| !unserved.contains(ip)).collect()
 }
 
-fn is_no_address(error: &Failure) -> bool {
+pub(crate) fn is_no_address(error: &Failure) -> bool {
     error.errno() == Some(rustix::io::Errno::ADDRNOTAVAIL.raw_os_error())
 }
 

@@ -290,6 +290,10 @@ impl Kernel for Fake {
         Ok(all.filter(|server| server.family == number(family)).collect())
     }
 
+    fn has_server(&mut self, server: &ipvs::Key) -> Answer<bool> {
+        Ok(self.servers.contains_key(server))
+    }
+
     fn targets(&mut self, server: &ipvs::Key) -> Answer<HashMap<Target, Behind>> {
         let found = self.servers.get(server).map(|s| s.targets.clone());
         Ok(found.unwrap_or_default().into_iter().collect())

@@ -4,11 +4,11 @@
 //! connections are to live on, servers that have some stay until those have ended.
 
 use crate::DEVICE;
-use crate::commit::is_a_nodes;
-use crate::connections::Open;
+use crate::commit::{is_a_nodes, is_no_address};
+use crate::connections;
 use crate::listing::Ownership;
 use crate::modules::refused;
-use crate::servers::Key;
+use crate::servers::{Key, number};
 use crate::sets::Set;
 use crate::sysctl;
 use ipnet::IpNet;
@@ -21,12 +21,13 @@ use portway_netlink::ipvs::{self, VirtualServer};
 use portway_netlink::route::{Address, Change, Link, Rtnetlink};
 use portway_netlink::{Protocol as Conversation, Socket};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// What there is, in words; gone afterwards if so wished. Servers within `exclude` are somebody else's.
 pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
     let mut sets = Ipset::open().map_err(refused)?;
     let mut route = Rtnetlink::open().map_err(refused)?;
+    let mut genl = open()?;
     let device = route.link(DEVICE).map_err(refused)?;
     let excluded = |ip: &IpAddr| exclude.iter().any(|range| range.contains(ip));
     let mut addresses = addresses(&mut route, device.as_ref())?;
@@ -34,27 +35,28 @@ pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
     addresses.on_device.retain(|ip| !excluded(ip));
     let names = set_names(sets.as_mut())?;
     let ownership = ownership(sets.as_mut(), &names, &addresses)?;
-    let (servers, busy) = servers(&ownership, |server| {
-        let key = Key::of(server);
-        key.is_some_and(|key| ownership.is_ours(key) && !key.ip().is_some_and(|ip| excluded(&ip)))
-    })?;
+    let is_ours = |family: Family, key: Key| {
+        ownership[family as usize].is_ours(key) && !key.ip().is_some_and(|ip| excluded(&ip))
+    };
+    let servers = servers(genl.as_mut(), is_ours)?;
 
-    let found = describe(&servers, device.as_ref(), addresses.on_device.len(), &names);
+    let found = describe(&servers, device.as_ref(), theirs, addresses.on_device.len(), &names);
     if how == Clear::Look || found.is_empty() {
         return Ok(found);
     }
-    if how == Clear::WhenIdle && busy > 0 {
-        let are = if busy == 1 { "connection through ipvs is" } else { "connections through ipvs are" };
-        let words =
-            format!("{busy} {are} still open, so its servers and addresses stay until the last one ends");
-        return Err(Error::Kernel { family: Family::V4, source: words.into() });
+    if how == Clear::WhenIdle {
+        let is_meant = |key: Key| key.ip().is_some_and(|ip| is_ours(Family::of(ip), key));
+        let open = connections::open(is_meant)
+            .map_err(|source| Error::Kernel { family: Family::V4, source: source.into() })?;
+        if open > 0 {
+            return Err(Error::Busy { open });
+        }
     }
     // An address without its server answers with a reset, so it goes first; the device, which remembers what sysctls were,
     // goes last.
     if let Some(device) = &device {
-        unbind(&mut route, device.index, &addresses.on_device).map_err(refused)?;
+        unbind(&mut route, device.index, &addresses.on_device)?;
     }
-    let mut genl = open()?;
     if let Some(genl) = &mut genl {
         for server in &servers {
             ipvs::delete_service(genl, &server.key()).map_err(refused)?;
@@ -68,12 +70,17 @@ pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
         let destroyed = sets.as_mut().map_or(Ok(true), |sets| sets.destroy(name));
         stuck.extend(destroyed.err().map(|error| error.to_string()));
     }
-    if let Some(device) = device.filter(|_| !theirs) {
+    if let Some(device) = device {
         let alias = device.alias.as_deref().unwrap_or_default();
         for complaint in sysctl::put_back(genl.as_mut(), alias, how == Clear::Now) {
             tracing::warn!("{complaint}");
         }
-        route.apply(&Change::DeleteLink { link: device.index }).map_err(refused)?;
+        let link = device.index;
+        if !theirs {
+            route.apply(&Change::DeleteLink { link }).map_err(refused)?;
+        } else if sysctl::is_note(alias) {
+            route.apply(&Change::SetAlias { link, alias: String::new() }).map_err(refused)?;
+        }
     }
     if stuck.is_empty() {
         Ok(found)
@@ -82,17 +89,22 @@ pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
     }
 }
 
-/// Takes addresses off our device.
-fn unbind(route: &mut Rtnetlink, link: u32, ips: &HashSet<IpAddr>) -> portway_netlink::Result<()> {
+/// Takes addresses off our device. One that stays keeps its server: without it would answer with a reset.
+fn unbind(route: &mut Rtnetlink, link: u32, ips: &HashSet<IpAddr>) -> Result<(), Error> {
     let changes: Vec<Change<'_>> =
         ips.iter().map(|ip| Change::DeleteAddress(Address::new(link, IpNet::from(*ip)))).collect();
+    let failed = route.apply_all(&changes).map_err(refused)?;
     // What is gone already is as it should be.
-    route.apply_all(&changes).map(drop)
+    match failed.into_iter().find(|f| !is_no_address(&f.error)) {
+        Some(failed) => Err(refused(failed.error)),
+        None => Ok(()),
+    }
 }
 
 fn describe(
     servers: &[VirtualServer],
     device: Option<&Link>,
+    theirs: bool,
     addresses: usize,
     sets: &[(String, Set, Family)],
 ) -> Vec<String> {
@@ -103,7 +115,13 @@ fn describe(
     if let Some(device) = device {
         let settings = device.alias.as_deref().filter(|alias| !alias.is_empty());
         let also = settings.map_or_else(String::new, |alias| format!(" ({alias})"));
-        found.push(format!("device {DEVICE} with {}{also}", count(addresses, "address")));
+        let addresses = count(addresses, "address");
+        // Where others have addresses on it too, it stays with those.
+        if !theirs {
+            found.push(format!("device {DEVICE} with {addresses}{also}"));
+        } else if addresses != count(0, "address") || settings.is_some_and(sysctl::is_note) {
+            found.push(format!("{addresses} of device {DEVICE}{also}"));
+        }
     }
     if !sets.is_empty() {
         let names: Vec<&str> = sets.iter().map(|(name, ..)| name.as_str()).collect();
@@ -141,41 +159,34 @@ fn set_names(sets: Option<&mut Ipset>) -> Result<Vec<(String, Set, Family)>, Err
     Ok(all.filter_map(|info| Set::parse(&info.name).map(|(set, family)| (info.name, set, family))).collect())
 }
 
-/// Whose servers are whose, in both families.
+/// Whose servers are whose, by family.
 fn ownership(
-    sets: Option<&mut Ipset>,
+    mut sets: Option<&mut Ipset>,
     names: &[(String, Set, Family)],
     addresses: &Addresses,
-) -> Result<Ownership, Error> {
-    let mut members: HashMap<Set, HashSet<Member>> = HashMap::new();
-    if let Some(sets) = sets {
-        for (name, set, _) in names {
-            members.entry(*set).or_default().extend(sets.members(name).map_err(refused)?);
+) -> Result<[Ownership; 2], Error> {
+    let mut members: [HashMap<Set, HashSet<Member>>; 2] = Default::default();
+    if let Some(sets) = &mut sets {
+        for (name, set, family) in names {
+            let those = sets.members(name).map_err(refused)?;
+            members[*family as usize].entry(*set).or_default().extend(those);
         }
     }
-    Ok(Ownership::new(&members, &addresses.on_device, &addresses.own))
+    Ok(members.map(|members| Ownership::new(&members, &addresses.on_device, &addresses.own)))
 }
 
-/// Our servers or kube-proxy's, and how many connections are open to what is behind them. A UDP flow never ends, and does
-/// not mind to begin anew.
+/// Our servers or kube-proxy's.
 fn servers(
-    ownership: &Ownership,
-    is_ours: impl Fn(&VirtualServer) -> bool,
-) -> Result<(Vec<VirtualServer>, usize), Error> {
-    let Some(mut genl) = open()? else { return Ok((Vec::new(), 0)) };
-    let mut all = ipvs::services(&mut genl).map_err(refused)?;
-    all.retain(is_ours);
-    let open = Open::read().map_err(|source| Error::Kernel { family: Family::V4, source: source.into() })?;
-    let mut endpoints = HashSet::new();
-    let is_udp = |server: &&VirtualServer| {
-        server.protocol == Protocol::Udp.number() || ownership.is_udps(server.fwmark)
-    };
-    for server in all.iter().filter(|server| !is_udp(server)) {
-        let behind = ipvs::servers(&mut genl, &server.key()).map_err(refused)?;
-        endpoints.extend(behind.iter().map(|real| SocketAddr::new(real.address, real.port)));
-    }
-    let busy = endpoints.into_iter().map(|endpoint| open.to(endpoint)).sum();
-    Ok((all, busy))
+    genl: Option<&mut Genl>,
+    is_ours: impl Fn(Family, Key) -> bool,
+) -> Result<Vec<VirtualServer>, Error> {
+    let Some(genl) = genl else { return Ok(Vec::new()) };
+    let mut all = ipvs::services(genl).map_err(refused)?;
+    all.retain(|server| {
+        let family = Family::ALL.into_iter().find(|family| number(*family) == server.family);
+        family.zip(Key::of(server)).is_some_and(|(family, key)| is_ours(family, key))
+    });
+    Ok(all)
 }
 
 /// A UDP flow that ipvs led somewhere is known to conntrack as one that is not translated. With the server gone it would

@@ -52,6 +52,8 @@ pub struct Known {
     pub servers: HashSet<Key>,
     /// Addresses on our device.
     pub addresses: HashSet<IpAddr>,
+    /// Marks of others' servers, whatever our sets say.
+    pub foreign_marks: HashSet<u32>,
 }
 
 /// Tells our servers from those of others.
@@ -62,12 +64,12 @@ pub struct Ownership {
     node_ports: HashSet<(Protocol, u16)>,
     own: BTreeSet<IpAddr>,
     marks: HashSet<u32>,
-    udp_marks: HashSet<u32>,
 }
 
 impl Ownership {
-    /// By what is in our sets, the addresses on our device, and those that the machine has anyway. Members come before
-    /// their servers and go after them, so that what a killed run left half done is known too.
+    /// By what is in our sets, the addresses on our device, and where node ports answer: at those in our set, or, beside
+    /// the sets of kube-proxy, which has none for it, at any that the machine has. Members come before their servers and go
+    /// after them, so that what a killed run left half done is known too.
     pub fn new(
         sets: &HashMap<Set, HashSet<Member>>,
         addresses: &HashSet<IpAddr>,
@@ -80,20 +82,13 @@ impl Ownership {
             let ports = of(Set::node_ports(protocol).0).filter_map(|m| m.port);
             node_ports.extend(ports.map(|port| (protocol, port)));
         }
-        let mut own = own.clone();
-        own.extend(of(Set::NodeIps).filter_map(|m| m.ip));
-        let marked = Set::ALL.into_iter().filter(|s| s.has_marks()).flat_map(of);
-        let marks = |udp: bool| {
-            let those = marked.clone().filter(|m| !udp || m.protocol == Some(Protocol::Udp.number()));
-            those.filter_map(|m| m.mark).map(|(mark, _)| mark).collect()
+        let own = match sets.contains_key(&Set::NodeIps) {
+            true => of(Set::NodeIps).filter_map(|m| m.ip).collect(),
+            false => own.clone(),
         };
-        let (marks, udp_marks) = (marks(false), marks(true));
-        Ownership { addresses: addresses.clone(), frontends, node_ports, own, marks, udp_marks }
-    }
-
-    /// Whether a mark is for UDP.
-    pub fn is_udps(&self, mark: u32) -> bool {
-        self.udp_marks.contains(&mark)
+        let marked = Set::ALL.into_iter().filter(|s| s.has_marks()).flat_map(of);
+        let marks = marked.filter_map(|m| m.mark).map(|(mark, _)| mark).collect();
+        Ownership { addresses: addresses.clone(), frontends, node_ports, own, marks }
     }
 
     /// Whether a server is ours.
@@ -133,7 +128,10 @@ pub fn list(
     let mut servers = HashMap::new();
     for server in kernel.servers(family)? {
         let Some(key) = Key::of(&server) else { continue };
-        let theirs = key.ip().is_some_and(excluded);
+        let theirs = match key {
+            Key::Mark(mark) => known.foreign_marks.contains(&mark),
+            Key::At { ip, .. } => excluded(ip),
+        };
         if known.servers.contains(&key) || !theirs && (wanted(key) || ownership.is_ours(key)) {
             let targets = kernel.targets(&server.key())?;
             servers.insert(key, Found { server, targets });

@@ -64,6 +64,21 @@ impl Marks {
         self.others = marks.filter(|mark| *mark != 0 && !ours.contains(mark)).collect();
     }
 
+    /// Notes that a mark turned out to be somebody else's.
+    pub fn shun(&mut self, mark: u32) {
+        self.others.insert(mark);
+    }
+
+    /// Whether an earlier run gave it.
+    pub fn is_found(&self, mark: u32) -> bool {
+        self.found.values().any(|found| *found == mark)
+    }
+
+    /// Those of others.
+    pub fn others(&self) -> &HashSet<u32> {
+        &self.others
+    }
+
     /// What was found and not claimed is nobody's.
     pub fn forget_found(&mut self) {
         self.found.clear();
@@ -75,20 +90,34 @@ impl Marks {
         given.iter().find(|g| (&g.port, g.protocol) == (port, protocol)).map(|g| g.mark)
     }
 
-    /// Gives a Service the marks it needs, and takes back those it had and needs no more. No mark has `avoid`'s bits.
-    /// When there are no more marks, a Service goes without.
-    pub fn assign(&mut self, service: &ServiceName, wants: &[Want], avoid: u32) {
+    /// Gives a Service the marks it needs, and takes back those it had and needs no more, but for those that are `in_use`
+    /// all the same. No mark has `avoid`'s bits. When there are no more marks, a Service goes without.
+    pub fn assign(
+        &mut self,
+        service: &ServiceName,
+        wants: &[Want],
+        avoid: u32,
+        in_use: impl Fn(u32) -> bool,
+    ) {
         let before = self.given.remove(service).unwrap_or_default();
         let mut now: Vec<Given> = Vec::with_capacity(wants.len());
         for Want { port, protocol, at } in wants {
             let had = before.iter().find(|g| (&g.port, g.protocol) == (port, *protocol)).map(|g| g.mark);
-            let had = had.filter(|mark| mark & avoid == 0);
+            let had = had.filter(|mark| mark & avoid == 0 && !self.others.contains(mark));
             let mark = had.or_else(|| self.find(at, avoid)).or_else(|| self.next(avoid));
             self.used.extend(mark);
             now.extend(mark.map(|mark| Given { port: port.clone(), protocol: *protocol, mark }));
         }
-        for given in before.iter().filter(|g| !now.iter().any(|n| n.mark == g.mark)) {
-            self.used.remove(&given.mark);
+        for given in before {
+            let wanted = |n: &Given| (&n.port, n.protocol) == (&given.port, given.protocol);
+            if now.iter().any(|n| n.mark == given.mark) {
+                continue;
+            }
+            if !now.iter().any(wanted) && in_use(given.mark) {
+                now.push(given);
+            } else {
+                self.used.remove(&given.mark);
+            }
         }
         if !now.is_empty() {
             self.given.insert(service.clone(), now);
@@ -133,14 +162,14 @@ mod tests {
     #[test]
     fn a_mark_stays_and_is_not_soon_another_ones() {
         let mut marks = Marks::default();
-        marks.assign(&name(1), &[want(1)], 0);
+        marks.assign(&name(1), &[want(1)], 0, |_| false);
         let first = get(&marks, 1);
         assert!(first.is_some());
-        marks.assign(&name(1), &[want(1)], 0);
+        marks.assign(&name(1), &[want(1)], 0, |_| false);
         assert_eq!(get(&marks, 1), first);
-        marks.assign(&name(1), &[], 0);
+        marks.assign(&name(1), &[], 0, |_| false);
         assert_eq!(get(&marks, 1), None);
-        marks.assign(&name(2), &[want(2)], 0);
+        marks.assign(&name(2), &[want(2)], 0, |_| false);
         assert!(get(&marks, 2).is_some() && get(&marks, 2) != first, "given back, but not to the next one");
     }
 
@@ -149,10 +178,31 @@ mod tests {
         let mut marks = Marks::default();
         marks.adopt(at(2), FIRST + 7);
         marks.avoid([FIRST + 7, FIRST + 8, 1].into_iter());
-        marks.assign(&name(1), &[want(1)], 0);
-        marks.assign(&name(2), &[want(2)], 0);
+        marks.assign(&name(1), &[want(1)], 0, |_| false);
+        marks.assign(&name(2), &[want(2)], 0, |_| false);
         assert_eq!(get(&marks, 2), Some(FIRST + 7));
         assert_eq!(get(&marks, 1), Some(FIRST + 9), "neither that, nor somebody else's");
+    }
+
+    #[test]
+    fn a_mark_that_is_in_use_stays_until_it_is_not() {
+        let mut marks = Marks::default();
+        marks.assign(&name(1), &[want(1)], 0, |_| false);
+        let first = get(&marks, 1);
+        marks.assign(&name(1), &[], 0, |mark| Some(mark) == first);
+        assert_eq!(get(&marks, 1), first, "connections need it");
+        marks.assign(&name(1), &[], 0, |_| false);
+        assert_eq!(get(&marks, 1), None);
+    }
+
+    #[test]
+    fn a_mark_that_is_somebody_elses_is_given_up() {
+        let mut marks = Marks::default();
+        marks.assign(&name(1), &[want(1)], 0, |_| false);
+        let first = get(&marks, 1).expect("a mark");
+        marks.shun(first);
+        marks.assign(&name(1), &[want(1)], 0, |_| true);
+        assert!(get(&marks, 1).is_some_and(|mark| mark != first));
     }
 
     #[test]
@@ -160,7 +210,7 @@ mod tests {
         let mut marks = Marks::default();
         let avoid = 0x2000;
         let given = (0..10_000).filter(|n| {
-            marks.assign(&name(*n), &[want(1)], avoid);
+            marks.assign(&name(*n), &[want(1)], avoid, |_| false);
             get(&marks, *n).is_some_and(|m| m & avoid == 0)
         });
         assert_eq!(given.count(), 0x1000, "every number without the bit");

@@ -6,7 +6,7 @@ mod repair;
 use crate::commit::{Answer, Kernel, Netlink, commit};
 use crate::diff::{Draining, Shared, Transaction, change_servers};
 use crate::listing::list_sets;
-use crate::marks::Marks;
+use crate::marks::{Marks, Want};
 use crate::modules;
 use crate::reconcile::reconcile;
 use crate::render::{Part, RefusedParts, World};
@@ -227,6 +227,15 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         Ok(())
     }
 
+    /// Gives a Service the marks it needs; none if it is gone. One that it needs no more stays its own while the server
+    /// has connections.
+    fn assign_marks(&mut self, name: &ServiceName, wants: Option<Vec<Want>>) {
+        let (servers, draining, goes_on) = (&self.servers, &self.draining, wants.is_some());
+        let is_there = |key: Key| servers.contains_key(&key) || draining.has(key);
+        let in_use = |mark| goes_on && is_there(Key::Mark(mark));
+        self.marks.assign(name, &wants.unwrap_or_default(), self.settings.masquerade_mark, in_use);
+    }
+
     /// Takes over plans, and tells what has to change if all was as we knew it.
     fn absorb(
         &mut self,
@@ -249,8 +258,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             }
             // It is another Service now: maybe one that the kernel takes.
             self.refused.retain(|_, service| *service != name);
-            let wants = new.as_ref().map(|plan| self.world().wants(plan)).unwrap_or_default();
-            self.marks.assign(&name, &wants, self.settings.masquerade_mark);
+            let wants = new.as_ref().map(|plan| self.world().wants(plan));
+            self.assign_marks(&name, wants);
             if let Some(plan) = new {
                 if sure {
                     let part = self.world().part(&plan);
@@ -294,6 +303,11 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         if tx.is_empty() {
             return Ok(());
         }
+        let new = tx.make.iter().map(|(key, _)| *key);
+        if self.shun_foreign(new.collect()).map_err(|e| refused(self.family, e))? {
+            self.trust = Trust::Failed;
+            return self.repair(report);
+        }
         let refused = commit(&mut self.kernel, self.family, device, tx, Vec::new()).map_err(|e| {
             self.trust = Trust::Failed;
             refused(self.family, e)
@@ -324,6 +338,10 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
         let sent = self.kernel.sent();
         let repaired = if self.trust == Trust::Tampered { self.repair(&mut report) } else { Ok(()) };
         let settled = self.settle(settings, &mut report);
+        if settled.is_err() && self.trust == Trust::Sure {
+            // What changes now is not made now, so everything has to be compared.
+            self.trust = Trust::Failed;
+        }
         // Nobody tells us of these changes again, whatever failed before.
         let tx = self.absorb(changes, &mut report);
         repaired?;
@@ -336,6 +354,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
     }
 
     fn distrust(&mut self) {
+        self.own_is_stale = true;
         if self.trust != Trust::Fresh {
             self.tampered = true;
         }
@@ -346,8 +365,10 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
     }
 
     fn verify(&mut self) -> Result<Drift, Error> {
-        let known = self.known();
+        let (known, contested) = (self.known(), self.contested.clone());
         let wanted = self.gather(&mut Report::default());
+        // What is found here is not told, so it shall be told another time.
+        self.contested = contested;
         let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
         let mut draining = self.draining.clone();
         let (_, mut drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut draining);

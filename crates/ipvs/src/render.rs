@@ -88,7 +88,8 @@ impl World<'_> {
 
     /// Why a Service is programmed otherwise than it asks, if it is.
     pub fn complaint(&self, plan: &ServicePlan) -> Option<String> {
-        let reasons: Vec<String> = self.unscheduled(plan).into_iter().chain(self.left_alone(plan)).collect();
+        let reasons = [self.unscheduled(plan), self.left_alone(plan), self.unmarked(plan)];
+        let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
@@ -99,6 +100,17 @@ impl World<'_> {
         let words: Vec<String> = excluded.iter().map(ToString::to_string).collect();
         let list = words.join(", ");
         (!list.is_empty()).then(|| format!("{list} is not programmed: it lies within ipvs.excludeCIDRs"))
+    }
+
+    /// There were no marks left.
+    fn unmarked(&self, plan: &ServicePlan) -> Option<String> {
+        let ports = plan.ports.iter().map(|port| Port { world: self, plan, port });
+        let without = ports.filter(|port| port.wants().is_some() && port.mark().is_none()).count();
+        (without > 0).then(|| {
+            "spec.externalTrafficPolicy: Local: all marks are taken, so what begins on this node goes to endpoints \
+             of this node only"
+                .to_owned()
+        })
     }
 
     fn is_excluded(&self, ip: IpAddr) -> bool {
@@ -146,7 +158,12 @@ impl Port<'_> {
             self.frontend(part, frontend);
         }
         if let Some(mark) = self.mark() {
-            part.servers.push((Key::Mark(mark), self.by_mark(mark)));
+            let mut server = self.by_mark(mark);
+            if self.wants().is_none() {
+                // Nothing new comes to it, but some may still have connections.
+                server.targets.clear();
+            }
+            part.servers.push((Key::Mark(mark), server));
         }
         let here = self.port.cluster.iter().chain(&self.port.local);
         for target in here.filter(|t| self.port.here.contains(&t.ip)) {
@@ -170,7 +187,7 @@ impl Port<'_> {
                 _ => {}
             }
             part.servers.push((key, server));
-            if let Some(mark) = self.mark().filter(|_| self.port.short_cut(frontend.kind).is_some()) {
+            if let Some(mark) = self.mark().filter(|_| self.port.has_short_cut(frontend.kind)) {
                 part.members.push((Set::ShortCut, Member { mark: Some((mark, u32::MAX)), ..at }));
             }
             // An address that this machine has anyway stays where it is, with all else that answers there.
@@ -231,9 +248,10 @@ impl Port<'_> {
         self.world.marks.get(&self.plan.name, &self.port.name, self.port.protocol)
     }
 
-    /// A mark is needed where one destination has two sets of endpoints.
+    /// A mark is needed where one destination has two sets of endpoints. While there are none it is kept, and the set has
+    /// it, for connections may need its server, and the next run has to know whose that is.
     fn wants(&self) -> Option<Want> {
-        let those = self.port.frontends.iter().filter(|f| self.port.short_cut(f.kind).is_some());
+        let those = self.port.frontends.iter().filter(|f| self.port.has_short_cut(f.kind));
         let at = |f: &Frontend| {
             let at = |ip| (ip, f.port, self.port.protocol);
             self.world.addresses(f).into_iter().map(at).collect::<Vec<_>>()

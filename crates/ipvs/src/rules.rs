@@ -173,15 +173,15 @@ impl Context<'_> {
     fn filter(self) -> Vec<Rule> {
         use Sides::DestinationTwice as Both;
         let mut rules = Vec::new();
-        // What begins in a pod here may go elsewhere.
-        let short_cut = self.ask(Rule::to(Action::Return), Set::ShortCut, Both);
-        rules.extend(self.of_pods(&short_cut, false));
         let new = |rule: Rule| rule.when(Match::State(is(States::NEW)));
-        let drop = new(Rule::to(Action::Drop).comment("no endpoint on this node"));
-        rules.push(self.ask(drop, Set::NoLocalEndpoints, Both));
         for rule in self.refusals("no endpoints") {
             rules.push(self.ask(new(rule), Set::NoEndpoints, Both));
         }
+        // What begins in a pod here may go elsewhere.
+        let short_cut = self.ask(Rule::to(Action::Return), Set::ShortCut, Both);
+        rules.extend(self.of_pods(&short_cut, false));
+        let drop = new(Rule::to(Action::Drop).comment("no endpoint on this node"));
+        rules.push(self.ask(drop, Set::NoLocalEndpoints, Both));
         for set in [Set::LoadBalancer, Set::ClusterIp, Set::ExternalIp, Set::ExternalIpLocal] {
             rules.push(self.ask(Rule::to(Action::Return), set, Both));
         }

@@ -1,7 +1,7 @@
 //! The kernel's settings that the mode needs. What they were before is written on our device, as its alias, for
 //! whoever cleans up: it lives as long as the mode's addresses do, and people see it with `ip link`.
 
-use portway_dataplane::IpvsSettings;
+use portway_dataplane::{IpvsSettings, Scheduler};
 use portway_netlink::genl::Genl;
 use portway_netlink::ipvs::{self, Timeouts};
 use portway_netlink::route::{Change, Rtnetlink};
@@ -24,6 +24,16 @@ const FORWARDING: &str = "ip_forward";
 const TIMEOUTS: &str = "timeouts";
 /// How the alias begins.
 const NOTE: &str = "portway changed from ";
+
+/// With all that may be set.
+const STRICT: IpvsSettings = IpvsSettings {
+    scheduler: Scheduler::RoundRobin,
+    exclude: Vec::new(),
+    strict_arp: true,
+    tcp_timeout: None,
+    tcp_fin_timeout: None,
+    udp_timeout: None,
+};
 
 /// Where the kernel's settings of IPv4 are.
 const DIRECTORY: &str = "/proc/sys/net/ipv4";
@@ -57,6 +67,11 @@ impl Before {
     }
 }
 
+/// Whether an alias of our device is what we wrote there.
+pub(crate) fn is_note(alias: &str) -> bool {
+    alias.starts_with(NOTE)
+}
+
 /// The version of Linux, as far as it decides anything.
 pub fn linux() -> Option<(u32, u32)> {
     parse_release(&fs::read_to_string("/proc/sys/kernel/osrelease").ok()?)
@@ -82,6 +97,11 @@ fn wanted(settings: &IpvsSettings, linux: Option<(u32, u32)>) -> Vec<(&'static s
         wanted.extend([("arp_ignore", "1"), ("arp_announce", "2")]);
     }
     wanted
+}
+
+/// What a setting is while somebody wants it.
+fn ours(name: &str) -> Option<&'static str> {
+    wanted(&STRICT, linux()).into_iter().find(|(n, _)| *n == name).map(|(_, value)| value)
 }
 
 fn read(name: &str) -> Option<String> {
@@ -129,7 +149,11 @@ pub(crate) fn prepare(
     }
     before.0.retain(|name, old| {
         let stays = name == TIMEOUTS || wanted.iter().any(|(n, _)| n == name);
-        if !stays && let Err(e) = write(name, old) {
+        let is_ours = || ours(name).is_some_and(|ours| read(name).as_deref() == Some(ours));
+        if !stays
+            && is_ours()
+            && let Err(e) = write(name, old)
+        {
             prepared.complaints.push(format!("{name} could not be put back to {old}: {e}"));
         }
         stays
@@ -152,7 +176,7 @@ impl Note<'_> {
     }
 
     fn is_ours(&self) -> bool {
-        self.alias.starts_with(NOTE)
+        is_note(&self.alias)
     }
 
     /// Writes down what settings were before. Somebody else's alias stays, and then the log has it, once.
@@ -240,10 +264,12 @@ pub(crate) fn put_back(genl: Option<&mut Genl>, alias: &str, for_good: bool) -> 
     {
         complaints.push(e.to_string());
     }
-    let strict = IpvsSettings { strict_arp: true, ..IpvsSettings::default() };
-    for (name, ours) in wanted(&strict, linux()) {
+    for (name, ours) in wanted(&STRICT, linux()) {
         let Some(old) = before.get(name).filter(|_| read(name).as_deref() == Some(ours)) else { continue };
         if name == FORWARDING && !for_good {
+            complaints.push(format!(
+                "net.ipv4.ip_forward stays on, which it was not before the ipvs mode ({old}): the mode that follows needs it too"
+            ));
             continue;
         }
         match write(name, old) {

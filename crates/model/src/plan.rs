@@ -110,8 +110,12 @@ impl PortPlan {
     /// For policy `Local` and traffic that begins on this node, be it a pod's or the node's own: it may go to any
     /// endpoint, because no load balancer chose this node for it.
     pub fn short_cut(&self, kind: FrontendKind) -> Option<&[Target]> {
-        let applies = kind != FrontendKind::ClusterIp && self.external == TrafficPolicy::Local;
-        (applies && !self.cluster.is_empty()).then_some(&*self.cluster)
+        (self.has_short_cut(kind) && !self.cluster.is_empty()).then_some(&*self.cluster)
+    }
+
+    /// Whether there is such traffic, though nobody may serve it.
+    pub fn has_short_cut(&self, kind: FrontendKind) -> bool {
+        kind != FrontendKind::ClusterIp && self.external == TrafficPolicy::Local
     }
 
     /// Whether somebody serves this, but not here, though a policy wants it here.

@@ -130,6 +130,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     loop {
         let due = agent.pace.due();
         let retry = agent.ports.next_retry();
+        let tidies = planes.tidies_at();
         tokio::select! {
             biased;
             _ = terminate.recv() => break,
@@ -144,6 +145,14 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
                 agent.repair_soon();
             }
             () = until(due) => agent.sync(&mut planes).await?,
+            () = until(tidies) => {
+                planes.tidy_up();
+                if !planes.listens() {
+                    // The next sync listens again, and looks at what was missed.
+                    planes.distrust();
+                    agent.repair_soon();
+                }
+            }
             notice = source.next() => match notice {
                 Some(notice) => {
                     agent.take(notice);

@@ -39,7 +39,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             self.own_is_stale = true;
             return true;
         };
-        let mut moved = false;
+        let (mut moved, mut own) = (false, false);
         // Of what came and went only the end counts. Our own changes of IPv6 addresses are announced to us too.
         let mut addresses = HashMap::new();
         for event in events {
@@ -54,19 +54,19 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             if Family::of(ip) != self.family || !is_a_nodes(ip) {
                 continue;
             }
-            moved |= match Some(link) == self.device {
-                true => added != self.shared.has_address(ip),
-                false => self.own_address(added, ip),
-            };
+            match Some(link) == self.device {
+                true => moved |= added != self.shared.has_address(ip),
+                false => own |= added != self.own.contains(&ip),
+            }
+        }
+        if own {
+            // One that a link lost another one may have: each pod's has the same, with some network plugins.
+            let listed = self.kernel.own_addresses(self.family);
+            let differs = listed.map_or(true, |listed| listed != self.own);
+            self.own_is_stale |= differs;
+            moved |= differs;
         }
         moved
-    }
-
-    /// An address of this machine came or went; whether that is news.
-    fn own_address(&mut self, added: bool, ip: std::net::IpAddr) -> bool {
-        let news = added != self.own.contains(&ip);
-        self.own_is_stale |= news;
-        news
     }
 
     /// Removes those that have drained.

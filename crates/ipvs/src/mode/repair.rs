@@ -57,6 +57,22 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         news
     }
 
+    /// Of servers that we are about to make, gives up the marks of those that are there already: they are somebody else's.
+    /// Whether there was one.
+    pub(super) fn shun_foreign(&mut self, new: Vec<Key>) -> Answer<bool> {
+        let mut some = false;
+        for key in new {
+            let Key::Mark(mark) = key else { continue };
+            if self.kernel.has_server(&key.wire(self.family))? {
+                tracing::info!(family = %self.family, mark = format!("{mark:#x}"), "somebody else has a server of this mark: another one is taken");
+                self.marks.shun(mark);
+                self.servers.remove(&key);
+                some = true;
+            }
+        }
+        Ok(some)
+    }
+
     /// Makes the kernel hold what is wanted, whatever it holds. If somebody else was at it, what differed is reported.
     pub(super) fn repair(&mut self, report: &mut Report) -> Result<(), Error> {
         let (fresh, tampered) = (self.trust == Trust::Fresh, self.trust == Trust::Tampered || self.tampered);
@@ -85,6 +101,14 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         for _ in 0..ATTEMPTS {
             let known = self.known();
             let wanted = self.gather(report);
+            let is_new = |key: &&Key| match key {
+                Key::Mark(mark) => !known.servers.contains(*key) && !self.marks.is_found(*mark),
+                Key::At { .. } => false,
+            };
+            let new = wanted.keys().filter(is_new).copied().collect();
+            if self.shun_foreign(new).map_err(|e| self.refused(e))? {
+                continue;
+            }
             let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
             let device = self.prepare(report)?;
             self.make_sets(&seen)?;
@@ -120,10 +144,10 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
 
     /// Says for every Service that is balanced otherwise than it asks.
     pub(super) fn complain(&self, report: &mut Report) {
-        report.otherwise.clear();
         for plan in self.plans.values() {
             let complaint = self.world().complaint(plan);
-            report.otherwise.extend(complaint.map(|reason| Refused { service: plan.name.clone(), reason }));
+            let complaint = complaint.map(|reason| Refused { service: plan.name.clone(), reason });
+            report.otherwise.extend(complaint.filter(|complaint| !report.otherwise.contains(complaint)));
         }
     }
 
@@ -148,6 +172,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         Known {
             servers: self.servers.keys().copied().chain(self.draining.servers()).collect(),
             addresses: self.shared.addresses().collect(),
+            foreign_marks: self.marks.others().clone(),
         }
     }
 
@@ -164,7 +189,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         for name in names {
             // Settings and addresses may have changed since it got its marks.
             let wants = self.world().wants(&self.plans[&name]);
-            self.marks.assign(&name, &wants, self.settings.masquerade_mark);
+            self.assign_marks(&name, Some(wants));
             let part = self.world().part(&self.plans[&name]);
             shared.change(&none, &part, &mut ignored);
             ignored = Transaction::default();

@@ -25,7 +25,7 @@ fn part(settings: &Settings, plan: &ServicePlan, missing: &[Scheduler]) -> (Part
         refused: &refused,
     };
     let mut marks = Marks::default();
-    marks.assign(&plan.name, &world(&none).wants(plan), settings.masquerade_mark);
+    marks.assign(&plan.name, &world(&none).wants(plan), settings.masquerade_mark, |_| false);
     (world(&marks).part(plan), world(&marks).complaint(plan))
 }
 

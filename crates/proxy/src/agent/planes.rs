@@ -33,8 +33,10 @@ pub(crate) struct Planes {
     exclude: Vec<IpNet>,
     /// When to look for what other modes left behind; none once there is nothing left.
     tidy: Option<Instant>,
-    /// It was said that something could not be removed.
-    said: bool,
+    /// Why something could not be removed, as it was said.
+    said: Vec<std::mem::Discriminant<Error>>,
+    /// This mode's rules are in force.
+    in_force: bool,
 }
 
 /// What a sync did in one family.
@@ -68,7 +70,15 @@ impl Planes {
         let planes = plane::open(config, &families)?;
         let ear = Ear::new(&planes);
         let exclude = config.ipvs.exclude_cidrs.clone();
-        Ok(Planes { mode: config.mode, planes, ear, exclude, tidy: Some(Instant::now()), said: false })
+        Ok(Planes {
+            mode: config.mode,
+            planes,
+            ear,
+            exclude,
+            tidy: Some(Instant::now()),
+            said: Vec::new(),
+            in_force: false,
+        })
     }
 
     /// The mode.
@@ -104,9 +114,8 @@ impl Planes {
             outcomes.push(Outcome { mode: self.mode, family, took: started.elapsed(), result });
         }
         let mut suspicious = self.ear.listen(&mut self.planes, &outcomes);
-        let due = self.tidy.is_some_and(|when| when <= Instant::now());
-        // Once the new rules are in force, and not before.
-        if due && outcomes.iter().all(|o| o.result.is_ok()) {
+        self.in_force = outcomes.iter().all(|o| o.result.is_ok());
+        if self.tidies_at().is_some_and(|when| when <= Instant::now()) {
             self.tidy_up();
             suspicious |= !self.ear.listens();
         }
@@ -116,24 +125,34 @@ impl Planes {
         (outcomes, suspicious)
     }
 
+    /// When to look for what other modes left behind: once this mode's rules are in force, and not before.
+    pub(crate) fn tidies_at(&self) -> Option<Instant> {
+        self.tidy.filter(|_| self.in_force)
+    }
+
     /// Removes what other modes left behind now: this mode's rules are in force.
     pub(crate) fn tidy_up(&mut self) {
         let tidied = leftovers::remove_others(self.mode, &self.planes, &self.exclude);
-        let stays =
-            tidied.errors.iter().map(|error| format!("what another mode left behind stays for now: {error}"));
-        for words in stays {
-            if self.said {
+        for error in &tidied.errors {
+            let words = format!("what another mode left behind stays for now: {error}");
+            // Once is enough: it may take hours.
+            if self.said.contains(&std::mem::discriminant(error)) {
                 tracing::debug!("{words}");
             } else {
-                tracing::warn!("{words}; it is tried again");
+                tracing::warn!("{words}");
             }
         }
-        self.said = !tidied.errors.is_empty();
-        self.tidy = self.said.then(|| Instant::now() + TRY_AGAIN);
+        self.said = tidied.errors.iter().map(std::mem::discriminant).collect();
+        self.tidy = (!self.said.is_empty()).then(|| Instant::now() + TRY_AGAIN);
         if tidied.something {
             // So much may have gone that what is announced meanwhile is lost.
             self.ear.begin_again();
         }
+    }
+
+    /// Whether changes by others would be noticed.
+    pub(crate) fn listens(&self) -> bool {
+        self.ear.listens()
     }
 
     /// Who carries connections, in userspace mode.

@@ -9,6 +9,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("node_ports_follow_the_addresses_of_the_node", follow),
     ("only_where_they_are_wanted", only),
     ("an_external_ip_that_the_node_has_is_served_where_it_is", external),
+    ("a_pod_that_goes_with_its_end_of_the_cable_is_no_news", cable),
 ];
 
 /// Waits until there is a server at an address, or none any more.
@@ -43,6 +44,22 @@ fn follow(world: &mut World) -> Outcome {
     let loopback = loopback.keys().find(|s| s.contains("127.0.0.1") || s.contains("[::1]"));
     ensure(loopback.is_none(), || format!("{loopback:?}"))?;
     world.web_works()
+}
+
+/// Each pod's cable has the same address at the node's end.
+fn cable(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    let compared = |world: &mut World| -> Result<usize, libtest_mimic::Failed> {
+        Ok(world.agent()?.log().to_string().lines().filter(|line| line.contains("full=true")).count())
+    };
+    let before = compared(world)?;
+    world.on_node("ip link delete veth-pod1b")?;
+    // Until it was looked at twice.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let after = compared(world)?;
+    ensure(before == after, || format!("everything was compared {after} times instead of {before}"))?;
+    is_served(world, "TCP 10.244.1.1:30001", true)
 }
 
 fn only(world: &mut World) -> Outcome {

@@ -1,10 +1,10 @@
 //! An endpoint that leaves gets nothing new, and goes when what it has is over.
 
-use super::{again, becomes, start};
+use super::{again, becomes, start, words};
 use crate::world::{World, answer, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
-use portway_lab::eventually;
+use portway_lab::{Namespace, eventually};
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,6 +13,10 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     ("open_connections_live_on_and_then_it_goes", |world| drains(world, false)),
     ("a_service_without_endpoints_keeps_its_connections", last),
+];
+pub(crate) const SHORT_CUT: &[Test] = &[
+    ("connections_by_the_short_cut_outlive_the_last_endpoint", short_cut),
+    ("connections_by_the_short_cut_outlive_the_policy", policy),
 ];
 pub(crate) const KILLED: &[Test] =
     &[("so_it_is_when_the_agent_is_killed_in_between", |world| drains(world, true))];
@@ -27,8 +31,12 @@ struct Line {
 impl Line {
     /// From the client.
     fn open(world: &World, to: &str) -> Result<Line, Failed> {
+        Line::from(world.client(), to)
+    }
+
+    fn from(namespace: &Namespace, to: &str) -> Result<Line, Failed> {
         let to: SocketAddr = to.parse()?;
-        let stream = world.client().run(|| TcpStream::connect_timeout(&to, answer()))?;
+        let stream = namespace.run(|| TcpStream::connect_timeout(&to, answer()))?;
         stream.set_read_timeout(Some(answer()))?;
         set_socket_linger(&stream, Some(Duration::ZERO))?;
         let mut stream = BufReader::new(stream);
@@ -141,10 +149,79 @@ fn last(world: &mut World) -> Outcome {
     world.reaches("10.96.0.80:80".parse()?, &["pod1b"])
 }
 
+/// Who knows a pod's network takes the short cut.
+const CIDR: &str = "--cluster-cidr=10.244.0.0/16,fd10:244::/32";
+const NODE_PORT: &str = "192.168.50.11:30003";
+
+fn late_with_policy(world: &World, policy: &str) {
+    let spec = format!("type: NodePort\nexternalTrafficPolicy: {policy}");
+    let late = objects::service("late", "10.96.0.80", &spec);
+    world.apply("late.yaml", &late.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30003"));
+}
+
+/// Connections from a pod and from the node itself to a node port with policy Local: both take the short cut.
+fn by_the_short_cut(world: &mut World) -> Result<Vec<Line>, Failed> {
+    late_with_policy(world, "Local");
+    endpoints(world, &["pod1b"]);
+    start(world, &[CIDR])?;
+    world.has_behind("FWM 4096", &[&real(world, "pod1b", 1)])?;
+    let open = |from| eventually(patience(), || Line::from(from, NODE_PORT).map_err(words));
+    Ok(vec![open(world.pod("pod1a"))?, open(world.node())?])
+}
+
+fn are_alive(lines: &mut [Line], when: &str) -> Outcome {
+    lines.iter_mut().try_for_each(|line| line.is_alive(when))
+}
+
+fn short_cut(world: &mut World) -> Outcome {
+    let mut lines = by_the_short_cut(world)?;
+    endpoints(world, &[]);
+    world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
+    are_alive(&mut lines, "nobody serves any more")?;
+    for from in [world.pod("pod1a"), world.node(), world.client()] {
+        refused_to(from, NODE_PORT)?;
+    }
+    world.kill()?;
+    again(world, &[CIDR])?;
+    world.logged(&["synced", "family=IPv4", "full=true"])?;
+    world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
+    are_alive(&mut lines, "after a restart")?;
+    lines.into_iter().for_each(Line::reset);
+    let without = |world: &World| {
+        becomes(|| world.servers(), |servers| !servers.keys().any(|name| name.starts_with("FWM"))).map(drop)
+    };
+    without(world)?;
+    refused_to(world.pod("pod1a"), NODE_PORT)?;
+    endpoints(world, &["pod1b"]);
+    world.has_behind("FWM 4096", &[&real(world, "pod1b", 1)])?;
+    eventually(patience(), || Line::from(world.pod("pod1a"), NODE_PORT).map_err(words))?.is_alive("again")
+}
+
+fn policy(world: &mut World) -> Outcome {
+    let mut lines = by_the_short_cut(world)?;
+    late_with_policy(world, "Cluster");
+    world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
+    are_alive(&mut lines, "the policy is Cluster")?;
+    // Comparing everything makes no difference.
+    world.on_node("ipset flush KUBE-CLUSTER-IP")?;
+    world.logged(&["repaired our rules", "KUBE-CLUSTER-IP is missing"])?;
+    world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
+    are_alive(&mut lines, "after a repair")?;
+    let mut new = eventually(patience(), || Line::from(world.pod("pod1a"), NODE_PORT).map_err(words))?;
+    new.is_alive("a new one")?;
+    lines.into_iter().for_each(Line::reset);
+    becomes(|| world.servers(), |servers| !servers.keys().any(|name| name.starts_with("FWM")))?;
+    new.is_alive("when the others are gone")
+}
+
 fn refused(world: &World) -> Outcome {
-    let to = "10.96.0.80:80".parse()?;
+    refused_to(world.client(), "10.96.0.80:80")
+}
+
+fn refused_to(from: &Namespace, to: &str) -> Outcome {
+    let to = to.parse()?;
     eventually(patience(), || {
-        let outcome = portway_lab::Probe::tcp(world.client(), to).count(4).timeout(answer()).run();
+        let outcome = portway_lab::Probe::tcp(&from, to).count(4).timeout(answer()).run();
         if outcome.all_refused() { Ok(()) } else { Err(outcome.to_string()) }
     })?;
     Ok(())

@@ -7,19 +7,22 @@ use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 
 pub(crate) const TESTS: &[Test] = &[("what_others_made_stays_as_it_is", stays)];
+pub(crate) const MARKS: &[Test] = &[("a_mark_of_others_is_not_taken", marks)];
 pub(crate) const EXCLUDED: &[Test] = &[
     ("what_is_excluded_is_left_alone", excluded),
     ("a_service_at_an_excluded_address_is_not_served", not_served),
 ];
 
-/// Servers of others: at an address that no Service has, at the node's own address at a port that is no node port, and
-/// by a mark.
+/// Servers of others: at an address that no Service has, at the node's own address at a port that is no node port, at one
+/// where node ports do not answer, and by a mark.
 const SERVERS: &[&str] = &[
     "-A -t 203.0.113.5:80 -s wrr",
     "-a -t 203.0.113.5:80 -r 10.244.1.10:8080 -m -w 7",
     "-A -u 203.0.113.5:80 -s rr -p 600",
     "-A -t 192.168.50.11:8888 -s sh",
     "-a -t 192.168.50.11:8888 -r 10.244.1.11:8080 -m",
+    "-A -t 10.244.1.1:30001 -s wrr",
+    "-a -t 10.244.1.1:30001 -r 10.244.1.11:8080 -m -w 7",
     "-A -f 77 -s lc",
     "-a -f 77 -r 10.244.1.10:8080 -g",
     "-A -t [fd50::11]:8888 -s rr",
@@ -51,13 +54,15 @@ impl Theirs {
         world.tool("ipset", &["restore"], SETS)?;
         world.load(Legacy, "iptables", RULES)?;
         let theirs = Theirs::look(world)?;
-        ensure(theirs.servers.len() == 5 && theirs.sets.len() == 3, || format!("{theirs:#?}"))?;
+        ensure(theirs.servers.len() == 6 && theirs.sets.len() == 3, || format!("{theirs:#?}"))?;
         Ok(theirs)
     }
 
     fn look(world: &World) -> Result<Theirs, Failed> {
         let is_theirs = |name: &String| {
-            ["203.0.113.5:", "]:8888", ":8888", "FWM 77"].iter().any(|word| name.contains(word))
+            ["203.0.113.5:", "]:8888", ":8888", "10.244.1.1:30001", "FWM 77"]
+                .iter()
+                .any(|word| name.contains(word))
         };
         let mut servers = world.servers()?;
         servers.retain(|name, _| is_theirs(name));
@@ -123,6 +128,55 @@ fn stays(world: &mut World) -> Outcome {
     ensure(left == ["KUBE-SRC-1"], || format!("left: {left:?}"))
 }
 
+/// Made while we run, with the number that we would take next; and of the other family.
+fn marks(world: &mut World) -> Outcome {
+    let flags = ["--cluster-cidr=10.244.0.0/16,fd10:244::/32"];
+    start(world, &flags)?;
+    world.web_works()?;
+    for arguments in [
+        "-A -f 4096 -s wrr",
+        "-a -f 4096 -r 10.9.9.9:8080 -g -w 7",
+        "-A -f 4097 -6 -s wrr",
+        "-A -f 4098 -s sh",
+    ] {
+        world.ipvsadm(arguments)?;
+    }
+    let theirs = |world: &World| -> Result<Servers, Failed> {
+        let mut servers = world.servers()?;
+        servers.retain(|name, _| name.starts_with("FWM") && !name.ends_with(" rr"));
+        Ok(servers)
+    };
+    let made = theirs(world)?;
+    ensure(made.len() == 3, || format!("{made:#?}"))?;
+    let local = objects::service("local", "10.96.0.81", "type: NodePort\nexternalTrafficPolicy: Local");
+    world.apply("local.yaml", &local.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30003"));
+    world.apply("local-slice.yaml", &objects::slice("local", "local", &world.pod_ips("pod1b")[..1]));
+    let real = format!("{}:8080 Masq 1", world.pod_ips("pod1b")[0]);
+    let ours = |world: &World| {
+        let is_ours = |all: &Servers| all.get("FWM 4097 rr").is_some_and(|behind| behind.iter().eq([&real]));
+        becomes(|| world.servers(), is_ours).map(drop)
+    };
+    ours(world)?;
+    let unharmed = |world: &World, when: &str| {
+        let now = theirs(world)?;
+        ensure(now == made, || format!("{when}: it was {made:#?}\nand is {now:#?}"))
+    };
+    unharmed(world, "after a Service took a mark")?;
+    world.on_node("ipset flush KUBE-CLUSTER-IP")?;
+    world.logged(&["repaired our rules", "KUBE-CLUSTER-IP is missing"])?;
+    unharmed(world, "after a repair")?;
+    world.kill()?;
+    again(world, &flags)?;
+    world.logged(&["synced", "family=IPv4", "full=true"])?;
+    ours(world)?;
+    unharmed(world, "after a restart")?;
+    world.stop()?;
+    world.portway(&["cleanup"])?;
+    unharmed(world, "after cleanup")?;
+    let left = world.servers()?;
+    ensure(left == made, || format!("left: {left:#?}"))
+}
+
 fn excluded(world: &mut World) -> Outcome {
     // Also a server at an address on our device, as an earlier run's would be.
     world.on_node("ip link add kube-ipvs0 type dummy")?;
@@ -161,7 +215,14 @@ fn excluded(world: &mut World) -> Outcome {
     world.stop()?;
     let output = world.portway(&["cleanup", "--exclude-cidrs=10.99.0.0/16"])?;
     ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())?;
-    theirs(world, "after cleanup")
+    theirs(world, "after cleanup")?;
+    // The device is theirs too, but no longer has what we wrote on it.
+    let said = String::from_utf8(output.stdout)?;
+    ensure(!said.contains("removed ipvs: device kube-ipvs0"), || said.clone())?;
+    let device = world.on_node("ip link show kube-ipvs0")?;
+    ensure(!device.contains("alias"), || device.clone())?;
+    let said = String::from_utf8(world.portway(&["cleanup", "--exclude-cidrs=10.99.0.0/16"])?.stdout)?;
+    ensure(said.contains("nothing to remove"), || said.clone())
 }
 
 fn not_served(world: &mut World) -> Outcome {

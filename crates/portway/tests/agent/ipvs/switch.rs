@@ -13,6 +13,7 @@ use std::time::Duration;
 // Each in a room of its own: there is much traffic.
 pub(crate) const TESTS: &[Test] = &[("while_running_and_back", while_running)];
 pub(crate) const RESTART: &[Test] = &[("by_restart_and_back", by_restart)];
+pub(crate) const LEAVE: &[Test] = &[("what_is_no_connection_keeps_nothing", leave)];
 
 /// How long what an open connection needs stays after its end: until it is looked at again. One that was never answered is
 /// given up by the kernel after a minute.
@@ -70,7 +71,7 @@ fn is_in_force(world: &World, mode: &str) -> Outcome {
 fn while_running(world: &mut World) -> Outcome {
     world.kubelet(Legacy)?;
     serve_udp(world);
-    let config = |mode: &str| format!("{HEADER}mode: {mode}\niptables:\n  syncPeriod: 1s\n");
+    let config = |mode: &str| format!("{HEADER}mode: {mode}\niptables:\n  syncPeriod: 1h\n");
     world.write("config.yaml", &config("iptables"));
     world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
     let traffic = Traffic::begin(world)?;
@@ -87,7 +88,7 @@ fn by_restart(world: &mut World) -> Outcome {
     world.kubelet(Legacy)?;
     serve_udp(world);
     let begin = |world: &mut World, mode: &str| {
-        world.start(&[&format!("--proxy-mode={mode}"), "--iptables-sync-period=1s"]).map(drop)
+        world.start(&[&format!("--proxy-mode={mode}"), "--iptables-sync-period=1h"]).map(drop)
     };
     begin(world, "iptables")?;
     let traffic = Traffic::begin(world)?;
@@ -95,6 +96,28 @@ fn by_restart(world: &mut World) -> Outcome {
         world.stop()?;
         begin(world, mode)
     })
+}
+
+/// Neither a client that is remembered, nor somebody else's connection to the same pod, needs our servers.
+fn leave(world: &mut World) -> Outcome {
+    world.ipvsadm("-A -t 192.168.50.11:8888 -s rr")?;
+    world.ipvsadm(&format!("-a -t 192.168.50.11:8888 -r {}:8080 -m", world.pod_ips("pod1a")[0]))?;
+    let sticky = objects::service("sticky", "10.96.0.70", "sessionAffinity: ClientIP");
+    world.apply("sticky.yaml", &sticky);
+    world.apply("sticky-slice.yaml", &objects::slice("sticky", "sticky", &world.pod_ips("pod1a")[..1]));
+    super::start(world, &[])?;
+    world.reaches("10.96.0.70:80".parse()?, &["pod1a"])?;
+    let theirs = "192.168.50.11:8888".parse()?;
+    let mut open = Conversation::begin(world.client(), Protocol::Tcp, theirs, answer())?;
+    let remembered = world.ipvsadm("-Lnc")?;
+    ensure(remembered.contains("ASSURED") && remembered.contains("ESTABLISHED"), || remembered.clone())?;
+    world.stop()?;
+    world.start(&["--proxy-mode=iptables", "--iptables-sync-period=1h"])?;
+    becomes(|| world.ipvs_left(), |left| left.is_empty())?;
+    let answer = open.ask("still there?");
+    ensure(answer.is_ok(), || format!("their connection: {answer:?}"))?;
+    let servers = world.servers()?;
+    ensure(servers.len() == 1, || format!("{servers:#?}"))
 }
 
 fn go_over(

@@ -139,7 +139,7 @@ fn to_iptables(world: &mut World) -> Outcome {
     world.kubelet(Legacy)?;
     kube_proxy(world)?;
     let mut traffic = Traffic::begin(world)?;
-    world.start(&["--proxy-mode=iptables", "--iptables-sync-period=1s"])?;
+    world.start(&["--proxy-mode=iptables", "--iptables-sync-period=1h"])?;
     becomes(
         || world.rules(),
         |rules| rules.contains("-j KUBE-SVC-") && !rules.contains("--match-set KUBE-"),
