@@ -8,11 +8,13 @@ use crate::engine::Engine;
 use crate::place::Place;
 use crate::wire::{self, Answer, Request};
 use portway_model::{Family, ServiceName};
+use slab::Slab;
 use std::collections::HashSet;
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The carrier, before it has its place.
@@ -21,6 +23,8 @@ pub struct Carrier {
     engine: Arc<Engine>,
     /// Agents that are connected.
     agents: Arc<AtomicUsize>,
+    /// All who are.
+    sessions: Arc<Mutex<Slab<UnixStream>>>,
 }
 
 /// For whoever hears signals.
@@ -43,7 +47,7 @@ impl Handle {
 impl Carrier {
     /// Starts the engine.
     pub fn start() -> io::Result<Carrier> {
-        Ok(Carrier { engine: Engine::start()?, agents: Arc::default() })
+        Ok(Carrier { engine: Engine::start()?, agents: Arc::default(), sessions: Arc::default() })
     }
 
     /// For whoever hears signals.
@@ -55,15 +59,17 @@ impl Carrier {
     /// the place.
     pub fn run(self) -> io::Result<()> {
         let taken = Place::here()?.take()?;
-        let (engine, agents) = (self.engine.clone(), self.agents.clone());
+        let (engine, agents, sessions) = (self.engine.clone(), self.agents.clone(), self.sessions.clone());
         let accept = move || {
             for agent in taken.listener().incoming() {
                 // The place is free for another one.
                 if engine.is_stopping() {
                     return;
                 }
-                if let Ok(agent) = agent {
-                    Session::start(agent, &engine, &agents);
+                if let Ok(agent) = agent
+                    && let Err(error) = Session::start(agent, &engine, &agents, &sessions)
+                {
+                    tracing::warn!(%error, "an agent cannot be heard");
                 }
             }
         };
@@ -71,6 +77,10 @@ impl Carrier {
         self.engine.wait();
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has the thread that listens look up: it sees that we leave, and gives up the place.
@@ -83,6 +93,9 @@ struct Session {
     stream: UnixStream,
     engine: Arc<Engine>,
     agents: Arc<AtomicUsize>,
+    sessions: Arc<Mutex<Slab<UnixStream>>>,
+    /// Its place among them.
+    place: usize,
     /// It has begun to tell everything, so it is an agent.
     is_agent: bool,
     /// While it does: the Services of each family that it has told of.
@@ -94,15 +107,28 @@ impl Drop for Session {
         if self.is_agent {
             self.agents.fetch_sub(1, Relaxed);
         }
+        lock(&self.sessions).remove(self.place);
     }
 }
 
 impl Session {
-    fn start(stream: UnixStream, engine: &Arc<Engine>, agents: &Arc<AtomicUsize>) {
-        let (engine, agents) = (engine.clone(), agents.clone());
-        let session = Session { stream, engine, agents, is_agent: false, told: [None, None] };
-        if let Err(error) = std::thread::Builder::new().name("agent".into()).spawn(move || session.serve()) {
-            tracing::warn!(%error, "an agent cannot be heard");
+    fn start(
+        stream: UnixStream,
+        engine: &Arc<Engine>,
+        agents: &Arc<AtomicUsize>,
+        sessions: &Arc<Mutex<Slab<UnixStream>>>,
+    ) -> io::Result<()> {
+        let place = lock(sessions).insert(stream.try_clone()?);
+        let (engine, agents, sessions) = (engine.clone(), agents.clone(), sessions.clone());
+        let session =
+            Session { stream, engine, agents, sessions, place, is_agent: false, told: [None, None] };
+        std::thread::Builder::new().name("agent".into()).spawn(move || session.serve()).map(drop)
+    }
+
+    /// Everybody else has to look for another carrier.
+    fn dismiss_others(&self) {
+        for (_, stream) in lock(&self.sessions).iter().filter(|(place, _)| *place != self.place) {
+            _ = stream.shutdown(Shutdown::Both);
         }
     }
 
@@ -134,7 +160,11 @@ impl Session {
         let engine = self.engine.clone();
         match request {
             Request::Hello => {
-                return Answer::Welcome { version: wire::VERSION.to_owned(), process: std::process::id() };
+                return Answer::Welcome {
+                    version: wire::VERSION.to_owned(),
+                    process: std::process::id(),
+                    agents: self.agents.load(Relaxed),
+                };
             }
             Request::Begin => {
                 if !std::mem::replace(&mut self.is_agent, true) {
@@ -169,6 +199,7 @@ impl Session {
                     "nothing is led here any more; connections that are open may finish"
                 );
                 engine.stop(limit, quiet);
+                self.dismiss_others();
             }
         }
         Answer::Done

@@ -7,6 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, lis
 use socket2::SockRef;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +54,24 @@ impl Door {
     }
 }
 
+/// Ports that need a privilege, so that nobody without it can take one that rules lead to while nobody has it open.
+const PRIVILEGED: RangeInclusive<u16> = 800..=1023;
+/// Of these, those that other programs are known to want.
+const WANTED: [u16; 12] = [853, 860, 873, 902, 953, 989, 990, 991, 992, 993, 994, 995];
+
+/// Opens a door at a port that is free, and needs a privilege if we have that.
+fn open_anywhere(ip: IpAddr, protocol: Protocol, reach: Reach) -> io::Result<Door> {
+    let ports = PRIVILEGED.filter(|port| !WANTED.contains(port));
+    for port in ports {
+        match Door::open(ip, port, protocol, reach) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+            other => return other,
+        }
+    }
+    Door::open(ip, 0, protocol, reach)
+}
+
 /// Opens all doors at an address, at ports that are free: if possible where doors were before, for then the rules that
 /// lead there need not change.
 pub(crate) fn open(ip: IpAddr, before: Option<Doors>) -> io::Result<(Doors, Vec<Arc<Door>>)> {
@@ -62,8 +81,11 @@ pub(crate) fn open(ip: IpAddr, before: Option<Doors>) -> io::Result<(Doors, Vec<
     for reach in Reach::ALL {
         for (protocol, ports) in [(Protocol::Tcp, &mut doors.tcp), (Protocol::Udp, &mut doors.udp)] {
             let port = &mut ports[reach as usize];
-            let door =
-                Door::open(ip, *port, protocol, reach).or_else(|_| Door::open(ip, 0, protocol, reach))?;
+            let there = (*port != 0).then(|| Door::open(ip, *port, protocol, reach));
+            let door = match there {
+                Some(Ok(door)) => door,
+                Some(Err(_)) | None => open_anywhere(ip, protocol, reach)?,
+            };
             *port = door.address.port();
             opened.push(Arc::new(door));
         }

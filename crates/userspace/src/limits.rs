@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+/// UDP sessions may take this part of all.
+const FOR_SESSIONS: usize = 4;
 /// Kept free for doors, agents and threads.
 const RESERVE: u64 = 64;
 /// This part is for pipes alone; a connection that gets none moves its bytes by copying.
@@ -83,6 +85,11 @@ impl Limits {
         (self.total - self.total / FOR_PIPES) / 2
     }
 
+    /// UDP sessions there may be, whatever is asked for: a flood of them must leave room for connections.
+    pub(crate) fn sessions(&self) -> usize {
+        (self.total / FOR_SESSIONS).max(1)
+    }
+
     /// Asks for what something takes; none if there is not enough.
     pub(crate) fn permit(self: &Arc<Self>, what: Use) -> Option<Permit> {
         let most = if what == Use::Pipe { self.total } else { self.total - self.total / FOR_PIPES };
@@ -138,6 +145,15 @@ mod tests {
         let spare = |total, workers| Limits::new(RESERVE + total, workers).spare();
         assert_eq!([spare(127, 1), spare(128, 1), spare(128, 2), spare(1024, 2)], [0, 1, 0, 4]);
         assert_eq!([spare(20_000, 8), spare(1 << 20, 8), spare(0, 0)], [19, 1024, 0]);
+    }
+
+    #[test]
+    fn sessions_leave_room_for_connections() {
+        let limits = Arc::new(Limits::new(RESERVE + 128, 1));
+        let sessions: Vec<Permit> =
+            (0..limits.sessions()).map_while(|_| limits.permit(Use::Session)).collect();
+        let connections: Vec<Permit> = std::iter::from_fn(|| limits.permit(Use::Connection)).collect();
+        assert_eq!((sessions.len(), connections.len()), (32, 47));
     }
 
     #[test]

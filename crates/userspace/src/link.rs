@@ -43,8 +43,10 @@ struct State {
     children: Vec<Child>,
     /// Carriers that we were linked to, this one included.
     number: u64,
-    /// When it was last tried in vain.
-    failed: Option<Instant>,
+    /// When it was last tried in vain, and why that was.
+    failed: Option<(Instant, String)>,
+    /// The process that we were last linked to.
+    process: Option<u32>,
 }
 
 impl Drop for State {
@@ -73,10 +75,17 @@ impl Link {
     pub fn ensure(&self) -> io::Result<u64> {
         let mut state = self.state();
         state.children.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        state.look();
         if state.stream.is_none() {
-            let linked = self.connect(&mut state.children);
-            state.failed = linked.is_err().then(Instant::now);
-            state.stream = Some(linked?);
+            if let Some((_, why)) = state.failed.as_ref().filter(|(when, _)| when.elapsed() < TRY_AGAIN) {
+                return Err(io::Error::other(why.clone()));
+            }
+            let was_sent_home = state.process.take().is_some_and(is_running);
+            let linked = self.connect(&mut state.children, was_sent_home);
+            let why = linked.as_ref().err().filter(|error| !is_superseded(error)).map(ToString::to_string);
+            state.failed = why.map(|why| (Instant::now(), why));
+            let (stream, process) = linked?;
+            (state.stream, state.process) = (Some(stream), Some(process));
             state.number += 1;
             state.call(&Request::Begin)?;
         }
@@ -84,17 +93,21 @@ impl Link {
     }
 
     /// Finds the carrier, or starts one.
-    fn connect(&self, children: &mut Vec<Child>) -> io::Result<UnixStream> {
-        if let Some(stream) = find()? {
-            return Ok(stream);
+    fn connect(&self, children: &mut Vec<Child>, was_sent_home: bool) -> io::Result<(UnixStream, u32)> {
+        if let Some(found) = find()? {
+            return Ok(found);
+        }
+        if was_sent_home {
+            // Whoever did it may be about to start another one.
+            return Err(io::Error::other("somebody has sent the process that carries connections home"));
         }
         let child = (self.start)().spawn()?;
         tracing::info!(process = child.id(), "started the process that carries connections");
         children.push(child);
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Some(stream) = find()? {
-                return Ok(stream);
+            if let Some(found) = find()? {
+                return Ok(found);
             }
             let ended = children.last_mut().and_then(|child| child.try_wait().ok().flatten());
             if let Some(status) = ended {
@@ -112,17 +125,20 @@ impl Link {
     /// Whether the carrier has gone, and it is time to find another one.
     pub fn is_broken(&self) -> bool {
         let mut state = self.state();
-        if state.stream.as_ref().is_some_and(is_gone) {
-            state.stream = None;
-        }
+        state.look();
         let asked = state.number > 0 || state.failed.is_some();
-        let is_time = state.failed.is_none_or(|when| when.elapsed() >= TRY_AGAIN);
+        let is_time = state.failed.as_ref().is_none_or(|(when, _)| when.elapsed() >= TRY_AGAIN);
         state.stream.is_none() && asked && is_time
     }
 
     /// Tells settings.
     pub fn configure(&self, settings: &UserspaceSettings) -> io::Result<()> {
         self.state().call(&Request::Configure(settings.clone())).map(drop)
+    }
+
+    /// Whether there is a carrier to talk to.
+    pub fn is_linked(&self) -> bool {
+        self.state().stream.is_some()
     }
 
     /// Asks for doors at one of these addresses, where they were before if that is possible; none if there is no address
@@ -208,15 +224,30 @@ pub fn is_there() -> io::Result<bool> {
     Ok(Place::here()?.reach()?.is_some())
 }
 
-/// The carrier that is there, if it understands us; another one is sent home once our own has everything.
-fn find() -> io::Result<Option<UnixStream>> {
+/// Whether a later release has taken over. Its rules are not to be touched.
+pub(crate) fn is_superseded(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
+}
+
+/// The carrier that is there, and its process, if it understands us; that of an earlier release is sent home, and so is one
+/// that has lost its agent.
+fn find() -> io::Result<Option<(UnixStream, u32)>> {
     let Some(mut stream) = Place::here()?.reach()? else { return Ok(None) };
     match call(&mut stream, &Request::Hello) {
-        Ok(Answer::Welcome { version, process }) if version == wire::VERSION => {
+        Ok(Answer::Welcome { version, process, .. }) if version == wire::VERSION => {
             tracing::debug!(process, "linked to the process that carries connections");
-            Ok(Some(stream))
+            Ok(Some((stream, process)))
         }
-        Ok(Answer::Welcome { version, process }) => {
+        Ok(Answer::Welcome { version, agents, .. })
+            if agents > 0 && wire::is_later(&version, wire::VERSION) =>
+        {
+            let words = format!(
+                "an agent of a later release ({version}) has taken over: this one ({}) changes nothing any more",
+                wire::VERSION
+            );
+            Err(io::Error::new(io::ErrorKind::AddrInUse, words))
+        }
+        Ok(Answer::Welcome { version, process, .. }) => {
             tracing::info!(process, version, "another release carries connections; it may finish them");
             call(&mut stream, &Request::Leave { limit: None, quiet: TAKING_OVER })?;
             Ok(None)
@@ -232,10 +263,20 @@ fn find() -> io::Result<Option<UnixStream>> {
 
 fn call(stream: &mut UnixStream, request: &Request) -> io::Result<Answer> {
     wire::write(stream, request)?;
-    match wire::read(stream)? {
+    match wire::read(stream).map_err(in_words)? {
         Some(Answer::Failed(message)) => Err(io::Error::other(message)),
         Some(answer) => Ok(answer),
         None => Err(io::ErrorKind::BrokenPipe.into()),
+    }
+}
+
+/// What a socket says when nobody answered in time is hard to understand.
+fn in_words(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::new(io::ErrorKind::TimedOut, "the process that carries connections does not answer")
+        }
+        _ => error,
     }
 }
 
@@ -244,11 +285,30 @@ impl State {
     fn call(&mut self, request: &Request) -> io::Result<Answer> {
         let Some(stream) = &mut self.stream else { return Err(io::ErrorKind::NotConnected.into()) };
         let answer = call(stream, request);
-        if answer.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Other) {
+        if let Err(error) = &answer
+            && error.kind() != io::ErrorKind::Other
+        {
             self.stream = None;
+            if error.kind() == io::ErrorKind::TimedOut {
+                // Nobody else needs to wait as long for nothing.
+                self.failed = Some((Instant::now(), error.to_string()));
+            }
         }
         answer
     }
+
+    /// Sees whether the carrier has gone.
+    fn look(&mut self) {
+        if self.stream.as_ref().is_some_and(is_gone) {
+            self.stream = None;
+        }
+    }
+}
+
+fn is_running(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // One that has ended, and that nobody has asked about, is not.
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// Nobody speaks unasked: what can be read is the end.

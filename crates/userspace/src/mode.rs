@@ -1,6 +1,6 @@
 //! The mode itself: plans in, routes and rules in step.
 
-use crate::link::Link;
+use crate::link::{Link, is_superseded};
 use crate::redirect::{self, Doors};
 use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Settings, UserspaceSettings};
 use portway_model::{Family, ServiceName, ServicePlan};
@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The userspace mode for one family, over the rules of another mode.
 #[derive(Debug)]
@@ -19,22 +20,40 @@ pub struct Userspace<R> {
     plans: HashMap<ServiceName, ServicePlan>,
     /// Where the rules lead.
     doors: Option<Doors>,
+    /// Where they led last.
+    before: Option<Doors>,
     /// The rules lead to endpoints, for we are about to leave.
     left: bool,
-    /// Nobody carries connections, and that was said.
-    alone: bool,
+    /// Nobody carries connections, since then.
+    alone: Option<Instant>,
+    /// A later release has taken over, and its rules are not to be touched.
+    superseded: bool,
 }
+
+/// When to look for somebody who carries connections again.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 impl<R: Dataplane> Userspace<R> {
     /// Over rules that nobody else writes to.
     pub fn new(rules: R, link: Arc<Link>) -> Userspace<R> {
-        Userspace { rules, link, told: 0, plans: HashMap::new(), doors: None, left: false, alone: false }
+        Userspace {
+            rules,
+            link,
+            told: 0,
+            plans: HashMap::new(),
+            doors: None,
+            before: None,
+            left: false,
+            alone: None,
+            superseded: false,
+        }
     }
 
     /// Whether who carries connections has gone, or the address that it listens at.
     pub fn lost_its_carrier(&self) -> bool {
         let is_here = |doors: &Doors| std::net::UdpSocket::bind((doors.address, 0)).is_ok();
-        self.link.is_broken() || self.doors.as_ref().is_some_and(|doors| !is_here(doors))
+        let alone = self.alone.is_some_and(|since| since.elapsed() >= TRY_AGAIN);
+        alone || self.link.is_broken() || self.doors.as_ref().is_some_and(|doors| !is_here(doors))
     }
 
     /// The link to who carries connections.
@@ -56,6 +75,9 @@ impl<R: Dataplane> Userspace<R> {
     /// as long as the engine does.
     pub fn farewell(&mut self, settings: &Settings) -> Result<Report, Error> {
         self.left = true;
+        if self.superseded {
+            return Ok(Report::default());
+        }
         let all = self.plans.iter().map(|(name, plan)| (name.clone(), Some(redirect::to_endpoints(plan))));
         let all = all.collect();
         self.rules.sync(&settings_of_rules(settings), all)
@@ -69,14 +91,31 @@ impl<R: Dataplane> Userspace<R> {
         }
     }
 
-    /// Tells the carrier what has changed, or all plans if it is a new one, and asks where its doors are.
+    /// Tells the carrier what has changed, or all plans if it is a new one, and asks where its doors are. If it turns out to
+    /// have gone, another one is told.
     fn tell(
         &mut self,
         settings: &Settings,
         changed: Vec<(ServiceName, Option<ServicePlan>)>,
     ) -> io::Result<Option<Doors>> {
-        let family = self.rules.family();
         let number = self.link.ensure()?;
+        match self.tell_this(number, settings, changed) {
+            Err(_) if !self.link.is_linked() => {
+                let number = self.link.ensure()?;
+                // It is another one, and so is told everything.
+                self.tell_this(number, settings, Vec::new())
+            }
+            other => other,
+        }
+    }
+
+    fn tell_this(
+        &mut self,
+        number: u64,
+        settings: &Settings,
+        changed: Vec<(ServiceName, Option<ServicePlan>)>,
+    ) -> io::Result<Option<Doors>> {
+        let family = self.rules.family();
         self.link.configure(&settings.userspace)?;
         let services = if number == self.told {
             changed
@@ -86,7 +125,7 @@ impl<R: Dataplane> Userspace<R> {
         self.link.change(family, services)?;
         self.told = number;
         let reachable = settings.userspace.addresses.iter().copied().filter(|ip| is_reachable(*ip));
-        self.link.doors(family, reachable.collect(), self.doors)
+        self.link.doors(family, reachable.collect(), self.before)
     }
 }
 
@@ -133,14 +172,24 @@ impl<R: Dataplane> Dataplane for Userspace<R> {
         let mut afterthoughts = Vec::new();
         // Routes come before rules.
         let doors = self.tell(settings, changes);
+        let superseded = doors.as_ref().is_err_and(is_superseded);
         if let Err(error) = &doors
-            && !self.alone
+            && (self.alone.is_none() || superseded != self.superseded)
         {
-            afterthoughts
-                .push(format!("nobody carries connections, so the kernel leads them itself: {error}"));
+            afterthoughts.push(match superseded {
+                true => error.to_string(),
+                false => {
+                    format!("connections are led by the kernel itself, for nobody carries them: {error}")
+                }
+            });
         }
-        self.alone = doors.is_err();
+        self.alone = doors.is_err().then(Instant::now);
+        self.superseded = superseded;
+        if superseded {
+            return Ok(Report { otherwise, afterthoughts, ..Report::default() });
+        }
         let doors = doors.unwrap_or_default();
+        self.before = doors.or(self.before);
         let moved = std::mem::replace(&mut self.doors, doors) != doors;
         let names = if moved { self.plans.keys().cloned().chain(names).collect() } else { names };
         let for_rules: HashMap<ServiceName, Option<ServicePlan>> = names

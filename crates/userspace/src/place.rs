@@ -33,7 +33,7 @@ impl Place {
     /// Takes the place; fails if somebody has it.
     pub(crate) fn take(&self) -> io::Result<Taken> {
         private_directory(Path::new(DIRECTORY))?;
-        let lock = lock(&self.lock)?;
+        let lock = patiently(|| lock(&self.lock))?;
         // Whoever had it is dead.
         remove(&self.socket)?;
         let listener = UnixListener::bind(&self.socket)?;
@@ -104,6 +104,18 @@ fn lock(path: &Path) -> io::Result<File> {
             return Ok(file);
         }
     }
+}
+
+/// Tries for a moment: somebody who tidies up may have it.
+fn patiently<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..20 {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other,
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    attempt()
 }
 
 fn remove(path: &Path) -> io::Result<()> {

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// What is said by those who speak alike. Any change of the messages below needs another.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/2");
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/3");
 /// More than the largest cluster takes.
 const LONGEST: u32 = 1 << 30;
 
@@ -48,8 +48,13 @@ pub(crate) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    /// Who I am.
-    Welcome { version: String, process: u32 },
+    /// Who I am, and how many agents I have.
+    Welcome {
+        version: String,
+        process: u32,
+        #[serde(default)]
+        agents: usize,
+    },
     /// It is done.
     Done,
     /// They lead here; nowhere, if there is no address.
@@ -60,6 +65,14 @@ pub(crate) enum Answer {
     Counts(Vec<(PortId, Counts)>),
     /// It could not be done.
     Failed(String),
+}
+
+/// Whether one release comes after another, by the numbers in their versions.
+pub(crate) fn is_later(version: &str, other: &str) -> bool {
+    let numbers = |version: &str| -> Vec<u64> {
+        version.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0)).collect()
+    };
+    numbers(version) > numbers(other)
 }
 
 /// Says one thing.
@@ -85,4 +98,50 @@ pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Opti
     let mut bytes = vec![0; length as usize];
     from.read_exact(&mut bytes)?;
     Ok(Some(serde_json::from_slice(&bytes)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redirect::Reach;
+
+    #[test]
+    fn releases_have_an_order() {
+        assert!(
+            is_later("0.2.0/1", "0.1.9/7")
+                && is_later("0.10.0/1", "0.9.0/1")
+                && is_later("0.1.0/3", "0.1.0/2")
+        );
+        assert!(!is_later(VERSION, VERSION) && !is_later("0.0.1/1", VERSION));
+    }
+
+    /// What is said, written out: whoever changes it has to change [`VERSION`] too, and this.
+    #[test]
+    fn a_change_of_what_is_said_is_another_version() {
+        let doors = Doors { address: [192, 0, 2, 1].into(), tcp: [1, 2], udp: [3, 4] };
+        let said = [
+            serde_json::to_string(&Request::Configure(UserspaceSettings::default())).expect("json"),
+            serde_json::to_string(&Request::Doors {
+                family: Family::V4,
+                addresses: vec![doors.address],
+                before: Some(doors),
+            })
+            .expect("json"),
+            serde_json::to_string(&Request::Change { family: Family::V6, services: Vec::new() })
+                .expect("json"),
+            serde_json::to_string(&Answer::Welcome { version: String::new(), process: 1, agents: 1 })
+                .expect("json"),
+        ];
+        assert_eq!(
+            (VERSION.rsplit('/').next(), Reach::ALL.len(), said.join("\n").as_str()),
+            (
+                Some("3"),
+                2,
+                r#"{"configure":{"addresses":[],"balancing":"RoundRobin","connect_timeout":{"secs":1,"nanos":0},"connect_attempts":4,"drain_timeout":{"secs":600,"nanos":0},"stop_timeout":{"secs":20,"nanos":0},"udp_timeout":{"secs":120,"nanos":0},"udp_sessions":16384,"bypass_mark":8192}}
+{"doors":{"family":"V4","addresses":["192.0.2.1"],"before":{"address":"192.0.2.1","tcp":[1,2],"udp":[3,4]}}}
+{"change":{"family":"V6","services":[]}}
+{"welcome":{"version":"","process":1,"agents":1}}"#
+            )
+        );
+    }
 }

@@ -47,6 +47,8 @@ pub(super) enum Stage {
     Dialling { since: Instant, attempt: u64 },
     /// Bytes flow.
     Open,
+    /// It is broken, and the client hears the endpoint's last words; the number is that of the time it has for it.
+    Ending { attempt: u64 },
 }
 
 /// What is to be done with a connection next.
@@ -198,17 +200,39 @@ impl Connection {
         }
         let mut more = !self.preface.is_empty() && server.writable;
         if self.preface.is_empty() {
-            let up = self.up.run(&mut self.client, server, pipes, copy, self.down.is_done())?;
+            let (up, result) = self.up.run(&mut self.client, server, pipes, copy, self.down.is_done());
             if up.moved > 0 {
                 self.port.stats.received(up.moved);
             }
+            result?;
             more |= up.more;
         }
-        let down = self.down.run(server, &mut self.client, pipes, copy, self.up.is_done())?;
+        let (down, result) = self.down.run(server, &mut self.client, pipes, copy, self.up.is_done());
         if down.moved > 0 {
             self.port.stats.sent(down.moved);
         }
+        result?;
         Ok(more | down.more)
+    }
+
+    /// It is broken, but what the endpoint said before is told all the same, as far as the client takes it: one that
+    /// refuses the rest of a long request says why. Whether there was something.
+    pub(super) fn last_words(&mut self, pipes: &mut Pipes, copy: &mut [u8; COPY]) -> bool {
+        self.up.abandon(pipes);
+        let Some(server) = &mut self.server else { return false };
+        server.readable = true;
+        let mut moved = 0;
+        loop {
+            let (turn, result) = self.down.run(server, &mut self.client, pipes, copy, true);
+            moved += turn.moved;
+            if result.is_err() || !turn.more {
+                break;
+            }
+        }
+        if moved > 0 {
+            self.port.stats.sent(moved);
+        }
+        moved > 0 || self.down.holds_something()
     }
 
     /// Ends it. If it is broken, both sides are told so, lest they take what they got for everything.

@@ -53,6 +53,11 @@ impl Pump {
         self.ended && self.held == 0
     }
 
+    /// Whether something waits to be delivered.
+    pub(super) fn holds_something(&self) -> bool {
+        self.held > 0
+    }
+
     /// Moves what can be moved. An error is the end of the connection. If the other direction is `last` to end, both
     /// sockets are closed when it has, and that tells it.
     pub(super) fn run(
@@ -62,14 +67,14 @@ impl Pump {
         pipes: &mut Pipes,
         copy: &mut [u8; COPY],
         last: bool,
-    ) -> Result<Turn, Errno> {
+    ) -> (Turn, Result<(), Errno>) {
         let mut turn = Turn::default();
         let waited = self.held;
-        let result = self.turn(from, to, pipes, copy, &mut turn);
+        let mut result = self.turn(from, to, pipes, copy, &mut turn);
         if result.is_ok() && self.is_at_its_end() && !self.told {
             self.told = true;
             if !last {
-                end(to)?;
+                result = end(to);
             }
         }
         if self.held == 0
@@ -82,7 +87,7 @@ impl Pump {
         } else {
             pipes.moves(waited - self.held);
         }
-        result.map(|()| turn)
+        (turn, result)
     }
 
     fn turn(

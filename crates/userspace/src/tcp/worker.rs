@@ -33,6 +33,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// How often, when the agent is about to leave.
 const LEAVING: Duration = Duration::from_millis(50);
 
+/// How long a client has to hear what was said before its connection broke.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// Whose event it is, in the number that the kernel gives back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
@@ -115,7 +118,7 @@ impl Worker {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "connections cannot be waited for; their thread ends");
-                    return;
+                    break;
                 }
             }
             // Doors last: who comes in gets the slot of somebody who has ended, and what else was told of that slot is
@@ -138,6 +141,10 @@ impl Worker {
             }
             self.expire();
             self.sweep();
+        }
+        // Who has to leave before their end shall not take it for the end.
+        for connection in self.connections.drain() {
+            connection.end(&mut self.pipes, true);
         }
     }
 
@@ -264,10 +271,11 @@ impl Worker {
         // What came before a reset is delivered, as far as it can be; whoever reads up to it meets the error.
         self.go_on(slot);
         if flags.contains(EventFlags::ERR)
-            && let Some(side) = self.connections.get_mut(slot).and_then(of)
+            && let Some(connection) = self.connections.get_mut(slot).filter(|c| c.stage == Stage::Open)
+            && let Some(side) = of(connection)
             && !matches!(sockopt::socket_error(&side.socket), Ok(Ok(())))
         {
-            self.end(slot, true);
+            self.break_off(slot);
         }
     }
 
@@ -301,9 +309,14 @@ impl Worker {
 
     fn go_on(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        if connection.stage != Stage::Open {
+        match connection.stage {
+            Stage::Open => {}
+            Stage::Ending { .. } => {
+                _ = connection.last_words(&mut self.pipes, &mut self.copy);
+                return;
+            }
             // It was the turn of somebody who had this slot before.
-            return;
+            Stage::Dialling { .. } => return,
         }
         match connection.run(&mut self.pipes, &mut self.copy) {
             Next::Wait => {}
@@ -313,8 +326,20 @@ impl Worker {
                 }
             }
             Next::Close => self.end(slot, false),
-            Next::Reset => self.end(slot, true),
+            Next::Reset => self.break_off(slot),
         }
+    }
+
+    /// Ends what is broken. Where the endpoint had something to say before, the client gets the time to hear it: a reset
+    /// would overtake it.
+    fn break_off(&mut self, slot: usize) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        if !connection.last_words(&mut self.pipes, &mut self.copy) {
+            return self.end(slot, true);
+        }
+        self.attempts += 1;
+        connection.stage = Stage::Ending { attempt: self.attempts };
+        self.timers.push(Reverse((Instant::now() + LAST_WORDS, slot, self.attempts)));
     }
 
     fn end(&mut self, slot: usize, broken: bool) {
@@ -332,10 +357,14 @@ impl Worker {
             }
             self.timers.pop();
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            let Stage::Dialling { since, attempt: current } = connection.stage else { continue };
-            if current != attempt {
-                continue;
-            }
+            let since = match connection.stage {
+                Stage::Dialling { since, attempt: current } if current == attempt => since,
+                Stage::Ending { attempt: current } if current == attempt => {
+                    self.end(slot, true);
+                    continue;
+                }
+                _ => continue,
+            };
             // It may be us who took too long: then the answer is there, and the kernel has not told of it yet.
             if let Some(flags) = connection.server.as_ref().and_then(answer) {
                 self.answered(slot, since, flags);

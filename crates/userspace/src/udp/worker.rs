@@ -196,14 +196,20 @@ impl Worker {
     fn begin(&mut self, key: Key, door: &Door, now: Moment) -> Option<usize> {
         let wanted = self.original(key.1, door);
         let port = self.shared.routes().find(Protocol::Udp, wanted)?.clone();
-        let most = self.shared.settings().udp_sessions as usize;
+        let most = (self.shared.settings().udp_sessions as usize).min(self.shared.limits.sessions());
         while self.sessions.len() >= most.max(1) {
             self.sessions.remove(self.sessions.oldest()?);
         }
-        let Some(permit) = self.shared.limits.permit(Use::Session) else {
-            port.stats.failed();
-            self.shared.limits.say_refused(limits::FULL);
-            return None;
+        let permit = loop {
+            match (self.shared.limits.permit(Use::Session), self.sessions.oldest()) {
+                (Some(permit), _) => break permit,
+                (None, Some(oldest)) => self.sessions.remove(oldest),
+                (None, None) => {
+                    port.stats.failed();
+                    self.shared.limits.say_refused(limits::FULL);
+                    return None;
+                }
+            }
         };
         let Some((lease, socket)) = self.reach_endpoint(&port, door, key.1, &[], now) else {
             port.stats.failed();

@@ -4,6 +4,7 @@
 mod copying;
 mod crowd;
 mod ground;
+mod last_words;
 mod noise;
 mod script;
 mod slow;

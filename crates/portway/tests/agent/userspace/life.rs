@@ -16,6 +16,7 @@ pub(super) const TESTS: &[Test] = &[
     ("an_agent_that_is_killed_costs_no_connection", killed),
     ("an_agent_that_stops_leaves_it_to_the_kernel", stopped),
     ("a_carrier_that_is_killed_is_replaced", carrier_killed),
+    ("so_it_is_when_something_changes_at_that_moment", carrier_killed_in_between),
     ("cleanup_ends_the_carrier_when_its_connections_have", cleaned),
     ("an_agent_beside_takes_nothing_away", twice),
     ("nobody_else_can_get_at_the_carrier", private),
@@ -101,6 +102,35 @@ fn carrier_killed(world: &mut World) -> Outcome {
     ensure(before == after, || format!("rules changed from {before:?} to {after:?}"))?;
     let answer = flow.ask("still there?");
     ensure(answer.is_ok(), || format!("the UDP flow: {answer:?}"))
+}
+
+/// The next change finds that it is gone, before anybody has looked.
+fn carrier_killed_in_between(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    world.web_works()?;
+    let number = carrier(world)?;
+    let doors = |world: &World| -> Result<Vec<String>, Failed> {
+        let map = world.nft(&["list", "map", "ip", "portway", "endpoints"])?;
+        let node = world.node_ips()[0].to_string();
+        let mut doors: Vec<String> = map
+            .split(&[',', '\n'])
+            .filter_map(|e| e.split_once(&format!(": {node} . ")))
+            .map(|(_, port)| port.trim().to_owned())
+            .collect();
+        doors.sort();
+        doors.dedup();
+        Ok(doors)
+    };
+    let before = doors(world)?;
+    ensure(!before.is_empty(), || "no doors".to_owned())?;
+    signal(number, Signal::KILL)?;
+    crate::switch::follows_changes(world)?;
+    world.web_works()?;
+    let after = doors(world)?;
+    ensure(before == after, || format!("doors were at {before:?} and are at {after:?}"))?;
+    let log = world.agent()?.log().to_string();
+    ensure(!log.contains("nobody carries"), || log.clone())?;
+    is_there(carrier(world)?)
 }
 
 fn cleaned(world: &mut World) -> Outcome {
@@ -214,6 +244,8 @@ fn directly(world: &mut World) -> Outcome {
     };
     let doors: Vec<SocketAddr> = table.lines().filter_map(listening).collect();
     ensure(doors.len() == 2, || format!("doors: {doors:?}\n{table}"))?;
+    // Nobody without privileges could have listened there before us.
+    ensure(doors.iter().all(|door| door.port() < 1024), || format!("doors: {doors:?}"))?;
     for door in doors {
         let got = world.client().run(|| {
             let mut stream = TcpStream::connect(door)?;

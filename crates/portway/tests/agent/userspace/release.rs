@@ -16,6 +16,8 @@ use std::time::Duration;
 pub(super) const TESTS: &[Test] = &[
     ("a_carrier_of_another_release_is_sent_home", agent_is_newer),
     ("an_agent_of_another_release_sends_the_carrier_home", carrier_is_older),
+    ("so_it_is_while_its_own_agent_runs", both_run),
+    ("an_agent_of_an_earlier_release_stands_back", superseded),
 ];
 
 /// Where the carrier of the node is found.
@@ -77,7 +79,7 @@ fn carrier_is_older(world: &mut World) -> Outcome {
     say(&mut later_release, r#""hello""#)?;
     let answer = hear(&mut later_release)?;
     let is_named = answer.starts_with(r#"{"welcome":{"version":""#)
-        && answer.ends_with(&format!(r#","process":{old}}}}}"#));
+        && answer.ends_with(&format!(r#","process":{old},"agents":0}}}}"#));
     ensure(is_named, || format!("hello was answered with {answer}"))?;
     say(&mut later_release, r#"{"leave":{"limit":null,"quiet":{"secs":3,"nanos":0}}}"#)?;
     let answer = hear(&mut later_release)?;
@@ -97,4 +99,62 @@ fn carrier_is_older(world: &mut World) -> Outcome {
     is_gone(old)?;
     is_there(new)?;
     world.web_works()
+}
+
+/// The agent whose carrier is sent home loses no connection, and has another one soon if nobody else has.
+fn both_run(world: &mut World) -> Outcome {
+    start(world, &[])?;
+    let mut traffic = crate::traffic::Traffic::begin(world)?;
+    let old = carrier(world)?;
+    let mut later_release = UnixStream::connect(place(world)?)?;
+    later_release.set_read_timeout(Some(Duration::from_secs(5)))?;
+    say(&mut later_release, r#"{"leave":{"limit":null,"quiet":{"secs":3,"nanos":0}}}"#)?;
+    let answer = hear(&mut later_release)?;
+    ensure(answer == r#""done""#, || format!("leave was answered with {answer}"))?;
+    world.logged(&["somebody has sent the process that carries connections home"])?;
+    traffic.is_alive("when it was sent home")?;
+    let another = || match carrier(world) {
+        Ok(new) if new != old => Ok(new),
+        _ => Err("no other was started"),
+    };
+    let new = eventually(patience(), another)?;
+    is_there(new)?;
+    traffic.is_alive("with another carrier")?;
+    traffic.end()?;
+    is_gone(old)
+}
+
+/// Answers agents as the carrier of a later release does that has an agent of its own, until it is gone.
+fn later_carrier(listener: &UnixListener, place: &Path) {
+    while let Ok((mut agent, _)) = listener.accept() {
+        if !place.exists() {
+            return;
+        }
+        while hear(&mut agent).is_ok_and(|said| said == r#""hello""#) {
+            _ = say(&mut agent, r#"{"welcome":{"version":"99.0.0/1","process":1,"agents":1}}"#);
+        }
+    }
+}
+
+fn superseded(world: &mut World) -> Outcome {
+    let place = place(world)?;
+    _ = std::fs::DirBuilder::new().mode(0o700).create("/run/portway");
+    let listener = UnixListener::bind(&place)?;
+    let later = std::thread::spawn({
+        let place = place.clone();
+        move || later_carrier(&listener, &place)
+    });
+    start(world, &[])?;
+    world.logged(&["an agent of a later release (99.0.0/1) has taken over"])?;
+    let tables = world.nft(&["list", "tables"])?;
+    ensure(!tables.contains("portway"), || format!("it has rules:\n{tables}"))?;
+    // The other one leaves, and it is needed again.
+    let last = UnixStream::connect(&place)?;
+    std::fs::remove_file(&place)?;
+    _ = last.shutdown(std::net::Shutdown::Both);
+    drop(last);
+    world.web_works()?;
+    is_there(carrier(world)?)?;
+    drop(later);
+    Ok(())
 }
