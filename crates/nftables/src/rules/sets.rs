@@ -1,0 +1,184 @@
+//! The sets and maps that rules refer to. They carry the type information that nft keeps in user data, so that
+//! `nft list ruleset` prints them and `nft -f` reads them back.
+
+use crate::table::Name;
+use portway_netlink::nft::object::{
+    SET_CONCAT, SET_DYNAMIC, SET_INTERVAL, SET_MAP, SET_TIMEOUT, VALUE_VERDICT,
+};
+use portway_netlink::nft::{Family, Set};
+
+/// Kinds of key parts, with nft's number for each (`enum datatypes`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Address,
+    Protocol,
+    Port,
+    Index,
+}
+
+impl Part {
+    fn number(self, family: Family) -> u32 {
+        match (self, family) {
+            (Part::Index, _) => 4,
+            (Part::Address, Family::Ipv4) => 7,
+            (Part::Address, Family::Ipv6) => 8,
+            (Part::Protocol, _) => 12,
+            (Part::Port, _) => 13,
+        }
+    }
+
+    fn len(self, family: Family) -> u32 {
+        match self {
+            Part::Address => family.address_len(),
+            Part::Protocol => 1,
+            Part::Port => 2,
+            Part::Index => 4,
+        }
+    }
+
+    /// How nft remembers which expression a part was typed as (`expr_ops::build_udata`).
+    fn typeof_data(self, family: Family) -> Vec<u8> {
+        let payload = |header: u32, field: u32| [tlv_u32(0, header), tlv_u32(1, field)].concat();
+        let (kind, data): (u32, Vec<u8>) = match (self, family) {
+            (Part::Address, Family::Ipv4) => (7, payload(12, 12)),
+            (Part::Address, Family::Ipv6) => (7, payload(13, 9)),
+            (Part::Protocol, _) => (9, tlv_u32(0, 16)),
+            (Part::Port, _) => (7, payload(11, 2)),
+            (Part::Index, _) => (23, [tlv_u32(0, 1), tlv_u32(1, 65_536), tlv_u32(2, 0)].concat()),
+        };
+        [tlv_u32(0, kind), tlv(1, &data)].concat()
+    }
+}
+
+fn tlv(kind: u8, value: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, value.len() as u8];
+    bytes.extend_from_slice(value);
+    bytes
+}
+
+fn tlv_u32(kind: u8, value: u32) -> Vec<u8> {
+    tlv(kind, &value.to_ne_bytes())
+}
+
+/// nft's note of the expressions a concatenation was typed as.
+fn typeof_note(parts: &[Part], family: Family) -> Vec<u8> {
+    const CONCAT: u32 = 13;
+    if let [part] = parts {
+        return part.typeof_data(family);
+    }
+    let list: Vec<u8> =
+        parts.iter().enumerate().flat_map(|(i, p)| tlv(i as u8, &p.typeof_data(family))).collect();
+    [tlv_u32(0, CONCAT), tlv(1, &list)].concat()
+}
+
+/// Byte order of a key or value as nft notes it: none for a concatenation, else host or network.
+fn byte_order(parts: &[Part]) -> u32 {
+    match parts {
+        [Part::Index] => 1,
+        [_] => 2,
+        _ => 0,
+    }
+}
+
+struct Shape<'a> {
+    key: &'a [Part],
+    value: Option<&'a [Part]>,
+    verdict: bool,
+    flags: u32,
+}
+
+impl Shape<'_> {
+    fn build(&self, name: &Name, family: Family) -> Set {
+        let kind = |parts: &[Part]| parts.iter().fold(0, |t, p| t << 6 | p.number(family));
+        let len = |parts: &[Part]| match parts {
+            [part] => part.len(family),
+            _ => parts.iter().map(|p| p.len(family).next_multiple_of(4)).sum(),
+        };
+        let mut userdata = tlv_u32(0, byte_order(self.key));
+        if self.verdict || self.value.is_some() {
+            userdata.extend(tlv_u32(1, self.value.map_or(0, byte_order)));
+        }
+        if self.key.contains(&Part::Index) {
+            userdata.extend(tlv(3, &typeof_note(self.key, family)));
+            let value =
+                self.value.map_or_else(|| [tlv_u32(0, 1), tlv(1, &[])].concat(), |v| typeof_note(v, family));
+            userdata.extend(tlv(4, &value));
+        }
+        let map = if self.verdict || self.value.is_some() { SET_MAP } else { 0 };
+        Set {
+            name: name.clone(),
+            flags: self.flags | map,
+            key_type: kind(self.key),
+            key_len: len(self.key),
+            value: if self.verdict { Some(VALUE_VERDICT) } else { self.value.map(|v| (kind(v), len(v))) },
+            timeout: 0,
+            size: 0,
+            fields: if self.flags & SET_CONCAT != 0 {
+                self.key.iter().map(|p| p.len(family)).collect()
+            } else {
+                Vec::new()
+            },
+            userdata,
+        }
+    }
+}
+
+const VIP: &[Part] = &[Part::Address, Part::Protocol, Part::Port];
+const NODEPORT: &[Part] = &[Part::Protocol, Part::Port];
+const TARGET: &[Part] = &[Part::Address, Part::Port];
+
+fn frontend_parts(with_address: bool) -> &'static [Part] {
+    if with_address { VIP } else { NODEPORT }
+}
+
+/// A map from frontends to verdicts.
+pub fn verdict_map(name: &Name, family: Family, with_address: bool) -> Set {
+    Shape { key: frontend_parts(with_address), value: None, verdict: true, flags: 0 }.build(name, family)
+}
+
+/// A set of frontends.
+pub fn frontend_set(name: &Name, family: Family, with_address: bool) -> Set {
+    Shape { key: frontend_parts(with_address), value: None, verdict: false, flags: 0 }.build(name, family)
+}
+
+/// A map from frontends and an index to endpoints.
+pub fn endpoint_map(name: &Name, family: Family, with_address: bool) -> Set {
+    let key = [frontend_parts(with_address), &[Part::Index]].concat();
+    Shape { key: &key, value: Some(TARGET), verdict: false, flags: 0 }.build(name, family)
+}
+
+/// A map from an index to verdicts.
+pub fn choice_map(name: &Name, family: Family) -> Set {
+    Shape { key: &[Part::Index], value: None, verdict: true, flags: 0 }.build(name, family)
+}
+
+/// How many clients one endpoint is remembered by. More are served too, but do not stick.
+const CLIENTS: u32 = 1 << 18;
+
+/// A set that remembers clients for so many seconds.
+pub fn client_set(name: &Name, family: Family, seconds: u32) -> Set {
+    let flags = SET_DYNAMIC | SET_TIMEOUT;
+    let shape = Shape { key: &[Part::Address], value: None, verdict: false, flags };
+    Set { timeout: u64::from(seconds) * 1000, size: CLIENTS, ..shape.build(name, family) }
+}
+
+/// The set of `saddr . daddr`.
+pub fn address_pairs(name: &Name, family: Family) -> Set {
+    Shape { key: &[Part::Address, Part::Address], value: None, verdict: false, flags: 0 }.build(name, family)
+}
+
+/// A set of addresses.
+pub fn addresses(name: &Name, family: Family) -> Set {
+    Shape { key: &[Part::Address], value: None, verdict: false, flags: 0 }.build(name, family)
+}
+
+/// A set of address ranges.
+pub fn address_ranges(name: &Name, family: Family) -> Set {
+    Shape { key: &[Part::Address], value: None, verdict: false, flags: SET_INTERVAL }.build(name, family)
+}
+
+/// A set of source ranges by frontend.
+pub fn source_range_set(name: &Name, family: Family) -> Set {
+    let key = [&[Part::Address], VIP].concat();
+    Shape { key: &key, value: None, verdict: false, flags: SET_INTERVAL | SET_CONCAT }.build(name, family)
+}
