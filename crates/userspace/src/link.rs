@@ -305,10 +305,16 @@ impl State {
     }
 }
 
+/// Whether a process goes on. One that has ended, and that nobody has asked about, does not, nor does one that is about to
+/// end: killed with many connections, it takes a while.
 fn is_running(process: u32) -> bool {
+    /// `PF_EXITING` of `include/linux/sched.h`.
+    const EXITING: u32 = 4;
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // One that has ended, and that nobody has asked about, is not.
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with(['Z', 'X']))
+    // After the name, which may be anything: state, five numbers, flags.
+    let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let (state, flags) = (fields.next(), fields.nth(5).and_then(|flags| flags.parse::<u32>().ok()));
+    !matches!(state, None | Some("Z" | "X")) && flags.is_some_and(|flags| flags & EXITING == 0)
 }
 
 /// Nobody speaks unasked: what can be read is the end.
@@ -319,4 +325,22 @@ fn is_gone(stream: &UnixStream) -> bool {
 
 fn unexpected(answer: &Answer) -> io::Error {
     io::Error::other(format!("the process that carries connections said {answer:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_ended_is_not_running() {
+        assert!(is_running(std::process::id()));
+        let mut child = Command::new("true").spawn().expect("a process");
+        let number = child.id();
+        // Nobody has asked about it yet.
+        while is_running(number) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait().expect("its end");
+        assert!(!is_running(number));
+    }
 }

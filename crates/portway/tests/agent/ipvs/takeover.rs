@@ -13,7 +13,7 @@ pub(crate) const TESTS: &[Test] = &[("from_kube_proxy_in_the_same_mode", to_ipvs
 pub(crate) const TO_IPTABLES: &[Test] = &[("from_kube_proxy_to_the_iptables_mode", to_iptables)];
 
 /// How long what an open connection needs stays after its end.
-const TIDIED: Duration = Duration::from_secs(90);
+const TIDIED: Duration = Duration::from_secs(120);
 
 /// kube-proxy's rules of IPv4; those of IPv6 are alike.
 const RULES: &str = include_str!("../kube-proxy/ipvs.rules");

@@ -51,7 +51,8 @@ pub(super) fn never_read(world: &mut World) -> Outcome {
     let queues = way(world).map(queued).into_iter().collect::<Result<Vec<u64>, String>>()?;
     let piped = (sent - all * some.len() as u64).saturating_sub(queues.iter().sum());
     ensure(piped <= PIPES, || format!("{piped} bytes wait in pipes"))?;
-    ensure(queues[1] <= 2 * all * QUEUE, || format!("{} bytes wait at the node", queues[1]))?;
+    // The kernel lets a queue grow by a packet or two beyond its size.
+    ensure(queues[1] <= 2 * all * (QUEUE + QUEUE / 8), || format!("{} bytes wait at the node", queues[1]))?;
     let memory = || tcp_memory(world.node()).map(|now| now.saturating_sub(before));
     // All four queues, and half as much again for what the kernel needs besides bytes.
     let taken = memory()?;
