@@ -54,6 +54,15 @@ fn carrier(world: &mut World) -> Result<u32, Failed> {
     number.ok_or_else(|| format!("no process in {last:?}").into())
 }
 
+/// Waits until the agent has started another one.
+fn another(world: &mut World, old: u32) -> Outcome {
+    let started = || match carrier(world) {
+        Ok(new) if new != old => Ok(new),
+        _ => Err("no other was started"),
+    };
+    is_there(eventually(patience(), started)?)
+}
+
 fn process(number: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{number}"))
 }

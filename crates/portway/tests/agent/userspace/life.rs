@@ -1,6 +1,6 @@
 //! Agents and carriers come and go; connections stay.
 
-use super::{carrier, is_gone, is_there, open, process, start, udp};
+use super::{another, carrier, is_gone, is_there, open, process, start, udp};
 use crate::traffic::Traffic;
 use crate::world::{WEB, World, patience};
 use crate::{Outcome, Test, ensure};
@@ -89,12 +89,7 @@ fn carrier_killed(world: &mut World) -> Outcome {
     signal(number, Signal::KILL)?;
     // Whoever finds out first must not keep it to themselves.
     world.status("/metrics")?;
-    let again = || match carrier(world) {
-        Ok(new) if new != number => Ok(new),
-        _ => Err("no other was started"),
-    };
-    let new = eventually(patience(), again)?;
-    is_there(new)?;
+    another(world, number)?;
     world.web_works()?;
     is_gone(number)?;
     // Its doors are where the other's were, so no rule had to change, and the kernel leads flows on.

@@ -1,7 +1,7 @@
 //! An agent and a carrier of different releases. What they say to each other is written out here: it has to stay
 //! what it is, whatever else changes.
 
-use super::{carrier, is_gone, is_there, open, process, start};
+use super::{another, carrier, is_gone, is_there, open, process, start};
 use crate::world::{WEB, World, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
@@ -113,12 +113,7 @@ fn both_run(world: &mut World) -> Outcome {
     ensure(answer == r#""done""#, || format!("leave was answered with {answer}"))?;
     world.logged(&["somebody has sent the process that carries connections home"])?;
     traffic.is_alive("when it was sent home")?;
-    let another = || match carrier(world) {
-        Ok(new) if new != old => Ok(new),
-        _ => Err("no other was started"),
-    };
-    let new = eventually(patience(), another)?;
-    is_there(new)?;
+    another(world, old)?;
     traffic.is_alive("with another carrier")?;
     traffic.end()?;
     is_gone(old)
