@@ -56,6 +56,8 @@ pub struct Fake {
     pub bound: BTreeSet<IpAddr>,
     /// The addresses that the machine has anyway.
     pub own: BTreeSet<IpAddr>,
+    /// They cannot be listed.
+    pub own_is_secret: bool,
     /// Schedulers it does not have.
     pub no_schedulers: BTreeSet<String>,
     /// Endpoints it will not have.
@@ -318,6 +320,9 @@ impl Kernel for Fake {
     }
 
     fn own_addresses(&mut self, family: Family) -> Answer<BTreeSet<IpAddr>> {
+        if self.own_is_secret {
+            return Err(refused(Errno::INTR));
+        }
         Ok(self.own.iter().copied().filter(|ip| Family::of(*ip) == family).collect())
     }
 

@@ -167,3 +167,22 @@ fn an_address_that_the_node_loses_takes_its_servers_along_and_disturbs_nothing_e
     assert_eq!(marks(&mut mode), mark);
     assert!(mode.kernel().resets.is_empty());
 }
+
+/// Nobody tells of a change twice.
+#[test]
+fn a_change_is_made_though_addresses_could_not_be_listed_when_it_came() {
+    let mut world = two();
+    let mut mode = mode(Family::V4);
+    mode.sync(&settings(), world.all(Family::V4)).unwrap();
+    mode.kernel().own_is_secret = true;
+    let came = Address::new(99, IpNet::from(address(Family::V4, "c")));
+    mode.kernel().events.push(Event::Address { added: true, address: came });
+    assert!(mode.hears_of_changes());
+    world.apply_slice("other", port("http"), &[endpoint("b"), endpoint("c")]);
+    assert!(mode.sync(&settings(), world.changes(Family::V4)).is_err());
+    mode.kernel().own_is_secret = false;
+    mode.sync(&settings(), Vec::new()).unwrap();
+    let behind: usize = mode.kernel().servers.values().map(|s| s.targets.len()).sum();
+    assert_eq!(behind, 4, "two of each: nobody has connections to drain");
+    assert!(mode.verify().unwrap().is_empty());
+}
