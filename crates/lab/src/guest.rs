@@ -1,25 +1,29 @@
-//! Another kernel: user-mode Linux, for what the host's does not have.
+//! Another kernel: user-mode Linux, for features that the host's kernel lacks.
 //!
 //! A guest is a process that is a whole Linux, with the host's files as its own and a network of its own. It boots in
-//! seconds, runs one program, and is gone; should that hang, after twenty minutes. Labs are built in it as on the host:
-//! [`run`] takes a program and brings out what it wrote and how it ended, [`play`] has this same program play some of
-//! its tests there.
+//! seconds, runs one command after the other, and powers off when none has come for a while ([`pool`]): test
+//! processes share guests, because a boot takes as long as a test does. Labs are built in it as on the host. [`run`]
+//! takes a program and returns its output and exit status; [`play`] has this same program run one of its tests there.
+//!
+//! The guest needs the packages user-mode-linux, kmod, mount and iproute2, and nothing else of the host: its modules are
+//! found through a directory in its own tmpfs, whatever `/lib/modules` is.
+
+mod boot;
+mod pool;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The kernel, as Debian's package `user-mode-linux` has it.
-const KERNEL: &str = "linux.uml";
-/// What a guest sees of itself.
+/// In the environment of every process in a guest: the directory that it shares with the host.
 const MARKER: &str = "PORTWAY_GUEST";
-/// What a lab needs is far less; the kernel takes only what it uses.
-const MEMORY: &str = "mem=1024M";
-const INIT: &str = include_str!("guest/init.sh");
+/// In the environment of a test run: why guests do not boot here, in one line. Tests that need one are then not run, and
+/// `make test` fails with that line.
+const UNBOOTABLE: &str = "PORTWAY_NO_GUEST";
+/// Where the guest reads additional configuration of modprobe: in its own tmpfs.
+const MODPROBE_CONFIGURATION: &str = "/run/modprobe.d";
 
 /// How a program ended in a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +35,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Whether it went well.
+    /// Whether it succeeded.
     pub fn success(&self) -> bool {
         self.status == Some(0)
     }
@@ -40,19 +44,28 @@ impl Output {
 /// Why there is no guest.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// There is no such kernel.
-    #[error(
-        "no {KERNEL}: install the package user-mode-linux (and kmod), whose kernel has what this one lacks"
-    )]
+    /// The kernel is not installed.
+    #[error("user-mode Linux cannot boot: no {}: install the package user-mode-linux", boot::KERNEL)]
     Missing,
-    /// The system refused something.
-    #[error("guest: {what}: {source}")]
+    /// The kernel or its first process gave up.
+    #[error("user-mode Linux cannot boot: {0}")]
+    Boot(String),
+    /// The test run has found that before.
+    #[error("{0}")]
+    Unbootable(String),
+    /// The host refused something.
+    #[error("guest: {operation}: {source}")]
     System {
-        /// What.
-        what: &'static str,
-        /// What it said.
+        /// What was attempted.
+        operation: &'static str,
+        /// The host's error.
         source: io::Error,
     },
+}
+
+/// Names the operation that an I/O error belongs to.
+fn system(operation: &'static str) -> impl Fn(io::Error) -> GuestError {
+    move |source| GuestError::System { operation, source }
 }
 
 /// Whether this process runs in a guest.
@@ -70,88 +83,65 @@ pub fn has_module(name: &str) -> bool {
     modprobe.status().is_ok_and(|status| status.success())
 }
 
-/// Whether something that needs ip_vs has to be run in a guest.
+/// Whether a test that needs ip_vs has to run in a guest.
 pub fn is_needed() -> bool {
     !is_inside() && !has_module("ip_vs")
 }
 
-/// Runs a program in a guest of its own and waits for its end. `scratch` is a directory that exists: the program makes its
-/// files there, and the guest, but nobody else, sees them.
-pub fn run(program: &Path, arguments: &[impl AsRef<OsStr>], scratch: &Path) -> Result<Output, GuestError> {
-    let system = |what| move |source| GuestError::System { what, source };
-    let directory = Directory::new(scratch).map_err(system("make its directory"))?;
-    directory.write(program, arguments, scratch).map_err(system("write down what it is to do"))?;
-    let mut command = Command::new(KERNEL);
-    command
-        .args(["rootfstype=hostfs", "root=/dev/root", "hostfs=/", "rw", MEMORY, "quiet", "con=null"])
-        .arg("con0=null,fd:1")
-        .arg(format!("init={}", directory.file("init").display()))
-        .arg(format!("{MARKER}={}", directory.path.display()))
-        .stdin(Stdio::null());
-    // What the kernel does not know it hands to its first process, as environment.
-    for (name, value) in std::env::vars().filter(|(name, _)| name.starts_with("PORTWAY_")) {
-        command.arg(format!("{name}={value}"));
-    }
-    let output = match command.output() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(GuestError::Missing),
-        other => other.map_err(system("start"))?,
-    };
-    let status = fs::read_to_string(directory.file("status")).ok().and_then(|s| s.trim().parse().ok());
-    let mut text = fs::read(directory.file("output")).map(|t| String::from_utf8_lossy(&t).into_owned());
-    if status.is_none() {
-        // What the kernel itself had to say.
-        let console = String::from_utf8_lossy(&output.stdout).into_owned();
-        text = text.map(|text| format!("{text}\n{console}")).or(Ok(console));
-    }
-    Ok(Output { status, text: text.map_err(system("read what it wrote"))? })
+/// Whether this test run has found that guests do not boot.
+pub fn is_unbootable() -> bool {
+    std::env::var_os(UNBOOTABLE).is_some()
 }
 
-/// Plays the tests of this program whose names begin with `section::` in a guest of their own, so many at a time. One
-/// guest for a whole section, because a boot takes as long as a test does.
-pub fn play(section: &str, at_a_time: usize, scratch: &Path) -> Result<(), String> {
+/// Makes a module impossible to load in this guest, for as long as the returned value lives.
+pub fn hide_module(name: &str) -> io::Result<HiddenModule> {
+    if !is_inside() {
+        return Err(io::Error::other("modules are hidden in guests only"));
+    }
+    fs::create_dir_all(MODPROBE_CONFIGURATION)?;
+    let file = Path::new(MODPROBE_CONFIGURATION).join(format!("hide-{name}.conf"));
+    fs::write(&file, format!("install {name} /bin/false\n"))?;
+    // An earlier test may have had it loaded.
+    if Path::new("/sys/module").join(name).exists() {
+        let removed = Command::new("rmmod").arg(name).output()?;
+        if !removed.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&removed.stderr).into_owned()));
+        }
+    }
+    Ok(HiddenModule { file })
+}
+
+/// A module that cannot be loaded while this value lives.
+#[derive(Debug)]
+pub struct HiddenModule {
+    file: std::path::PathBuf,
+}
+
+impl Drop for HiddenModule {
+    fn drop(&mut self) {
+        fs::remove_file(&self.file).ok();
+    }
+}
+
+/// Runs a program in a guest and waits for its end. `scratch` is an existing directory: the program makes its files there,
+/// and they are visible in that guest only.
+pub fn run(program: &Path, arguments: &[impl AsRef<OsStr>], scratch: &Path) -> Result<Output, GuestError> {
+    // Found out once for a whole test run.
+    if let Ok(why) = std::env::var(UNBOOTABLE) {
+        return Err(GuestError::Unbootable(why));
+    }
+    pool::Slot::take(scratch)?.run(program, arguments)
+}
+
+/// Runs one test of this program, by its exact name, in a guest.
+pub fn play(test: &str, scratch: &Path) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
-    let arguments = [format!("{section}::"), format!("--test-threads={at_a_time}")];
-    let output = run(&program, &arguments, scratch).map_err(|e| e.to_string())?;
-    if output.success() && !output.text.contains(" 0 passed") {
+    let output = run(&program, &["--exact", test], scratch).map_err(|e| e.to_string())?;
+    if output.success() && output.text.contains(" 1 passed") {
         return Ok(());
     }
     Err(format!("in user-mode Linux ({:?}):\n{}", output.status, output.text))
 }
 
-/// Where guest and host meet; removed when dropped.
-struct Directory {
-    path: PathBuf,
-}
-
-impl Directory {
-    /// Beside the scratch directory, which the guest covers with its own.
-    fn new(scratch: &Path) -> io::Result<Directory> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let parent = scratch.parent().unwrap_or(scratch);
-        let path = parent.join(format!("guest-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Directory { path })
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
-    fn write(&self, program: &Path, arguments: &[impl AsRef<OsStr>], scratch: &Path) -> io::Result<()> {
-        let mut command = format!("{}\n", program.display());
-        for argument in arguments {
-            command += &format!("{}\n", argument.as_ref().to_string_lossy());
-        }
-        fs::write(self.file("command"), command)?;
-        fs::write(self.file("scratch"), scratch.display().to_string())?;
-        fs::write(self.file("init"), INIT)?;
-        fs::set_permissions(self.file("init"), fs::Permissions::from_mode(0o755))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.path).ok();
-    }
-}
+#[cfg(test)]
+mod tests;

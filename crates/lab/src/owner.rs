@@ -1,8 +1,10 @@
 //! Who made a namespace or started a process: a process, told apart from later ones with the same number by the time
 //! it started (`proc_pid_stat(5)`, field 22).
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt;
 use std::fs;
+use std::io;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -22,6 +24,19 @@ impl Owner {
             // Without /proc there is no lab at all; zero then only means that nobody finds us alive.
             Owner { pid, start: running_since(pid).unwrap_or(0) }
         })
+    }
+
+    /// The process that has this number now.
+    pub(crate) fn of(pid: u32) -> Option<Owner> {
+        running_since(pid).map(|start| Owner { pid, start })
+    }
+
+    /// Kills it and the processes of its group, of which it is the first.
+    pub(crate) fn kill(self) -> io::Result<()> {
+        match Pid::from_raw(self.pid as i32).filter(|_| self.is_alive()) {
+            Some(pid) => Ok(kill_process_group(pid, Signal::KILL)?),
+            None => Ok(()),
+        }
     }
 
     /// Whether it still runs.

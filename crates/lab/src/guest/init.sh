@@ -1,37 +1,102 @@
 #!/bin/sh
-# The first process of a guest: makes it a machine, runs one command, brings out its end, and powers off.
-# PORTWAY_GUEST names a directory of the host's, which it shares with the guest:
-#   command  what to run, one argument a line     scratch  a directory that is to be the guest's own
-#   output   what it wrote                        status   how it ended
+# The first process of a guest: sets up the machine, then runs one command after the other until none has come for a
+# while, and powers off.
+# PORTWAY_GUEST names a directory on the host, which host and guest share:
+#   scratch  path of a directory that the guest covers with a tmpfs of its own
+#   ready    exists when the machine is set up         failure  one line: the step that failed, its error, what to do
+#   command  what to run, one argument a line          taken    exists from the moment that the command was read
+#   output   what the command wrote                    status   how it ended
+# Each line on standard input, the console, announces a command.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin HOME=/root
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-# What the guest does in these is its own: a change that one of its processes makes in the host's files is not
-# announced to the others.
-for directory in /run /tmp $(cat "$PORTWAY_GUEST/scratch"); do
-    mount -t tmpfs tmpfs "$directory"
+shared=$PORTWAY_GUEST
+modules=/run/portway-modules
+
+power_off() {
+    sync
+    echo o > /proc/sysrq-trigger
+    # It takes a moment, and process 1 must not end before.
+    sleep 60
+}
+
+fail() {
+    printf '%s' "$*" | tr -s '[:space:]' ' ' > "$shared/failure"
+    # /proc may be what could not be mounted. A first process that ends makes the kernel panic, which ends the guest too.
+    [ -e /proc/sysrq-trigger ] && power_off
+    exit 1
+}
+
+# step DESCRIPTION ADVICE COMMAND...: runs a command of the set-up; if it fails, so does the guest, in one line.
+step() {
+    description=$1 advice=$2
+    shift 2
+    said=$("$@" 2>&1) || fail "could not $description: $*: ${said:-exit status $?}; $advice"
+}
+
+# write VALUE FILE
+write() {
+    echo "$1" > "$2"
+}
+
+# The tree that modprobe -d reads; Debian 12 looks in lib/modules and later releases may in usr/lib/modules.
+link_modules() {
+    release=$(uname -r)
+    [ -f "/usr/lib/uml/modules/$release/modules.dep" ] || { echo "no /usr/lib/uml/modules/$release/modules.dep"; return 1; }
+    mkdir -p "$modules/lib/modules" "$modules/usr/lib" &&
+        ln -s "/usr/lib/uml/modules/$release" "$modules/lib/modules/$release" &&
+        ln -s ../../lib/modules "$modules/usr/lib/modules"
+}
+
+# What the kernel and iptables call when they miss a module.
+write_modprobe() {
+    printf '#!/bin/sh\nexport MODPROBE_OPTIONS="-d %s"\nexec /sbin/modprobe "$@"\n' "$modules" > "$modules/modprobe" &&
+        chmod 755 "$modules/modprobe" &&
+        echo "$modules/modprobe" > /proc/sys/kernel/modprobe
+}
+
+mounts="install the package mount"
+step "mount /proc" "$mounts" mount -t proc proc /proc
+step "mount /sys" "$mounts" mount -t sysfs sysfs /sys
+# What the guest does in these is its own: a change that one of its processes makes in the host's files is not announced
+# to the others.
+for directory in /run /tmp "$(cat "$shared/scratch")"; do
+    step "mount a tmpfs" "$mounts" mount -t tmpfs tmpfs "$directory"
 done
-release=$(uname -r)
-mount -t tmpfs tmpfs /lib/modules
-mkdir "/lib/modules/$release"
-mount --bind "/usr/lib/uml/modules/$release" "/lib/modules/$release"
-# What the kernel does not ask for by itself; and the largest of the rest, while nobody is waiting.
-modprobe -a ipv6 bridge veth dummy nf_conntrack_netlink ip_vs ip_vs_rr ip_set xt_set \
-    iptable_nat iptable_filter iptable_mangle ip6table_nat ip6table_filter ip6table_mangle
+step "find this kernel's modules" "install the package user-mode-linux again" link_modules
+step "have the kernel load modules from there" "install the package kmod" write_modprobe
+export MODPROBE_OPTIONS="-d $modules"
+# What the kernel does not ask for by itself; and the largest of the rest, while no test is waiting.
+for module in ipv6 bridge veth dummy nf_conntrack_netlink ip_vs ip_vs_rr ip_set xt_set \
+    iptable_nat iptable_filter iptable_mangle ip6table_nat ip6table_filter ip6table_mangle; do
+    step "load a module" "install the packages kmod and user-mode-linux" modprobe "$module"
+done
 # By its little memory, the kernel would track few connections, closed ones included.
-echo 262144 > /proc/sys/net/netfilter/nf_conntrack_max
-ip link set lo up
+step "raise the limit of tracked connections" "is the module nf_conntrack loaded?" \
+    write 262144 /proc/sys/net/netfilter/nf_conntrack_max
+step "bring up the loopback interface" "install the package iproute2" ip link set lo up
+stty -echo 2> /dev/null
+: > "$shared/ready"
 
-# Whatever happens, this ends.
-(sleep 1200; echo o > /proc/sysrq-trigger) &
+# The shell's read waits without end, so the last command's end is followed by a clock.
+idle() {
+    sleep 20
+    echo o > /proc/sysrq-trigger
+}
 
-set --
-while IFS= read -r argument; do
-    set -- "$@" "$argument"
-done < "$PORTWAY_GUEST/command"
-cd / && "$@" > "$PORTWAY_GUEST/output" 2>&1
-echo $? > "$PORTWAY_GUEST/status"
-sync
-echo o > /proc/sysrq-trigger
-# It takes a moment, and process 1 must not end before.
-sleep 60
+cd /
+idle &
+clock=$!
+while IFS= read -r _; do
+    kill "$clock" 2> /dev/null
+    set --
+    while IFS= read -r argument; do
+        set -- "$@" "$argument"
+    done < "$shared/command"
+    : > "$shared/taken"
+    # Whatever happens, it ends.
+    timeout -k 5 1200 "$@" > "$shared/output" 2>&1 < /dev/null
+    echo $? > "$shared/status.new"
+    mv "$shared/status.new" "$shared/status"
+    idle &
+    clock=$!
+done
+power_off

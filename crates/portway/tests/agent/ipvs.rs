@@ -21,7 +21,7 @@ use libtest_mimic::Failed;
 use portway_lab::eventually;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The rooms, each of which takes a minute at most in a guest.
+/// The rooms.
 pub(crate) const ROOMS: &[(&str, &[Test])] = &[
     ("seeds", seeds::TESTS),
     ("ping", ping::TESTS),

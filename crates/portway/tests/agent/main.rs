@@ -41,8 +41,6 @@ type Outcome = Result<(), Failed>;
 /// A test and what it is called.
 type Test = (&'static str, fn(&mut World) -> Outcome);
 
-/// Tests that a guest plays at a time. It has one processor, and an agent that finds looking expensive looks less often.
-const AT_A_TIME: usize = 1;
 /// Where a guest has files of its own.
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
@@ -54,7 +52,7 @@ fn main() -> ExitCode {
         eprintln!("{e}");
         return ExitCode::FAILURE;
     }
-    let rooms: [(&str, &[Test]); 15] = [
+    let rooms: [(&str, &'static [Test]); 15] = [
         ("status", status::TESTS),
         ("input", input::TESTS),
         ("config", config::TESTS),
@@ -72,41 +70,35 @@ fn main() -> ExitCode {
         ("seeds", seeds::TESTS),
     ];
     let mut trials = Vec::new();
-    for (room, tests) in rooms {
-        for (name, test) in tests {
-            trials.push(Trial::test(format!("{room}::{name}"), move || play(*test)));
-        }
+    for (name, tests) in rooms {
+        trials.extend(room(name, tests, false));
     }
-    for (room, tests) in userspace::ROOMS {
-        let trial = |(name, test): &'static Test| {
-            Trial::test(format!("userspace::{room}::{name}"), move || play(*test))
-        };
-        trials.extend(tests.iter().map(trial));
+    for (name, tests) in userspace::ROOMS {
+        trials.extend(room(&format!("userspace::{name}"), tests, false));
     }
-    trials.extend(guest_room("userspace::with_iptables", userspace::WITH_IPTABLES, !guest::is_inside()));
+    trials.extend(room("userspace::with_iptables", userspace::WITH_IPTABLES, !guest::is_inside()));
     if !guest::has_module("ip_vs") {
-        let trial = |(name, test): &'static Test| Trial::test(format!("ipvs::{name}"), move || play(*test));
-        trials.extend(ipvs::WITHOUT.iter().map(trial));
+        trials.extend(room("ipvs", ipvs::WITHOUT, false));
     }
-    trials.extend(ipvs::ROOMS.iter().flat_map(|(room, tests)| ipvs_room(room, tests)));
+    for (name, tests) in ipvs::ROOMS {
+        // A host's modules are not hidden.
+        let in_guest = guest::is_needed() || *name == "modules" && !guest::is_inside();
+        trials.extend(room(&format!("ipvs::{name}"), tests, in_guest));
+    }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// A room whose tests need ip_vs: where this kernel has none, or it is to lose some of it, one trial, which plays them
-/// all in a guest.
-fn ipvs_room(room: &str, tests: &'static [Test]) -> Vec<Trial> {
-    let elsewhere = guest::is_needed() || room == "modules" && !guest::is_inside();
-    guest_room(&format!("ipvs::{room}"), tests, elsewhere)
-}
-
-/// A room whose tests are played here, or all of them in a guest as one trial.
-fn guest_room(room: &str, tests: &'static [Test], elsewhere: bool) -> Vec<Trial> {
-    if elsewhere {
-        let room = room.to_owned();
-        return vec![Trial::test(room.clone(), move || Ok(guest::play(&room, AT_A_TIME, SCRATCH.as_ref())?))];
-    }
-    let trial = |(name, test): &'static Test| Trial::test(format!("{room}::{name}"), move || play(*test));
-    tests.iter().map(trial).collect()
+/// Tests that are played here, or each of them in a guest.
+fn room(room: &str, tests: &'static [Test], in_guest: bool) -> impl Iterator<Item = Trial> {
+    tests.iter().map(move |(name, test)| {
+        let name = format!("{room}::{name}");
+        if !in_guest {
+            return Trial::test(name, move || play(*test));
+        }
+        let played = name.clone();
+        let trial = Trial::test(name, move || Ok(guest::play(&played, SCRATCH.as_ref())?));
+        trial.with_ignored_flag(guest::is_unbootable())
+    })
 }
 
 fn play(test: fn(&mut World) -> Outcome) -> Outcome {

@@ -172,8 +172,9 @@ impl Stage {
         expect: &Expect,
     ) -> Result<(), String> {
         let (count, timeout) = match expect {
-            Expect::Spread(pods, _) => (16 + 16 * pods.len(), ANSWER),
-            Expect::Sticks(_) => (24, ANSWER),
+            // Enough for each pod to be met, or else it is tried again; and for any other pod to be met.
+            Expect::Spread(pods, _) => (8 + 8 * pods.len(), ANSWER),
+            Expect::Sticks(_) => (16, ANSWER),
             Expect::Refused => (4, ANSWER),
             Expect::TimedOut => (4, silence()),
         };

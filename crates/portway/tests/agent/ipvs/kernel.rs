@@ -45,15 +45,8 @@ fn without(world: &mut World) -> Outcome {
     ensure(tables.is_empty(), || tables.clone())
 }
 
-/// Hides a module from everybody, the kernel included. Only in a guest, which has no use for it afterwards.
-fn hide(world: &World, module: &str) -> Outcome {
-    ensure(guest::is_inside(), || "a host's modules are not ours to hide".to_owned())?;
-    let path = world.tool("modinfo", &["-n", module], "")?;
-    world.tool("mount", &["--bind", "/dev/null", path.trim()], "").map(drop)
-}
-
 fn scheduler(world: &mut World) -> Outcome {
-    hide(world, "ip_vs_ovf")?;
+    let _hidden = guest::hide_module("ip_vs_ovf")?;
     world.kubelet(Legacy)?;
     let said = refuses(world, &["--proxy-mode=ipvs", "--ipvs-scheduler=ovf"])?;
     let right = ["portway: ", "this kernel lacks ip_vs_ovf: ", "modprobe -a ip_vs_ovf "];
@@ -65,7 +58,7 @@ fn scheduler(world: &mut World) -> Outcome {
 
 /// Asked for by one Service only, it is no reason to stop.
 fn of_one(world: &mut World) -> Outcome {
-    hide(world, "ip_vs_fo")?;
+    let _hidden = guest::hide_module("ip_vs_fo")?;
     let odd = objects::service("odd", "10.96.0.80", "");
     let annotated = "metadata:\n  annotations: {portway.dev/ipvs-scheduler: fo}\n";
     world.apply("odd.yaml", &odd.replacen("metadata:\n", annotated, 1));

@@ -26,6 +26,14 @@ fn place(world: &World) -> Result<PathBuf, Failed> {
     Ok(Path::new("/run/portway").join(format!("carrier-{namespace}.socket")))
 }
 
+/// Listens where the carrier would.
+fn listen(place: &Path) -> std::io::Result<UnixListener> {
+    _ = std::fs::DirBuilder::new().mode(0o700).create("/run/portway");
+    // Numbers of namespaces come again, and a carrier that was killed leaves its socket behind.
+    _ = std::fs::remove_file(place);
+    UnixListener::bind(place)
+}
+
 fn say(stream: &mut UnixStream, message: &str) -> std::io::Result<()> {
     stream.write_all(&u32::try_from(message.len()).map_err(std::io::Error::other)?.to_be_bytes())?;
     stream.write_all(message.as_bytes())
@@ -53,8 +61,7 @@ fn old_carrier(listener: &UnixListener, place: &Path) -> std::io::Result<Vec<Str
 
 fn agent_is_newer(world: &mut World) -> Outcome {
     let place = place(world)?;
-    _ = std::fs::DirBuilder::new().mode(0o700).create("/run/portway");
-    let listener = UnixListener::bind(&place)?;
+    let listener = listen(&place)?;
     let old = std::thread::spawn(move || old_carrier(&listener, &place));
     start(world, &[])?;
     world.logged(&["another release carries connections", "version=\"0.0.1/1\""])?;
@@ -133,8 +140,7 @@ fn later_carrier(listener: &UnixListener, place: &Path) {
 
 fn superseded(world: &mut World) -> Outcome {
     let place = place(world)?;
-    _ = std::fs::DirBuilder::new().mode(0o700).create("/run/portway");
-    let listener = UnixListener::bind(&place)?;
+    let listener = listen(&place)?;
     let later = std::thread::spawn({
         let place = place.clone();
         move || later_carrier(&listener, &place)

@@ -1,0 +1,30 @@
+//! User-mode Linux from the command line: `guest` boots one and says whether that works, in one line; `guest PROGRAM
+//! [ARGUMENT...]` runs a program in one, for a look at what a test sees there.
+
+use portway_lab::guest;
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let program = arguments.first().map_or("/bin/true", String::as_str);
+    // The directory that tests have, so that they go on with this guest.
+    let scratch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tmp");
+    let made = std::fs::create_dir_all(&scratch).and_then(|()| scratch.canonicalize());
+    let scratch = match made {
+        Ok(scratch) => scratch,
+        Err(e) => return fail(&format!("{}: {e}", scratch.display())),
+    };
+    match guest::run(Path::new(program), arguments.get(1..).unwrap_or_default(), &scratch) {
+        Ok(output) => {
+            print!("{}", output.text);
+            ExitCode::from(output.status.and_then(|s| u8::try_from(s).ok()).unwrap_or(1))
+        }
+        Err(e) => fail(&e.to_string()),
+    }
+}
+
+fn fail(why: &str) -> ExitCode {
+    eprintln!("{why}");
+    ExitCode::FAILURE
+}
