@@ -7,14 +7,12 @@
 mod series;
 
 use crate::Client;
-use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::events::v1::{Event, EventSeries};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use crate::kubernetes::WriteError;
 use portway_model::api::Kind;
+use portway_model::time::format_rfc3339;
+use serde_json::{Value, json};
 use series::{Due, Series};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 
 /// Warnings waiting to be written.
@@ -60,7 +58,7 @@ impl Recorder {
     /// agent: the node.
     pub fn new(client: &Client, instance: &str) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (sender, receiver) = mpsc::channel(QUEUED);
-        let writer = Writer { client: client.kube().clone(), instance: instance.to_owned() };
+        let writer = Writer { client: client.clone(), instance: instance.to_owned() };
         (Recorder { queue: Some(sender) }, writer.run(receiver))
     }
 
@@ -80,7 +78,7 @@ impl Recorder {
 }
 
 struct Writer {
-    client: kube::Client,
+    client: Client,
     instance: String,
 }
 
@@ -108,69 +106,78 @@ impl Writer {
         }
     }
 
-    /// Events about objects without a namespace live in `default`.
-    fn api(&self, warning: &Warning) -> Api<Event> {
-        let namespace = match warning.regarding.namespace.as_str() {
-            "" => "default",
-            namespace => namespace,
-        };
-        Api::namespaced(self.client.clone(), namespace)
-    }
-
     /// Writes a new Event and returns its name.
-    async fn create(&self, warning: &Warning) -> kube::Result<String> {
-        let api = self.api(warning);
-        let event = event(warning, &self.instance, Timestamp::now());
-        let event = api.create(&PostParams::default(), &event).await?;
-        Ok(event.metadata.name.unwrap_or_default())
+    async fn create(&self, warning: &Warning) -> Result<String, WriteError> {
+        let event = event(warning, &self.instance, now());
+        let written = self.client.create(&collection(warning), &event).await?;
+        Ok(written["metadata"]["name"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Counts an Event up; a new one if the old one's hour is over.
-    async fn count(&self, warning: &Warning, event: &str, count: i32) -> kube::Result<String> {
-        let series = EventSeries { count, last_observed_time: MicroTime(Timestamp::now()) };
-        let patch = Patch::Merge(serde_json::json!({ "series": series }));
-        match self.api(warning).patch(event, &PatchParams::default(), &patch).await {
+    async fn count(&self, warning: &Warning, event: &str, count: i32) -> Result<String, WriteError> {
+        let patch = json!({ "series": { "count": count, "lastObservedTime": micro_time(now()) } });
+        match self.client.merge(&format!("{}/{event}", collection(warning)), &patch).await {
             Ok(_) => Ok(event.to_owned()),
-            Err(kube::Error::Api(status)) if status.code == 404 => self.create(warning).await,
+            Err(error) if error.is_not_found() => self.create(warning).await,
             Err(error) => Err(error),
         }
     }
 }
 
+/// Events about objects without a namespace are in `default`.
+fn event_namespace(warning: &Warning) -> &str {
+    match warning.regarding.namespace.as_str() {
+        "" => "default",
+        namespace => namespace,
+    }
+}
+
+fn collection(warning: &Warning) -> String {
+    format!("/apis/events.k8s.io/v1/namespaces/{}/events", event_namespace(warning))
+}
+
+/// Time since the epoch.
+fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// As the API server writes a `MicroTime`.
+fn micro_time(now: Duration) -> String {
+    let seconds = format_rfc3339(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    format!("{}.{:06}Z", seconds.trim_end_matches('Z'), now.subsec_micros())
+}
+
 /// The Event that tells a warning for the first time.
-fn event(warning: &Warning, instance: &str, now: Timestamp) -> Event {
+fn event(warning: &Warning, instance: &str, now: Duration) -> Value {
     let Regarding { kind, namespace, name, uid } = &warning.regarding;
     let api_version = match kind {
         Kind::Service | Kind::Node => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
         Kind::ServiceCidr => "networking.k8s.io/v1",
     };
-    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let event_namespace = some(namespace).unwrap_or_else(|| "default".into());
-    Event {
-        metadata: ObjectMeta {
-            // As client-go names them: unique, and sorted by time.
-            name: Some(format!("{name}.{:x}", now.as_nanosecond())),
-            namespace: Some(event_namespace),
-            ..ObjectMeta::default()
-        },
-        regarding: Some(ObjectReference {
-            api_version: Some(api_version.into()),
-            kind: Some(kind.to_string()),
-            namespace: some(namespace),
-            name: some(name),
-            uid: some(uid),
-            ..ObjectReference::default()
-        }),
-        event_time: Some(MicroTime(now)),
-        reporting_controller: Some(CONTROLLER.into()),
-        reporting_instance: Some(format!("{CONTROLLER}-{instance}")),
-        action: Some("Sync".into()),
-        reason: Some(warning.reason.clone()),
-        note: Some(warning.note.clone()),
-        type_: Some("Warning".into()),
-        ..Event::default()
+    let mut regarding = json!({ "apiVersion": api_version, "kind": kind.to_string() });
+    for (field, value) in [("namespace", namespace), ("name", name), ("uid", uid)] {
+        if !value.is_empty() {
+            regarding[field] = value.as_str().into();
+        }
     }
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            // As client-go names them: unique, and sorted by time.
+            "name": format!("{name}.{:x}", now.as_nanos()),
+            "namespace": event_namespace(warning),
+        },
+        "regarding": regarding,
+        "eventTime": micro_time(now),
+        "reportingController": CONTROLLER,
+        "reportingInstance": format!("{CONTROLLER}-{instance}"),
+        "action": "Sync",
+        "reason": warning.reason,
+        "note": warning.note,
+        "type": "Warning",
+    })
 }
 
 #[cfg(test)]
@@ -189,20 +196,20 @@ mod tests {
 
     #[test]
     fn an_event_points_at_its_object() {
-        let now = Timestamp::from_second(1_700_000_000).unwrap();
-        let event = event(&warning("shop"), "node-1", now);
-        assert_eq!(event.metadata.namespace.as_deref(), Some("shop"));
-        assert_eq!(event.metadata.name.as_deref(), Some("web.17979cfe362a0000"));
-        assert_eq!(event.reporting_instance.as_deref(), Some("portway-proxy-node-1"));
-        let regarding = event.regarding.unwrap();
-        assert_eq!((regarding.kind.as_deref(), regarding.uid.as_deref()), (Some("Service"), Some("u")));
+        let event = event(&warning("shop"), "node-1", Duration::new(1_700_000_000, 5_000));
+        assert_eq!(event["metadata"], json!({ "namespace": "shop", "name": "web.17979cfe362a1388" }));
+        assert_eq!(event["reportingInstance"], "portway-proxy-node-1");
+        assert_eq!(event["eventTime"], "2023-11-14T22:13:20.000005Z");
+        let regarding =
+            json!({ "apiVersion": "v1", "kind": "Service", "namespace": "shop", "name": "web", "uid": "u" });
+        assert_eq!(event["regarding"], regarding);
     }
 
     #[test]
     fn an_object_without_a_namespace_is_reported_in_default() {
-        let event = event(&warning(""), "n", Timestamp::UNIX_EPOCH);
-        assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
-        assert_eq!(event.regarding.unwrap().namespace, None);
+        let event = event(&warning(""), "n", Duration::ZERO);
+        assert_eq!(event["metadata"]["namespace"], "default");
+        assert_eq!(event["regarding"].get("namespace"), None);
     }
 
     #[test]

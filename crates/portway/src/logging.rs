@@ -6,13 +6,16 @@
 use portway_proxy::config::LogFormat;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
-use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt};
 
-static LEVEL: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
+/// They say more than an operator wants to know.
+const LIBRARIES: [&str; 2] = ["hyper", "rustls"];
+
+static LEVEL: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
 
 /// Starts logging.
 pub(crate) fn start(format: LogFormat, verbosity: u32) {
@@ -41,18 +44,20 @@ pub(crate) fn set_verbosity(verbosity: u32) {
     }
 }
 
-/// `PORTWAY_LOG` overrides it all, in tracing's own syntax.
-fn filter(verbosity: u32) -> EnvFilter {
-    if let Ok(filter) = EnvFilter::try_from_env("PORTWAY_LOG") {
-        return filter;
-    }
-    let directives = match verbosity {
-        0..=2 => "info,kube=warn,hyper=warn,tower=warn,rustls_platform_verifier=off",
-        3 | 4 => {
-            "info,portway=debug,portway_proxy=debug,portway_client=debug,portway_nftables=debug,portway_iptables=debug,portway_userspace=debug"
-        }
-        5..=7 => "debug,hyper=info,tower=info,h2=info",
-        _ => "trace",
+/// `PORTWAY_LOG` overrides it all: levels by target, as in `info,portway_client=debug`.
+fn filter(verbosity: u32) -> Targets {
+    let level = match verbosity {
+        0..=4 => LevelFilter::INFO,
+        5..=7 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
-    EnvFilter::new(directives)
+    let usual = Targets::new().with_default(level);
+    let usual = match verbosity {
+        0..=2 => usual.with_targets(LIBRARIES.map(|target| (target, LevelFilter::WARN))),
+        // Every crate of ours, by the beginning of its name.
+        3 | 4 => usual.with_target("portway", LevelFilter::DEBUG),
+        5..=7 => usual.with_targets(LIBRARIES.map(|target| (target, LevelFilter::INFO))),
+        _ => usual,
+    };
+    std::env::var("PORTWAY_LOG").ok().and_then(|directives| directives.parse().ok()).unwrap_or(usual)
 }

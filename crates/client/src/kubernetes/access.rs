@@ -3,10 +3,14 @@
 //! In: [`Access`]. Out: a [`Client`], or a [`ConnectError`] that says what to do next. Nothing is sent yet: whether the
 //! server is there, and what it lets us read, is found out (and reported as trouble) by the watches.
 
-use super::credential::TokenFile;
-use super::transport;
+use super::credential::{Credential, TokenFile, basic, bearer};
+use super::exec::Exec;
+use super::kubeconfig::{self, Cluster, Selected, User};
+use super::tls::{Identity, Pem, Trust};
+use super::transport::{Destination, Transport};
 use http::Uri;
-use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use http::header::{HeaderName, HeaderValue};
+use rustls::pki_types::ServerName;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,17 +48,12 @@ pub enum Encoding {
 /// A client for one API server, cheap to clone. It knows where it goes and as whom, for messages.
 #[derive(Clone)]
 pub struct Client {
-    pub(super) kube: kube::Client,
+    pub(super) transport: Arc<Transport>,
     pub(super) encoding: Encoding,
     pub(super) origin: Arc<Origin>,
 }
 
 impl Client {
-    /// The kube-rs client underneath, for writes.
-    pub fn kube(&self) -> &kube::Client {
-        &self.kube
-    }
-
     /// The address of the API server.
     pub fn server(&self) -> &str {
         &self.origin.server
@@ -86,7 +85,7 @@ pub enum ConnectError {
         "no API server is configured: give --kubeconfig or --master, or run in a pod with a service account \
          (automountServiceAccountToken: true): {0}"
     )]
-    NotInPod(#[source] InClusterError),
+    NotInPod(String),
     /// The kubeconfig cannot be opened.
     #[error("kubeconfig {}: {source}: check the path and that this user may read it", path.display())]
     Read {
@@ -105,12 +104,12 @@ pub enum ConnectError {
         path: PathBuf,
     },
     /// The kubeconfig is wrong in some other way.
-    #[error("kubeconfig {}: {source}", path.display())]
+    #[error("kubeconfig {}: {reason}", path.display())]
     Kubeconfig {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        source: KubeconfigError,
+        reason: String,
     },
     /// The kubeconfig asks for a proxy.
     #[error("kubeconfig {}: proxy-url is not supported: reach the API server directly, or remove it", path.display())]
@@ -136,30 +135,79 @@ pub enum ConnectError {
     },
     /// Certificates, keys or the credential plug-in.
     #[error(
-        "{origin}: {source}: check its certificate-authority, client-certificate and client-key, or its exec command"
+        "{origin}: {reason}: check its certificate-authority, client-certificate and client-key, or its exec command"
     )]
     Credential {
         /// What holds them.
         origin: String,
         /// What is wrong.
-        source: Box<kube::Error>,
+        reason: String,
     },
 }
 
+/// The service account of a pod.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
 /// Makes a client. Must be called inside a tokio runtime.
 pub async fn connect(access: &Access) -> Result<Client, ConnectError> {
-    let (mut config, mut origin) = configure(access).await?;
-    if config.proxy_url.is_some() {
+    let (destination, origin) = match (&access.kubeconfig, &access.master) {
+        (Some(path), master) => from_kubeconfig(path, master.as_deref())?,
+        (None, Some(master)) => from_master(master)?,
+        (None, None) => in_pod()?,
+    };
+    if std::env::vars_os().any(|(name, _)| name.eq_ignore_ascii_case("https_proxy")) {
         tracing::warn!("HTTPS_PROXY is set in the environment but is not used for the API server");
     }
-    let token_file = match (&config.auth_info.token, config.auth_info.token_file.take()) {
-        (None, Some(path)) => Some(open_token(Path::new(&path), &mut origin)?),
-        _ => None,
+    let transport = Transport::new(destination, access.qps, access.burst)
+        .map_err(|reason| ConnectError::Credential { origin: origin.address_from.clone(), reason })?;
+    Ok(Client { transport: Arc::new(transport), encoding: access.encoding, origin: Arc::new(origin) })
+}
+
+impl Origin {
+    fn new(server: &Uri, address_from: String, credential: String) -> Self {
+        let server = server.to_string().trim_end_matches('/').to_owned();
+        Origin { server, address_from, credential }
+    }
+}
+
+fn from_master(master: &str) -> Result<(Destination, Origin), ConnectError> {
+    let server = master_uri(master)?;
+    let origin = Origin::new(&server, "--master".into(), "no credential".into());
+    let destination = Destination {
+        server,
+        trust: Trust::System,
+        server_name: None,
+        identity: Arc::default(),
+        credential: Credential::None,
+        headers: Vec::new(),
     };
-    let kube = transport::client(config, token_file, access.qps, access.burst).map_err(|source| {
-        ConnectError::Credential { origin: origin.address_from.clone(), source: Box::new(source) }
-    })?;
-    Ok(Client { kube, encoding: access.encoding, origin: Arc::new(origin) })
+    Ok((destination, origin))
+}
+
+fn in_pod() -> Result<(Destination, Origin), ConnectError> {
+    let variable = |name: &str| {
+        std::env::var(name).map_err(|_| ConnectError::NotInPod(format!("{name} is not in the environment")))
+    };
+    let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let server: Uri = format!("https://{host}:{port}")
+        .parse()
+        .map_err(|e| ConnectError::NotInPod(format!("KUBERNETES_SERVICE_HOST {host:?}: {e}")))?;
+    let directory = Path::new(SERVICE_ACCOUNT);
+    let ca = directory.join("ca.crt");
+    let authorities =
+        std::fs::read(&ca).map_err(|e| ConnectError::NotInPod(format!("{}: {e}", ca.display())))?;
+    let token = directory.join("token");
+    let mut origin = Origin::new(&server, "KUBERNETES_SERVICE_HOST".into(), String::new());
+    let destination = Destination {
+        server,
+        trust: Trust::Authorities(authorities, ca.display().to_string()),
+        server_name: None,
+        identity: Arc::default(),
+        credential: Credential::File(open_token(&token, &mut origin)?),
+        headers: Vec::new(),
+    };
+    Ok((destination, origin))
 }
 
 fn open_token(path: &Path, origin: &mut Origin) -> Result<TokenFile, ConnectError> {
@@ -167,58 +215,120 @@ fn open_token(path: &Path, origin: &mut Origin) -> Result<TokenFile, ConnectErro
     TokenFile::open(path).map_err(|source| ConnectError::Token { path: path.to_owned(), source })
 }
 
-async fn configure(access: &Access) -> Result<(kube::Config, Origin), ConnectError> {
-    let (mut config, mut origin) = match (&access.kubeconfig, &access.master) {
-        (Some(path), _) => from_kubeconfig(path).await?,
-        (None, Some(master)) => {
-            let config = kube::Config::new(master_uri(master)?);
-            (config, Origin::new("--master".into(), "no credential".into()))
-        }
-        (None, None) => {
-            let config = kube::Config::incluster().map_err(ConnectError::NotInPod)?;
-            (config, Origin::new("KUBERNETES_SERVICE_HOST".into(), "the pod's service account".into()))
-        }
-    };
-    if let Some(master) = &access.master {
-        config.cluster_url = master_uri(master)?;
-        origin.address_from = "--master".into();
-    }
-    origin.server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    Ok((config, origin))
-}
-
-impl Origin {
-    fn new(address_from: String, credential: String) -> Self {
-        Origin { server: String::new(), address_from, credential }
-    }
-}
-
-async fn from_kubeconfig(path: &Path) -> Result<(kube::Config, Origin), ConnectError> {
-    let wrong = |source| match source {
-        KubeconfigError::ReadConfig(source, path) => ConnectError::Read { path, source },
-        KubeconfigError::CurrentContextNotSet => ConnectError::NoContext { path: path.to_owned() },
-        source => ConnectError::Kubeconfig { path: path.to_owned(), source },
-    };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
-    if kubeconfig.current_context.as_deref().unwrap_or_default().is_empty() {
-        return Err(ConnectError::NoContext { path: path.to_owned() });
-    }
-    let proxied = |c: &kube::config::Cluster| c.proxy_url.as_deref().is_some_and(|url| !url.is_empty());
-    if kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref()).any(proxied) {
+fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Origin), ConnectError> {
+    let Selected { cluster, user, user_name } = kubeconfig::read(path)?;
+    let wrong = |reason: String| ConnectError::Kubeconfig { path: path.to_owned(), reason };
+    if !cluster.proxy_url.is_empty() {
         return Err(ConnectError::Proxy { path: path.to_owned() });
     }
-    let user = user_of(&kubeconfig);
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(wrong)?;
     let file = format!("kubeconfig {}", path.display());
-    let credential = format!("the credential of user {user:?} in {file}");
-    Ok((config, Origin::new(file, credential)))
+    let (server, address_from) = match master {
+        Some(master) => (master_uri(master)?, "--master".to_owned()),
+        None => (server_uri(&cluster.server).map_err(&wrong)?, file.clone()),
+    };
+    let credential = format!("the credential of user {user_name:?} in {file}");
+    let mut origin = Origin::new(&server, address_from, credential);
+    let refused = |reason: String| ConnectError::Credential { origin: file.clone(), reason };
+    let server_name = match cluster.tls_server_name.as_str() {
+        "" => None,
+        name => {
+            let parsed = ServerName::try_from(name.to_owned());
+            Some(parsed.map_err(|e| wrong(format!("tls-server-name: {name:?}: {e}")))?)
+        }
+    };
+    let identity = Arc::new(identity(&user).map_err(&refused)?);
+    let destination = Destination {
+        server,
+        trust: trust(&cluster).map_err(&refused)?,
+        server_name,
+        headers: impersonation(&user).map_err(&wrong)?,
+        credential: match user.token_file.as_os_str().is_empty() {
+            false => Credential::File(open_token(&user.token_file, &mut origin)?),
+            true => credential_of(user, &cluster, Arc::clone(&identity)).map_err(&refused)?,
+        },
+        identity,
+    };
+    Ok((destination, origin))
 }
 
-fn user_of(kubeconfig: &Kubeconfig) -> String {
-    let named = kubeconfig.contexts.iter().find(|c| Some(&c.name) == kubeconfig.current_context.as_ref());
-    named.and_then(|c| c.context.as_ref()).and_then(|c| c.user.clone()).unwrap_or_default()
+fn trust(cluster: &Cluster) -> Result<Trust, String> {
+    let path = &cluster.certificate_authority;
+    if cluster.insecure_skip_tls_verify {
+        return Ok(Trust::Anything);
+    }
+    if !cluster.certificate_authority_data.is_empty() {
+        let data = cluster.certificate_authority_data.clone();
+        return Ok(Trust::Authorities(data, "certificate-authority-data".into()));
+    }
+    if path.as_os_str().is_empty() {
+        return Ok(Trust::System);
+    }
+    let from = format!("certificate-authority {}", path.display());
+    std::fs::read(path).map_err(|e| format!("{from}: {e}")).map(|pem| Trust::Authorities(pem, from))
+}
+
+fn identity(user: &User) -> Result<Identity, String> {
+    let half = |data: &Vec<u8>, path: &PathBuf| match (data.is_empty(), path.as_os_str().is_empty()) {
+        (false, _) => Some(Pem::Bytes(data.clone())),
+        (true, false) => Some(Pem::File(path.clone())),
+        (true, true) => None,
+    };
+    let certificate = half(&user.client_certificate_data, &user.client_certificate);
+    match (certificate, half(&user.client_key_data, &user.client_key)) {
+        (Some(certificate), Some(key)) => Identity::new(certificate, key),
+        (None, None) => Ok(Identity::default()),
+        (Some(_), None) => Err("client-certificate without client-key".into()),
+        (None, Some(_)) => Err("client-key without client-certificate".into()),
+    }
+}
+
+/// A token in a file, which goes before all of these, is the caller's.
+fn credential_of(user: User, cluster: &Cluster, identity: Arc<Identity>) -> Result<Credential, String> {
+    if let Some(plugin) = user.exec {
+        return Ok(Credential::Exec(Box::new(Exec::new(plugin, cluster, identity)?)));
+    }
+    if !user.token.is_empty() {
+        return bearer(&user.token).map(Credential::Fixed).map_err(|e| format!("token: {e}"));
+    }
+    if !user.username.is_empty() {
+        return basic(&user.username, &user.password).map(Credential::Fixed);
+    }
+    match user.auth_provider {
+        Some(provider) => Err(format!("auth-provider {:?} is no longer supported; use exec", provider.name)),
+        None => Ok(Credential::None),
+    }
+}
+
+/// The headers by which a user acts as another.
+fn impersonation(user: &User) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+    let mut headers = Vec::new();
+    let mut add = |name: &str, value: &str| -> Result<(), String> {
+        let wrong = || format!("as: {name}: {value:?} cannot be sent");
+        let name = HeaderName::try_from(name.to_owned()).map_err(|_| wrong())?;
+        headers.push((name, HeaderValue::from_str(value).map_err(|_| wrong())?));
+        Ok(())
+    };
+    if !user.impersonate.is_empty() {
+        add("Impersonate-User", &user.impersonate)?;
+    }
+    if !user.as_uid.is_empty() {
+        add("Impersonate-Uid", &user.as_uid)?;
+    }
+    for group in &user.as_groups {
+        add("Impersonate-Group", group)?;
+    }
+    for (key, values) in &user.as_user_extra {
+        values.iter().try_for_each(|value| add(&format!("Impersonate-Extra-{key}"), value))?;
+    }
+    Ok(headers)
+}
+
+fn server_uri(server: &str) -> Result<Uri, String> {
+    let uri: Uri = server.parse().map_err(|e| format!("server: {server:?} is not a URL: {e}"))?;
+    match (uri.scheme_str(), uri.authority()) {
+        (Some("http" | "https"), Some(_)) => Ok(uri),
+        _ => Err(format!("server: {server:?} is not a URL such as https://10.0.0.1:6443")),
+    }
 }
 
 /// A bare `host:port` means http, as in client-go.

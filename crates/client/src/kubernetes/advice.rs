@@ -59,6 +59,13 @@ impl Failure {
         Failure::new(What::Trouble(Cause::Refused), message)
     }
 
+    /// There was nothing to log in with, so nothing was sent.
+    pub(super) fn no_credential(asked: Asked<'_>, reason: &str) -> Self {
+        let Origin { server, credential, .. } = asked.origin;
+        let message = format!("cannot log in to {server} with {credential}: {reason}");
+        Failure::new(What::Trouble(Cause::Unauthorized), message)
+    }
+
     /// There was no response.
     pub(super) fn unreachable(asked: Asked<'_>, error: &dyn Error) -> Self {
         let Origin { server, address_from, .. } = asked.origin;

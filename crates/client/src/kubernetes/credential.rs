@@ -1,15 +1,78 @@
-//! A bearer token in a file, read anew for every request.
+//! How a request says who asks.
 //!
-//! In: the file of a service account or of a kubeconfig's `tokenFile`. Out: an `Authorization` header. The kubelet
-//! rotates such tokens long before they expire. kube-rs would do this too, but it keeps a token for up to a
-//! minute (so a revoked one fails for as long) and does not accept a newline at its end. We make a request every few
-//! minutes, so reading some 1 KB each time costs nothing.
+//! In: the headers of a request. Out: an `Authorization` header, or none where the client certificate says it. A token
+//! in a file, of a service account or of a kubeconfig's `tokenFile`, is read anew for every request, because the kubelet
+//! rotates it long before it expires; reading some 1 KB every few minutes costs nothing.
 
+use super::exec::Exec;
+use data_encoding::BASE64;
 use http::HeaderValue;
 use http::header::{AUTHORIZATION, HeaderMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+
+/// What a client says of itself.
+#[derive(Debug)]
+pub(super) enum Credential {
+    /// Nothing, or a client certificate.
+    None,
+    /// A header that never changes: a token, or name and password.
+    Fixed(HeaderValue),
+    /// A token in a file.
+    File(TokenFile),
+    /// What a program hands out.
+    Exec(Box<Exec>),
+}
+
+impl Credential {
+    /// Adds the header. True: the client certificate may be another one from now on.
+    pub(super) async fn authorize(&self, headers: &mut HeaderMap) -> Result<bool, String> {
+        match self {
+            Credential::None => Ok(false),
+            Credential::Fixed(header) => {
+                headers.insert(AUTHORIZATION, header.clone());
+                Ok(false)
+            }
+            Credential::File(file) => {
+                file.authorize(headers);
+                Ok(false)
+            }
+            Credential::Exec(exec) => {
+                let (token, renewed) = exec.token().await?;
+                if let Some(token) = token {
+                    headers.insert(AUTHORIZATION, token);
+                }
+                Ok(renewed)
+            }
+        }
+    }
+
+    /// The server does not accept it.
+    pub(super) async fn refused(&self) {
+        if let Credential::Exec(exec) = self {
+            exec.refused().await;
+        }
+    }
+}
+
+/// The header for a token.
+pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
+    sensitive(format!("Bearer {token}")).ok_or_else(|| "it is not a token: control characters".into())
+}
+
+/// The header for a name and a password.
+pub(super) fn basic(name: &str, password: &str) -> Result<HeaderValue, String> {
+    let pair = BASE64.encode(format!("{name}:{password}").as_bytes());
+    sensitive(format!("Basic {pair}")).ok_or_else(|| "username and password are of no use".into())
+}
+
+/// A header that no log shows.
+fn sensitive(text: String) -> Option<HeaderValue> {
+    let mut header = HeaderValue::try_from(text).ok()?;
+    header.set_sensitive(true);
+    Some(header)
+}
 
 /// The file and the header made of it when it could last be read.
 #[derive(Debug)]
@@ -42,10 +105,7 @@ fn read(path: &Path) -> io::Result<HeaderValue> {
     if token.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty"));
     }
-    let mut header = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a token: control characters"))?;
-    header.set_sensitive(true);
-    Ok(header)
+    bearer(token).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
 #[cfg(test)]

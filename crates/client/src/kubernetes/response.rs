@@ -10,11 +10,12 @@ use super::resource::{Request, Selection};
 use super::status::Status;
 use super::step::Input;
 use super::throttle::Unlimited;
+use super::transport::SendError;
 use super::wire::{Format, Frames, List};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
-use http_body_util::{BodyExt, Limited};
-use kube::client::Body;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming as Body;
 use portway_model::api::Kind;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -106,14 +107,15 @@ async fn head(
 ) -> Result<Content, Failure> {
     let mut http = http::Request::get(request.uri(selection, seconds))
         .header(ACCEPT, accept(client.encoding, request))
-        .body(Body::empty())
+        .body(Full::default())
         .map_err(|error| Failure::garbled(asked, &error))?;
     if matches!(request, Request::List { continue_token: Some(_) }) {
         http.extensions_mut().insert(Unlimited);
     }
-    let response = match timeout(PATIENCE, client.kube.send(http)).await {
+    let response = match timeout(PATIENCE, client.transport.send(http)).await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => return Err(Failure::unreachable(asked, &error)),
+        Ok(Err(SendError::Credential(reason))) => return Err(Failure::no_credential(asked, &reason)),
+        Ok(Err(SendError::Http(error))) => return Err(Failure::unreachable(asked, &error)),
         Err(elapsed) => return Err(Failure::unreachable(asked, &elapsed)),
     };
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -210,7 +212,7 @@ fn read_frame(kind: Kind, format: Format, bytes: Bytes, asked: Asked<'_>) -> Res
     }
 }
 
-async fn chunk(body: &mut Body) -> Result<Option<Bytes>, kube::Error> {
+async fn chunk(body: &mut Body) -> Result<Option<Bytes>, hyper::Error> {
     while let Some(frame) = body.frame().await {
         if let Ok(bytes) = frame?.into_data() {
             return Ok(Some(bytes));

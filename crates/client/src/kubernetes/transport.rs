@@ -1,68 +1,138 @@
-//! The HTTP stack under the client.
+//! The HTTP stack under the client: one request in, the head of its response out.
 //!
-//! In: kube-rs' configuration. Out: kube-rs' client over a stack of our own: without its retries (the watch has its
-//! own back-off) and its logging of every failed request as an error (trouble is reported once), and with
-//! bounds on buffers, idle connections and silence.
+//! Buffers, idle connections and silence have bounds. Nothing is sent again: the watch has its own back-off, and trouble is
+//! reported where it is known what was asked.
 
-use super::credential::TokenFile;
+use super::credential::Credential;
 use super::throttle::{Bucket, Unlimited};
-use http::{HeaderValue, Request, header::USER_AGENT};
+use super::tls::{self, Identity, Trust};
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::{Body, ConfigExt};
+use rustls::pki_types::ServerName;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tower::filter::{AsyncFilterLayer, FilterLayer};
-use tower::{BoxError, ServiceBuilder};
 
 const AGENT: &str = concat!("portway/", env!("CARGO_PKG_VERSION"));
 
 /// Bytes of a response that hyper may hold beyond what we have taken.
 const READ_BUFFER: usize = 64 * 1024;
 
-/// Builds the client. Fails if certificates, keys or the credential plug-in are of no use.
-pub(super) fn client(
-    config: kube::Config,
-    token_file: Option<TokenFile>,
-    qps: f32,
-    burst: i32,
-) -> kube::Result<kube::Client> {
-    let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// Where requests go, and as whom.
+pub(super) struct Destination {
+    /// Scheme, host and port, and the path before every request's own.
+    pub(super) server: Uri,
+    pub(super) trust: Trust,
+    /// The name in the server's certificate, if it is not the host's.
+    pub(super) server_name: Option<ServerName<'static>>,
+    pub(super) identity: Arc<Identity>,
+    pub(super) credential: Credential,
+    /// Headers of every request, for impersonation.
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Sends requests.
+pub(super) struct Transport {
+    server: Uri,
+    credential: Credential,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    bucket: Mutex<Option<Bucket>>,
+    connector: HttpsConnector<HttpConnector>,
+    http: Mutex<Http>,
+}
+
+/// Why a request has no response.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SendError {
+    /// There is no credential to send it with.
+    #[error("{0}")]
+    Credential(String),
+    /// The server was not reached, or broke off.
+    #[error(transparent)]
+    Http(#[from] legacy::Error),
+}
+
+impl Transport {
+    /// Fails if the authorities' certificates are of no use.
+    pub(super) fn new(to: Destination, qps: f32, burst: i32) -> Result<Transport, String> {
+        let tls = HttpsConnectorBuilder::new().with_tls_config(tls::config(&to.trust, to.identity)?);
+        let tls = tls.https_or_http();
+        let tls = match to.server_name {
+            Some(name) => tls.with_server_name_resolver(FixedServerNameResolver::new(name)),
+            None => tls,
+        };
+        let connector = tls.enable_http1().wrap_connector(connector());
+        Ok(Transport {
+            server: to.server,
+            credential: to.credential,
+            headers: to.headers,
+            bucket: Mutex::new(Bucket::new(qps, burst, Instant::now())),
+            http: Mutex::new(http(connector.clone())),
+            connector,
+        })
+    }
+
+    /// Sends a request, whose URI is a path and a query, when the rate limit lets it.
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, SendError> {
+        *request.uri_mut() = join(&self.server, request.uri());
+        let wait = match &mut *self.bucket.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(bucket) if request.extensions().get::<Unlimited>().is_none() => bucket.take(Instant::now()),
+            _ => Duration::ZERO,
+        };
+        tokio::time::sleep(wait).await;
+        let renewed = self.complete(request.headers_mut()).await.map_err(SendError::Credential)?;
+        let http = {
+            let mut current = self.http.lock().unwrap_or_else(PoisonError::into_inner);
+            if renewed {
+                // Idle connections were opened with the certificate before; those in use end by themselves.
+                *current = http(self.connector.clone());
+            }
+            current.clone()
+        };
+        let response = http.request(request).await?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.credential.refused().await;
+        }
+        Ok(response)
+    }
+
+    async fn complete(&self, headers: &mut HeaderMap) -> Result<bool, String> {
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        for (name, value) in &self.headers {
+            headers.append(name, value.clone());
+        }
+        self.credential.authorize(headers).await
+    }
+}
+
+/// A server may be behind a path, as behind some gateways.
+fn join(server: &Uri, path: &Uri) -> Uri {
+    let mut parts = server.clone().into_parts();
+    let before = server.path().trim_end_matches('/');
+    let after = path.path_and_query().map_or("/", PathAndQuery::as_str);
+    parts.path_and_query = format!("{before}{after}").parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| path.clone())
+}
+
+fn http(connector: HttpsConnector<HttpConnector>) -> Http {
+    legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(1)
         .http1_max_buf_size(READ_BUFFER)
-        .build::<_, Body>(config.rustls_https_connector_with_connector(connector())?);
-
-    let bucket = Arc::new(Mutex::new(Bucket::new(qps, burst, Instant::now())));
-    let throttle = AsyncFilterLayer::new(move |request: Request<Body>| {
-        let wait = match &mut *bucket.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(bucket) if request.extensions().get::<Unlimited>().is_none() => bucket.take(Instant::now()),
-            _ => Duration::ZERO,
-        };
-        async move {
-            tokio::time::sleep(wait).await;
-            Ok::<_, BoxError>(request)
-        }
-    });
-    let token_file = Arc::new(token_file);
-    let authorize = FilterLayer::new(move |mut request: Request<Body>| {
-        if let Some(file) = &*token_file {
-            file.authorize(request.headers_mut());
-        }
-        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        Ok::<_, BoxError>(request)
-    });
-
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .layer(throttle)
-        .layer(authorize)
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
-        .service(client);
-    Ok(kube::Client::new(service, config.default_namespace))
+        .build(connector)
 }
 
 fn connector() -> HttpConnector {
@@ -77,4 +147,16 @@ fn connector() -> HttpConnector {
     http.set_keepalive_retries(Some(3));
     http.set_tcp_user_timeout(Some(Duration::from_secs(60)));
     http
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_before_the_api_is_kept() {
+        let joined = |server: &str| join(&server.parse().unwrap(), &"/api/v1/nodes?watch=1".parse().unwrap());
+        assert_eq!(joined("https://h:6443"), "https://h:6443/api/v1/nodes?watch=1");
+        assert_eq!(joined("https://h/k8s/c-1/"), "https://h/k8s/c-1/api/v1/nodes?watch=1");
+    }
 }

@@ -5,7 +5,7 @@
 //! has not ended, and the other side keeps its own direction open where nothing else would tell it of the reset.
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use std::time::Duration;
 
 /// What the client says first: the seed and the number. It is a part of the client's direction.

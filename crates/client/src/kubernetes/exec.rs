@@ -1,0 +1,155 @@
+//! Credentials from a program: the `exec` entry of a kubeconfig's user (KEP-541).
+//!
+//! In: a [`Plugin`]. Out: a token, a client certificate or both, kept until they expire or the server refuses them.
+
+use super::kubeconfig::{Cluster, Plugin};
+use super::tls::Identity;
+use data_encoding::BASE64;
+use http::HeaderValue;
+use portway_model::time::parse_rfc3339;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+/// The versions of the conversation with a plugin.
+const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+/// A plugin that asks a cloud for a token takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest part of what a plugin writes to its standard error that is told.
+const EXCERPT: usize = 300;
+
+/// A plugin and what it handed out last.
+#[derive(Debug)]
+pub(super) struct Exec {
+    plugin: Plugin,
+    info: String,
+    identity: Arc<Identity>,
+    last: Mutex<Option<Issued>>,
+}
+
+#[derive(Debug, Clone)]
+struct Issued {
+    token: Option<HeaderValue>,
+    /// None: until the server refuses it.
+    expires: Option<SystemTime>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Credential {
+    api_version: String,
+    kind: String,
+    status: Status,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    token: String,
+    client_certificate_data: String,
+    client_key_data: String,
+    expiration_timestamp: Option<String>,
+}
+
+impl Exec {
+    /// Nothing is run yet. Fails if the entry itself is of no use.
+    pub(super) fn new(plugin: Plugin, cluster: &Cluster, identity: Arc<Identity>) -> Result<Exec, String> {
+        if plugin.command.as_os_str().is_empty() {
+            return Err("exec.command is empty".into());
+        }
+        if !VERSIONS.contains(&plugin.api_version.as_str()) {
+            return Err(format!("exec.apiVersion: {:?} is none of {VERSIONS:?}", plugin.api_version));
+        }
+        if plugin.interactive_mode == "Always" {
+            return Err("exec.interactiveMode: Always: there is no terminal to ask at".into());
+        }
+        let mut spec = json!({ "interactive": false });
+        if plugin.provide_cluster_info {
+            spec["cluster"] = json!({
+                "server": cluster.server,
+                "tls-server-name": cluster.tls_server_name,
+                "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+                "certificate-authority-data": BASE64.encode(&cluster.certificate_authority_data),
+            });
+        }
+        let info: Value = json!({ "apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec });
+        Ok(Exec { plugin, info: info.to_string(), identity, last: Mutex::new(None) })
+    }
+
+    /// The token to send, if the plugin hands out tokens; it is asked if what it gave is no longer good. True: what it gave
+    /// is new, so connections that exist may have been opened with another certificate.
+    pub(super) async fn token(&self) -> Result<(Option<HeaderValue>, bool), String> {
+        let mut last = self.last.lock().await;
+        if let Some(issued) = &*last
+            && issued.expires.is_none_or(|expires| SystemTime::now() < expires)
+        {
+            return Ok((issued.token.clone(), false));
+        }
+        let issued = last.insert(self.run().await?);
+        Ok((issued.token.clone(), true))
+    }
+
+    /// The server refused what the plugin gave.
+    pub(super) async fn refused(&self) {
+        *self.last.lock().await = None;
+    }
+
+    async fn run(&self) -> Result<Issued, String> {
+        let name = self.plugin.command.display();
+        let failed = |why: String| match self.plugin.install_hint.trim() {
+            "" => format!("credential plugin {name}: {why}"),
+            hint => format!("credential plugin {name}: {why}; {hint}"),
+        };
+        let mut command = Command::new(&self.plugin.command);
+        command.args(&self.plugin.args).env("KUBERNETES_EXEC_INFO", &self.info);
+        command.envs(self.plugin.env.iter().map(|v| (&v.name, &v.value)));
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = match tokio::time::timeout(PATIENCE, command.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(e)) => return Err(failed(e.to_string())),
+            Err(_) => return Err(failed(format!("it did not end within {PATIENCE:?}"))),
+        };
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.trim();
+            return Err(failed(format!("{}: {}", output.status, &said[..said.floor_char_boundary(EXCERPT)])));
+        }
+        self.read(&output.stdout).map_err(failed)
+    }
+
+    fn read(&self, output: &[u8]) -> Result<Issued, String> {
+        let credential: Credential = serde_json::from_slice(output)
+            .map_err(|e| format!("it does not write an ExecCredential: {e}"))?;
+        if credential.kind != "ExecCredential" || credential.api_version != self.plugin.api_version {
+            return Err(format!(
+                "it writes {} {:?}, but {:?} was asked for",
+                credential.kind, credential.api_version, self.plugin.api_version
+            ));
+        }
+        let Status { token, client_certificate_data, client_key_data, expiration_timestamp } =
+            credential.status;
+        if token.is_empty() && client_certificate_data.is_empty() {
+            return Err("it gives neither a token nor a client certificate".into());
+        }
+        if !client_certificate_data.is_empty() {
+            self.identity.replace(client_certificate_data.as_bytes(), client_key_data.as_bytes())?;
+        }
+        let token = match token.as_str() {
+            "" => None,
+            token => Some(super::credential::bearer(token)?),
+        };
+        Ok(Issued { token, expires: expiration_timestamp.as_deref().map(expiry).transpose()? })
+    }
+}
+
+fn expiry(text: &str) -> Result<SystemTime, String> {
+    let (seconds, nanoseconds) =
+        parse_rfc3339(text).ok_or_else(|| format!("status.expirationTimestamp: {text:?} is not a time"))?;
+    let since = Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds);
+    Ok(SystemTime::UNIX_EPOCH + since)
+}

@@ -1,0 +1,187 @@
+//! TLS towards the API server: which certificates are trusted, and which one is shown.
+//!
+//! In: [`Trust`] and an [`Identity`]. Out: rustls' configuration. A client certificate in files is read anew for every
+//! handshake, because the kubelet and cert-manager rotate it in place; one that cannot be read leaves the last in use.
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Whose signature on the server's certificate counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// The authorities that this system trusts.
+    System,
+    /// The authorities in these PEM bytes; the text says where they are from.
+    Authorities(Vec<u8>, String),
+    /// Anybody's: `insecure-skip-tls-verify`.
+    Anything,
+}
+
+/// Where half of an identity is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pem {
+    /// In a file.
+    File(PathBuf),
+    /// Here.
+    Bytes(Vec<u8>),
+}
+
+impl Pem {
+    fn read(&self) -> Result<Vec<u8>, String> {
+        match self {
+            Pem::File(path) => std::fs::read(path).map_err(|e| format!("{}: {e}", path.display())),
+            Pem::Bytes(bytes) => Ok(bytes.clone()),
+        }
+    }
+}
+
+/// The certificate that is shown to the server: none, one in files or in the kubeconfig, or the one that a plugin handed
+/// out last.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    source: Option<(Pem, Pem)>,
+    last: RwLock<Option<Arc<CertifiedKey>>>,
+}
+
+impl Identity {
+    /// Fails if certificate or key are of no use.
+    pub(super) fn new(certificate: Pem, key: Pem) -> Result<Identity, String> {
+        let last = RwLock::new(Some(certified(&certificate.read()?, &key.read()?)?));
+        Ok(Identity { source: Some((certificate, key)), last })
+    }
+
+    /// Shows this from the next handshake on.
+    pub(super) fn replace(&self, certificate: &[u8], key: &[u8]) -> Result<(), String> {
+        let key = certified(certificate, key)?;
+        *self.last.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
+        Ok(())
+    }
+
+    fn read_anew(&self) {
+        let Some((certificate, key)) = &self.source else { return };
+        if matches!((certificate, key), (Pem::Bytes(_), Pem::Bytes(_))) {
+            return;
+        }
+        let read = certificate.read().and_then(|certificate| self.replace(&certificate, &key.read()?));
+        if let Err(error) = read {
+            tracing::debug!(error, "client certificate not read anew; the last one stays in use");
+        }
+    }
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.read_anew();
+        self.last.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.last.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+fn certified(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+    let chain = chain.map_err(|e| format!("client-certificate: {e}"))?;
+    if chain.is_empty() {
+        return Err("client-certificate: it holds no certificate".into());
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("client-key: {e}"))?;
+    let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
+    certified.map(Arc::new).map_err(|e| format!("client-certificate and client-key: {e}"))
+}
+
+/// The configuration of every connection.
+pub(super) fn config(trust: &Trust, identity: Arc<Identity>) -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?;
+    let builder = match trust {
+        Trust::Anything => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerifier::new(&provider)))
+        }
+        Trust::System => builder.with_root_certificates(system_roots()),
+        Trust::Authorities(pem, from) => builder.with_root_certificates(roots(pem, from)?),
+    };
+    let mut config = builder.with_client_cert_resolver(identity);
+    // A resumed session goes on with the certificate of the one before, rotated or not. client-go has none either.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+fn roots(pem: &[u8], from: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let added =
+            certificate.map_err(|e| e.to_string()).and_then(|c| roots.add(c).map_err(|e| e.to_string()));
+        added.map_err(|e| format!("{from}: {e}"))?;
+    }
+    if roots.is_empty() {
+        return Err(format!("{from}: it holds no certificate"));
+    }
+    Ok(roots)
+}
+
+fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    // A certificate of the system that cannot be read may be one that nobody needs; if it is not, the handshake says so.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+/// Takes any certificate whose owner holds its key.
+#[derive(Debug)]
+struct NoVerifier {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl NoVerifier {
+    fn new(provider: &CryptoProvider) -> NoVerifier {
+        NoVerifier { algorithms: provider.signature_verification_algorithms }
+    }
+}
+
+impl ServerCertVerifier for NoVerifier {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,322 @@
+//! Certificates and credential plugins, with real handshakes: who is trusted, who is shown, and what follows a change.
+
+use portway_client::{Access, Cause, Notice, Selection, connect, watch};
+use portway_model::api::{Event, Kind};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A certificate authority.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+    root: tokio_rustls::rustls::pki_types::CertificateDer<'static>,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = parameters.self_signed(&key).unwrap();
+        let (pem, root) = (certificate.pem(), certificate.der().clone());
+        Authority { pem, root, issuer: Issuer::new(parameters, key) }
+    }
+
+    /// Certificate and key for a name, in PEM, and the certificate as it is on the wire.
+    fn issue(&self, name: &str) -> (String, String, Vec<u8>) {
+        let mut parameters = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        parameters.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem(), key.serialize_pem(), certificate.der().to_vec())
+    }
+}
+
+/// What a client showed: its certificate, and its `Authorization` header.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    certificate: Option<Vec<u8>>,
+    authorization: Option<String>,
+}
+
+/// An API server with nothing in it, which takes every certificate of an authority but insists on none.
+struct Server {
+    port: u16,
+    shown: Receiver<Shown>,
+    authority: Authority,
+    files: tempfile::TempDir,
+}
+
+impl Server {
+    /// `name` is in its certificate; a header in `refused` gets a 401.
+    async fn start(name: &str, refused: &'static [&'static str]) -> Server {
+        let authority = Authority::new();
+        let (_, key, certificate) = authority.issue(name);
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.root.clone()).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(clients.allow_unauthenticated().build().unwrap())
+            .with_single_cert(vec![certificate.into()], pem_key(&key))
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (sender, shown) = channel(64);
+        tokio::spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), sender, refused));
+        Server { port, shown, authority, files: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.files.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Watches with a kubeconfig of these fields, in YAML. `{dir}` is the directory of its files.
+    async fn watch(&self, cluster: &str, user: &str) -> Receiver<Notice> {
+        let (cluster, user) = (self.fill(cluster), self.fill(user));
+        let kubeconfig = self.file(
+            "kubeconfig",
+            &format!(
+                "clusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{}\", {cluster}}}}}, \
+                 {{name: other, cluster: {{server: nonsense, proxy-url: \"http://p:1\"}}}}]\n\
+                 users: [{{name: u, user: {{{user}}}}}]\n\
+                 contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n",
+                self.port
+            ),
+        );
+        let access = Access { kubeconfig: Some(kubeconfig), qps: 0.0, ..Access::default() };
+        let client = connect(&access).await.unwrap();
+        let (sender, receiver) = channel(16);
+        tokio::spawn(watch(client, Selection::all(Kind::Service), sender));
+        receiver
+    }
+
+    fn fill(&self, text: &str) -> String {
+        text.replace("{dir}", &self.files.path().display().to_string())
+    }
+
+    /// What the next request showed.
+    async fn next(&mut self) -> Shown {
+        timeout(PATIENCE, self.shown.recv()).await.expect("no request came").unwrap()
+    }
+}
+
+fn pem_key(pem: &str) -> PrivateKeyDer<'static> {
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).unwrap()
+}
+
+async fn serve(listener: TcpListener, tls: TlsAcceptor, shown: Sender<Shown>, refused: &[&str]) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let Ok(mut stream) = tls.accept(stream).await else { continue };
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
+                break;
+            }
+        }
+        let head = String::from_utf8(head).unwrap();
+        let header = |line: &str| {
+            Some(line.split_once(": ")?)
+                .filter(|(n, _)| n.eq_ignore_ascii_case("authorization"))
+                .map(|(_, v)| v.to_owned())
+        };
+        let authorization = head.lines().find_map(header);
+        let certificates = stream.get_ref().1.peer_certificates();
+        let certificate = certificates.and_then(|c| c.first()).map(|c| c.to_vec());
+        let status = if authorization.as_deref().is_some_and(|a| refused.contains(&a)) { 401 } else { 200 };
+        // A watch ends at once, so the next request comes soon, on a connection of its own.
+        let body = match (status, head.contains("watch=")) {
+            (200, false) => "{\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[]}",
+            (200, true) => "",
+            _ => "{\"code\":401,\"message\":\"Unauthorized\"}",
+        };
+        let answer = format!(
+            "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(answer.as_bytes()).await.ok();
+        stream.shutdown().await.ok();
+        if shown.send(Shown { certificate, authorization }).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for a complete list.
+async fn is_listed(notices: &mut Receiver<Notice>) {
+    let listed = async {
+        loop {
+            match notices.recv().await.unwrap() {
+                Notice::Event(Event::InitDone(_)) => return,
+                Notice::Trouble(trouble) => panic!("{}", trouble.message),
+                _ => {}
+            }
+        }
+    };
+    timeout(PATIENCE, listed).await.expect("no list came");
+}
+
+/// The first trouble.
+async fn trouble(mut notices: Receiver<Notice>) -> (Cause, String) {
+    let found = async {
+        loop {
+            if let Notice::Trouble(trouble) = notices.recv().await.unwrap() {
+                return (trouble.cause, trouble.message);
+            }
+        }
+    };
+    timeout(PATIENCE, found).await.expect("no trouble came")
+}
+
+fn encoded(pem: &str) -> String {
+    data_encoding::BASE64.encode(pem.as_bytes())
+}
+
+#[tokio::test]
+async fn the_authority_in_a_file_or_in_the_kubeconfig_is_trusted_and_no_other() {
+    let server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    server.file("other.pem", &Authority::new().pem);
+    is_listed(&mut server.watch("certificate-authority: \"{dir}/ca.pem\"", "").await).await;
+    // Relative to the kubeconfig.
+    is_listed(&mut server.watch("certificate-authority: ca.pem", "").await).await;
+    let data = format!("certificate-authority-data: {}", encoded(&server.authority.pem));
+    is_listed(&mut server.watch(&data, "").await).await;
+    for cluster in ["certificate-authority: other.pem", ""] {
+        let (cause, message) = trouble(server.watch(cluster, "").await).await;
+        assert_eq!(cause, Cause::Unreachable);
+        assert!(message.contains("check certificate-authority in kubeconfig"), "{message}");
+    }
+    is_listed(&mut server.watch("insecure-skip-tls-verify: true", "").await).await;
+}
+
+#[tokio::test]
+async fn the_name_in_the_certificate_counts_and_may_be_another_than_the_host() {
+    let server = Server::start("kubernetes.default.svc", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let (_, message) = trouble(server.watch("certificate-authority: ca.pem", "").await).await;
+    assert!(message.contains("certificate"), "{message}");
+    let cluster = "certificate-authority: ca.pem, tls-server-name: kubernetes.default.svc";
+    is_listed(&mut server.watch(cluster, "").await).await;
+}
+
+#[tokio::test]
+async fn a_rotated_client_certificate_is_shown_by_the_next_connection() {
+    let mut server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let rotate = |server: &Server| {
+        let (certificate, key, wire) = server.authority.issue("system:node:n1");
+        server.file("client.key", &key);
+        server.file("client.pem", &certificate);
+        wire
+    };
+    let first = rotate(&server);
+    let user = "client-certificate: client.pem, client-key: client.key";
+    let mut notices = server.watch("certificate-authority: ca.pem", user).await;
+    is_listed(&mut notices).await;
+    assert_eq!(server.next().await.certificate, Some(first));
+    let second = rotate(&server);
+    timeout(PATIENCE, async { while server.next().await.certificate.as_ref() != Some(&second) {} })
+        .await
+        .expect("the new certificate is not shown");
+    // Half of a rotation leaves the last one in use.
+    server.file("client.pem", "");
+    for _ in 0..4 {
+        assert_eq!(server.next().await.certificate.as_ref(), Some(&second));
+    }
+}
+
+/// A plugin that counts its runs in a file and writes what `status` makes of the number, in shell.
+fn plugin(server: &Server, status: &str) -> String {
+    let path = server.file(
+        "plugin",
+        &format!(
+            "#!/bin/sh\ncd {}\necho run >> runs\nn=$(($(wc -l < runs)))\n\
+             echo \"$KUBERNETES_EXEC_INFO\" > info\n\
+             printf '%s\\n' '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{status}}}'\n",
+            server.files.path().display()
+        ),
+    );
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    "exec: {apiVersion: client.authentication.k8s.io/v1, command: ./plugin, provideClusterInfo: true, \
+     interactiveMode: Never}"
+        .to_owned()
+}
+
+fn runs(directory: &Path) -> usize {
+    std::fs::read_to_string(directory.join("runs")).unwrap_or_default().lines().count()
+}
+
+#[tokio::test]
+async fn a_plugin_is_asked_once_and_again_when_its_token_is_refused() {
+    let mut server = Server::start("127.0.0.1", &["Bearer number-1"]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let user = plugin(&server, "{\"token\":\"number-'$n'\"}");
+    let _notices = server.watch("certificate-authority: ca.pem", &user).await;
+    assert_eq!(server.next().await.authorization.as_deref(), Some("Bearer number-1"));
+    for _ in 0..4 {
+        assert_eq!(server.next().await.authorization.as_deref(), Some("Bearer number-2"));
+    }
+    assert_eq!(runs(server.files.path()), 2);
+    let info: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(server.files.path().join("info")).unwrap()).unwrap();
+    assert_eq!(info["spec"]["interactive"], false);
+    assert_eq!(info["spec"]["cluster"]["server"], format!("https://127.0.0.1:{}", server.port));
+}
+
+#[tokio::test]
+async fn a_plugins_certificate_is_shown_and_replaced_when_it_expires() {
+    let mut server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let (certificate, key, wire) = server.authority.issue("dev");
+    let json = |pem: &str| serde_json::to_string(pem).unwrap();
+    // Expired when it is handed out, so every request asks anew.
+    let status = format!(
+        "{{\"clientCertificateData\":{},\"clientKeyData\":{},\"expirationTimestamp\":\"2020-01-01T00:00:00Z\"}}",
+        json(&certificate),
+        json(&key)
+    );
+    let user = plugin(&server, &status);
+    let mut notices = server.watch("certificate-authority: ca.pem", &user).await;
+    is_listed(&mut notices).await;
+    for _ in 0..2 {
+        assert_eq!(server.next().await, Shown { certificate: Some(wire.clone()), authorization: None });
+    }
+    assert!(runs(server.files.path()) >= 2);
+}
+
+#[tokio::test]
+async fn a_plugin_that_fails_is_named_with_its_own_words() {
+    let server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let user = plugin(&server, "{}");
+    let (cause, message) = trouble(server.watch("certificate-authority: ca.pem", &user).await).await;
+    assert_eq!(cause, Cause::Unauthorized);
+    assert!(message.contains("user \"u\"") && !message.contains("check that it runs"), "{message}");
+    assert!(message.contains("plugin: it gives neither a token nor a client certificate"), "{message}");
+    server.file("plugin", "#!/bin/sh\necho log in first >&2\nexit 3\n");
+    let (_, message) = trouble(server.watch("certificate-authority: ca.pem", &user).await).await;
+    assert!(message.contains("exit status: 3: log in first"), "{message}");
+    let user = user.replace("./plugin", "./absent, installHint: get it from the shop");
+    let (_, message) = trouble(server.watch("certificate-authority: ca.pem", &user).await).await;
+    assert!(message.contains("No such file") && message.contains("get it from the shop"), "{message}");
+}
