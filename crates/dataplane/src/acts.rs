@@ -9,6 +9,12 @@ use portway_model::Family;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+/// How many cases a property is tried with, unless `PROPTEST_CASES` asks for more: `make soak` does.
+pub fn cases(usual: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: asked.unwrap_or(usual), ..ProptestConfig::default() }
+}
+
 /// Something that happens.
 #[derive(Clone, Debug)]
 pub enum Act {

@@ -4,7 +4,7 @@ use crate::node::mode;
 use crate::ours::{FIREWALL, foreign, ours, settle_others};
 use crate::tamper::tamper;
 use crate::{among_others, is_from_scratch, variants};
-use portway_dataplane::acts::{acts, families, play, start};
+use portway_dataplane::acts::{acts, cases, families, play, start};
 use portway_dataplane::world::{World, endpoint, settings};
 use portway_dataplane::{Dataplane, Settings};
 use portway_iptables::chains::Table;
@@ -266,7 +266,7 @@ fn a_kernel_that_cannot_count_or_be_asked_will_do() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(cases(64))]
 
     #[test]
     fn whatever_happened_nothing_of_ours_is_left(

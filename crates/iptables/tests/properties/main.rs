@@ -11,7 +11,7 @@ mod tamper;
 
 use node::mode;
 use ours::{foreign, ours, settle_others};
-use portway_dataplane::acts::{act, acts, families, play, start};
+use portway_dataplane::acts::{act, acts, cases, families, play, start};
 use portway_dataplane::world::{World, settings};
 use portway_dataplane::{Dataplane, Report, Settings};
 use portway_iptables::chains::Table;
@@ -70,7 +70,7 @@ fn variants() -> impl Strategy<Value = Variant> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(cases(96))]
 
     #[test]
     fn incremental_equals_from_scratch(

@@ -12,7 +12,7 @@ mod refused;
 use held::held;
 use node::{Mode, mode};
 use others::{foreign, settle_others, tamper};
-use portway_dataplane::acts::{act, acts, families, play, start};
+use portway_dataplane::acts::{act, acts, cases, families, play, start};
 use portway_dataplane::world::{World, settings};
 use portway_dataplane::{Dataplane, Settings};
 use portway_model::Family;
@@ -42,7 +42,7 @@ fn among_others(family: Family) -> Mode {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(cases(96))]
 
     #[test]
     fn incremental_equals_from_scratch(

@@ -7,7 +7,7 @@ mod cost;
 mod faults;
 
 use node::mode;
-use portway_dataplane::acts::{Act, act, acts, families, play, start};
+use portway_dataplane::acts::{Act, act, acts, cases, families, play, start};
 use portway_dataplane::world::{World, settings};
 use portway_dataplane::{Dataplane, Settings};
 use portway_model::Family;
@@ -83,7 +83,7 @@ fn redundant(before: &Table, tx: &Transaction) -> Option<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(cases(96))]
 
     #[test]
     fn incremental_equals_from_scratch(
