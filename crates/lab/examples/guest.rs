@@ -6,6 +6,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // As tests do, so that what works here works there.
+    if let Err(e) = portway_lab::enter() {
+        return fail(&e.to_string());
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let program = arguments.first().map_or("/bin/true", String::as_str);
     // The directory that tests have, so that they go on with this guest.
