@@ -88,13 +88,11 @@ fn bytes_are_the_same(together: usize, numbers: &[u64]) {
     assert!(findings.judged() >= certain, "{certain}: {findings:?}");
 }
 
-#[test]
-fn bytes_are_the_same_without_pipes() {
+pub(crate) fn bytes_are_the_same_without_pipes() {
     bytes_are_the_same(1, &some_of_all_kinds(480, 40));
 }
 
-#[test]
-fn bytes_are_the_same_when_pipes_come_and_go() {
+pub(crate) fn bytes_are_the_same_when_pipes_come_and_go() {
     bytes_are_the_same(MOST - 4, &some_of_all_kinds(680, 40));
 }
 
@@ -117,8 +115,7 @@ fn goes_on(mut stream: &TcpStream, said: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-#[test]
-fn who_comes_when_there_are_too_many_is_refused_and_the_others_go_on() {
+pub(crate) fn who_comes_when_there_are_too_many_is_refused_and_the_others_go_on() {
     let ground = Ground::new(Some(DESCRIPTORS), 2, MOST, echo);
     let mut open: Vec<TcpStream> = Vec::new();
     // Those who close make room for as many others, again and again.

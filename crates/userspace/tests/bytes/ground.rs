@@ -1,7 +1,6 @@
 //! The ground that tests stand on: an engine, a Service whose frontend is its door, and the Service's endpoints.
 //!
-//! No rule leads anybody to the door: clients go there by themselves, so all of it happens on the loopback interface and
-//! needs no privileges.
+//! No rule leads anybody to the door: clients go there by themselves, so all of it happens on a loopback interface.
 
 use portway_dataplane::UserspaceSettings;
 use portway_model::{

@@ -8,8 +8,7 @@ use std::time::Duration;
 const WORDS: &[u8] = &[b'4'; 2026];
 
 /// As a server that answers 413: it says so, and closes without having read everything, which is a reset.
-#[test]
-fn who_refuses_the_rest_of_a_request_is_heard() {
+pub(crate) fn who_refuses_the_rest_of_a_request_is_heard() {
     let ground = Ground::new(None, 2, 2, |mut stream| {
         stream.read_exact(&mut [0; 10]).unwrap();
         stream.write_all(WORDS).unwrap();
@@ -29,8 +28,7 @@ fn who_refuses_the_rest_of_a_request_is_heard() {
 }
 
 /// A transfer that may go on no longer must not look like one that is complete.
-#[test]
-fn who_has_to_leave_early_is_told_so() {
+pub(crate) fn who_has_to_leave_early_is_told_so() {
     let ground = Ground::new(None, 1, 4, |mut stream| {
         // Until nobody listens.
         while stream.write_all(&[0; 1024]).is_ok() {

@@ -1,5 +1,7 @@
 //! What the engine carries arrives as it was said, and ends as it was ended: whatever the sizes, whoever ends first,
 //! whoever resets, and whether there are pipes to carry it in or not.
+//!
+//! The engine marks its connections, which takes privilege, so each test is in a network namespace of a lab.
 
 mod copying;
 mod crowd;
@@ -13,6 +15,9 @@ mod urgent;
 
 use crate::crowd::{ground, play_all};
 use crate::script::Script;
+use libtest_mimic::{Arguments, Trial};
+use portway_lab::Layout;
+use std::process::ExitCode;
 
 /// What is drawn unless something else is asked for.
 const SEED: u64 = 0x2026_0715;
@@ -47,7 +52,6 @@ fn connections(seed: u64, transfers: u64) -> u64 {
     number
 }
 
-#[test]
 fn bytes_are_the_same_over_thousands_of_transfers() {
     let (seed, only) = asked_for();
     let transfers = transfers();
@@ -62,4 +66,48 @@ fn bytes_are_the_same_over_thousands_of_transfers() {
     let all = 2 * (numbers.end - numbers.start);
     assert!(findings.judged() >= certain && findings.judged() + findings.unknown() <= all, "{findings:?}");
     assert!(only.is_some() || findings.judged() >= transfers, "{findings:?}");
+}
+
+const TESTS: &[(&str, fn())] = &[
+    ("bytes_are_the_same_over_thousands_of_transfers", bytes_are_the_same_over_thousands_of_transfers),
+    ("copying::bytes_are_the_same_without_pipes", copying::bytes_are_the_same_without_pipes),
+    (
+        "copying::bytes_are_the_same_when_pipes_come_and_go",
+        copying::bytes_are_the_same_when_pipes_come_and_go,
+    ),
+    (
+        "copying::who_comes_when_there_are_too_many_is_refused_and_the_others_go_on",
+        copying::who_comes_when_there_are_too_many_is_refused_and_the_others_go_on,
+    ),
+    ("last_words::who_has_to_leave_early_is_told_so", last_words::who_has_to_leave_early_is_told_so),
+    (
+        "last_words::who_refuses_the_rest_of_a_request_is_heard",
+        last_words::who_refuses_the_rest_of_a_request_is_heard,
+    ),
+    ("noise::what_is_lost_doubled_or_moved_is_noticed", noise::what_is_lost_doubled_or_moved_is_noticed),
+    (
+        "slow::one_who_does_not_read_holds_nobody_up_and_little_is_held_for_them",
+        slow::one_who_does_not_read_holds_nobody_up_and_little_is_held_for_them,
+    ),
+    ("urgent::urgent_bytes_are_no_end_before_the_end", urgent::urgent_bytes_are_no_end_before_the_end),
+    ("urgent::urgent_bytes_keep_nothing_from_arriving", urgent::urgent_bytes_keep_nothing_from_arriving),
+];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    if !arguments.list
+        && let Err(e) = portway_lab::enter()
+    {
+        eprintln!("{e}");
+        return ExitCode::FAILURE;
+    }
+    let trial = |(name, test): &(&str, fn())| {
+        let test = *test;
+        Trial::test(*name, move || -> Result<(), libtest_mimic::Failed> {
+            let lab = Layout { nodes: 1, pods_per_node: 0, clients: 0 }.build()?;
+            lab.node(1).namespace().run(test);
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&arguments, TESTS.iter().map(trial).collect()).exit_code()
 }

@@ -58,8 +58,7 @@ impl Speech {
     }
 }
 
-#[test]
-fn what_is_lost_doubled_or_moved_is_noticed() {
+pub(crate) fn what_is_lost_doubled_or_moved_is_noticed() {
     let number = (0..).find(|n| Script::draw(1, *n).up.length > 10_000).unwrap();
     let script = Script::draw(1, number);
     let speech = Speech::of(&script, Role::Client);

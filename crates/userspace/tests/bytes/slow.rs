@@ -55,8 +55,7 @@ fn is_slow(stream: &TcpStream) -> bool {
     stream.peek(&mut first).is_ok() && first == *SLOW
 }
 
-#[test]
-fn one_who_does_not_read_holds_nobody_up_and_little_is_held_for_them() {
+pub(crate) fn one_who_does_not_read_holds_nobody_up_and_little_is_held_for_them() {
     let (findings, flood) = (Arc::new(Findings::default()), Arc::new(Flood::default()));
     let ground = Ground::new(None, 4, 16, {
         let (findings, flood) = (findings.clone(), flood.clone());

@@ -51,12 +51,10 @@ fn arrives(ends_at_once: bool) {
     ground.leave();
 }
 
-#[test]
-fn urgent_bytes_keep_nothing_from_arriving() {
+pub(crate) fn urgent_bytes_keep_nothing_from_arriving() {
     arrives(false);
 }
 
-#[test]
-fn urgent_bytes_are_no_end_before_the_end() {
+pub(crate) fn urgent_bytes_are_no_end_before_the_end() {
     arrives(true);
 }
