@@ -98,7 +98,9 @@ impl Writer {
                     failing = false;
                 }
                 Err(error) if !failing => {
-                    tracing::debug!(%error, "Kubernetes Event not written");
+                    let Regarding { kind, namespace, name, .. } = &warning.regarding;
+                    let reason = warning.reason;
+                    tracing::debug!(%error, %kind, namespace, name, reason, "Kubernetes Event not written");
                     failing = true;
                 }
                 Err(_) => {}

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -16,6 +16,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -124,13 +125,25 @@ fn pem_key(pem: &str) -> PrivateKeyDer<'static> {
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-async fn serve(listener: TcpListener, tls: TlsAcceptor, shown: Sender<Shown>, refused: &[&str]) {
+async fn serve(
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    shown: Sender<Shown>,
+    refused: &'static [&'static str],
+) {
     while let Ok((stream, _)) = listener.accept().await {
-        let Ok(mut stream) = tls.accept(stream).await else { continue };
+        let Ok(stream) = tls.accept(stream).await else { continue };
+        tokio::spawn(answer(stream, shown.clone(), refused));
+    }
+}
+
+/// Answers one request after the other, as an API server does.
+async fn answer(mut stream: TlsStream<TcpStream>, shown: Sender<Shown>, refused: &[&str]) {
+    loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
-                break;
+                return;
             }
         }
         let head = String::from_utf8(head).unwrap();
@@ -143,18 +156,17 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, shown: Sender<Shown>, re
         let certificates = stream.get_ref().1.peer_certificates();
         let certificate = certificates.and_then(|c| c.first()).map(|c| c.to_vec());
         let status = if authorization.as_deref().is_some_and(|a| refused.contains(&a)) { 401 } else { 200 };
-        // A watch ends at once, so the next request comes soon, on a connection of its own.
+        // A watch ends at once, so the next request comes soon.
         let body = match (status, head.contains("watch=")) {
             (200, false) => "{\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[]}",
             (200, true) => "",
             _ => "{\"code\":401,\"message\":\"Unauthorized\"}",
         };
         let answer = format!(
-            "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(answer.as_bytes()).await.ok();
-        stream.shutdown().await.ok();
         if shown.send(Shown { certificate, authorization }).await.is_err() {
             return;
         }
@@ -220,7 +232,7 @@ async fn the_name_in_the_certificate_counts_and_may_be_another_than_the_host() {
 }
 
 #[tokio::test]
-async fn a_rotated_client_certificate_is_shown_by_the_next_connection() {
+async fn a_rotated_client_certificate_is_shown_though_the_connection_is_kept() {
     let mut server = Server::start("127.0.0.1", &[]).await;
     server.file("ca.pem", &server.authority.pem);
     let rotate = |server: &Server| {
@@ -243,6 +255,34 @@ async fn a_rotated_client_certificate_is_shown_by_the_next_connection() {
     for _ in 0..4 {
         assert_eq!(server.next().await.certificate.as_ref(), Some(&second));
     }
+}
+
+#[tokio::test]
+async fn a_token_in_a_file_is_read_for_every_request() {
+    let mut server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    server.file("token", "one\n");
+    let _notices = server.watch("certificate-authority: ca.pem", "tokenFile: token, token: other").await;
+    assert_eq!(server.next().await.authorization.as_deref(), Some("Bearer one"));
+    server.file("token", "two");
+    timeout(PATIENCE, async { while server.next().await.authorization.as_deref() != Some("Bearer two") {} })
+        .await
+        .expect("the new token is not sent");
+}
+
+#[tokio::test]
+async fn a_plugin_counts_only_where_there_is_nothing_else() {
+    let mut server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let plugin = plugin(&server, "{\"token\":\"from-the-plugin\"}");
+    for (user, sent) in [("token: t", "Bearer t"), ("username: a, password: b", "Basic YTpi")] {
+        let notices = server.watch("certificate-authority: ca.pem", &format!("{user}, {plugin}")).await;
+        timeout(PATIENCE, async { while server.next().await.authorization.as_deref() != Some(sent) {} })
+            .await
+            .expect(sent);
+        drop(notices);
+    }
+    assert_eq!(runs(server.files.path()), 0);
 }
 
 /// A plugin that counts its runs in a file and writes what `status` makes of the number, in shell.
@@ -270,8 +310,10 @@ fn runs(directory: &Path) -> usize {
 async fn a_plugin_is_asked_once_and_again_when_its_token_is_refused() {
     let mut server = Server::start("127.0.0.1", &["Bearer number-1"]).await;
     server.file("ca.pem", &server.authority.pem);
-    let user = plugin(&server, "{\"token\":\"number-'$n'\"}");
-    let _notices = server.watch("certificate-authority: ca.pem", &user).await;
+    let user = plugin(&server, "{\"token\":\"number-'$n'\",\"clientCertificateData\":null}");
+    let extension = "{name: client.authentication.k8s.io/exec, extension: {audience: portway}}";
+    let cluster = format!("certificate-authority: ca.pem, extensions: [{extension}]");
+    let _notices = server.watch(&cluster, &user).await;
     assert_eq!(server.next().await.authorization.as_deref(), Some("Bearer number-1"));
     for _ in 0..4 {
         assert_eq!(server.next().await.authorization.as_deref(), Some("Bearer number-2"));
@@ -281,6 +323,8 @@ async fn a_plugin_is_asked_once_and_again_when_its_token_is_refused() {
         serde_json::from_slice(&std::fs::read(server.files.path().join("info")).unwrap()).unwrap();
     assert_eq!(info["spec"]["interactive"], false);
     assert_eq!(info["spec"]["cluster"]["server"], format!("https://127.0.0.1:{}", server.port));
+    assert_eq!(info["spec"]["cluster"]["certificate-authority-data"], encoded(&server.authority.pem));
+    assert_eq!(info["spec"]["cluster"]["config"]["audience"], "portway");
 }
 
 #[tokio::test]

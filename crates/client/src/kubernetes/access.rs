@@ -5,11 +5,12 @@
 
 use super::credential::{Credential, TokenFile, basic, bearer};
 use super::exec::Exec;
-use super::kubeconfig::{self, Cluster, Selected, User};
+use super::kubeconfig::{self, Cluster, Data, Selected, User};
 use super::tls::{Identity, Pem, Trust};
 use super::transport::{Destination, Transport};
 use http::Uri;
 use http::header::{HeaderName, HeaderValue};
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::ServerName;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -195,60 +196,88 @@ fn in_pod() -> Result<(Destination, Origin), ConnectError> {
         .map_err(|e| ConnectError::NotInPod(format!("KUBERNETES_SERVICE_HOST {host:?}: {e}")))?;
     let directory = Path::new(SERVICE_ACCOUNT);
     let ca = directory.join("ca.crt");
-    let authorities =
-        std::fs::read(&ca).map_err(|e| ConnectError::NotInPod(format!("{}: {e}", ca.display())))?;
+    let trust = match std::fs::read(&ca) {
+        Ok(authorities) => Trust::Authorities(authorities, ca.display().to_string()),
+        Err(error) => {
+            let file = ca.display();
+            tracing::warn!(%file, %error, "the cluster's certificate authority cannot be read; trusting the system's");
+            Trust::System
+        }
+    };
     let token = directory.join("token");
     let mut origin = Origin::new(&server, "KUBERNETES_SERVICE_HOST".into(), String::new());
     let destination = Destination {
         server,
-        trust: Trust::Authorities(authorities, ca.display().to_string()),
+        trust,
         server_name: None,
         identity: Arc::default(),
-        credential: Credential::File(open_token(&token, &mut origin)?),
+        credential: Credential::File(open_token(&token, None, &mut origin)?),
         headers: Vec::new(),
     };
     Ok((destination, origin))
 }
 
-fn open_token(path: &Path, origin: &mut Origin) -> Result<TokenFile, ConnectError> {
+fn open_token(
+    path: &Path,
+    other: Option<HeaderValue>,
+    origin: &mut Origin,
+) -> Result<TokenFile, ConnectError> {
     origin.credential = format!("the token in {}", path.display());
-    TokenFile::open(path).map_err(|source| ConnectError::Token { path: path.to_owned(), source })
+    TokenFile::open(path, other).map_err(|source| ConnectError::Token { path: path.to_owned(), source })
 }
 
 fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Origin), ConnectError> {
-    let Selected { cluster, user, user_name } = kubeconfig::read(path)?;
+    let Selected { mut cluster, user, user_name } = kubeconfig::read(path)?;
     let wrong = |reason: String| ConnectError::Kubeconfig { path: path.to_owned(), reason };
     if !cluster.proxy_url.is_empty() {
         return Err(ConnectError::Proxy { path: path.to_owned() });
     }
     let file = format!("kubeconfig {}", path.display());
     let (server, address_from) = match master {
-        Some(master) => (master_uri(master)?, "--master".to_owned()),
-        None => (server_uri(&cluster.server).map_err(&wrong)?, file.clone()),
+        Some(master) => {
+            // It is the name of the server that is no longer asked.
+            cluster.tls_server_name.clear();
+            (master_uri(master)?, "--master".to_owned())
+        }
+        None => (uri(&cluster.server).map_err(|e| wrong(format!("server: {e}")))?, file.clone()),
     };
     let credential = format!("the credential of user {user_name:?} in {file}");
     let mut origin = Origin::new(&server, address_from, credential);
     let refused = |reason: String| ConnectError::Credential { origin: file.clone(), reason };
-    let server_name = match cluster.tls_server_name.as_str() {
-        "" => None,
-        name => {
-            let parsed = ServerName::try_from(name.to_owned());
-            Some(parsed.map_err(|e| wrong(format!("tls-server-name: {name:?}: {e}")))?)
-        }
-    };
-    let identity = Arc::new(identity(&user).map_err(&refused)?);
-    let destination = Destination {
+    let trust = trust(&cluster).map_err(&refused)?;
+    let mut destination = Destination {
         server,
-        trust: trust(&cluster).map_err(&refused)?,
-        server_name,
+        trust,
+        server_name: server_name(&cluster).map_err(&wrong)?,
         headers: impersonation(&user).map_err(&wrong)?,
-        credential: match user.token_file.as_os_str().is_empty() {
-            false => Credential::File(open_token(&user.token_file, &mut origin)?),
-            true => credential_of(user, &cluster, Arc::clone(&identity)).map_err(&refused)?,
-        },
-        identity,
+        identity: Arc::default(),
+        credential: Credential::None,
+    };
+    if destination.server.scheme_str() == Some("http") {
+        // As in client-go: who listens on the way shall not have it.
+        tracing::warn!(
+            server = origin.server,
+            "the API server is asked without TLS, and so without a credential"
+        );
+        origin.credential = "no credential, since the address is not https".into();
+        return Ok((destination, origin));
+    }
+    destination.identity = Arc::new(identity(&user).map_err(&refused)?);
+    destination.credential = if user.token_file.as_os_str().is_empty() {
+        credential_of(user, &cluster, &destination, &origin.server).map_err(&refused)?
+    } else {
+        let other = bearer(&user.token).ok().filter(|_| !user.token.is_empty());
+        Credential::File(open_token(&user.token_file, other, &mut origin)?)
     };
     Ok((destination, origin))
+}
+
+fn server_name(cluster: &Cluster) -> Result<Option<ServerName<'static>>, String> {
+    let name = &cluster.tls_server_name;
+    if name.is_empty() {
+        return Ok(None);
+    }
+    ServerName::try_from(name.clone()).map(Some).map_err(|e| format!("tls-server-name: {name:?}: {e}"))
 }
 
 fn trust(cluster: &Cluster) -> Result<Trust, String> {
@@ -257,7 +286,7 @@ fn trust(cluster: &Cluster) -> Result<Trust, String> {
         return Ok(Trust::Anything);
     }
     if !cluster.certificate_authority_data.is_empty() {
-        let data = cluster.certificate_authority_data.clone();
+        let data = cluster.certificate_authority_data.bytes();
         return Ok(Trust::Authorities(data, "certificate-authority-data".into()));
     }
     if path.as_os_str().is_empty() {
@@ -268,8 +297,8 @@ fn trust(cluster: &Cluster) -> Result<Trust, String> {
 }
 
 fn identity(user: &User) -> Result<Identity, String> {
-    let half = |data: &Vec<u8>, path: &PathBuf| match (data.is_empty(), path.as_os_str().is_empty()) {
-        (false, _) => Some(Pem::Bytes(data.clone())),
+    let half = |data: &Data, path: &PathBuf| match (data.is_empty(), path.as_os_str().is_empty()) {
+        (false, _) => Some(Pem::Bytes(data.bytes())),
         (true, false) => Some(Pem::File(path.clone())),
         (true, true) => None,
     };
@@ -282,16 +311,30 @@ fn identity(user: &User) -> Result<Identity, String> {
     }
 }
 
-/// A token in a file, which goes before all of these, is the caller's.
-fn credential_of(user: User, cluster: &Cluster, identity: Arc<Identity>) -> Result<Credential, String> {
-    if let Some(plugin) = user.exec {
-        return Ok(Credential::Exec(Box::new(Exec::new(plugin, cluster, identity)?)));
-    }
+/// A plugin counts only where there is nothing else, as in client-go. A token in a file, which goes before all of these, is
+/// the caller's.
+fn credential_of(
+    user: User,
+    cluster: &Cluster,
+    destination: &Destination,
+    server: &str,
+) -> Result<Credential, String> {
     if !user.token.is_empty() {
         return bearer(&user.token).map(Credential::Fixed).map_err(|e| format!("token: {e}"));
     }
     if !user.username.is_empty() {
         return basic(&user.username, &user.password).map(Credential::Fixed);
+    }
+    if destination.identity.has_certs() {
+        return Ok(Credential::None);
+    }
+    if let Some(plugin) = user.exec {
+        let authorities: &[u8] = match &destination.trust {
+            Trust::Authorities(pem, _) => pem,
+            Trust::System | Trust::Anything => &[],
+        };
+        let exec = Exec::new(plugin, cluster, server, authorities, Arc::clone(&destination.identity))?;
+        return Ok(Credential::Exec(Box::new(exec)));
     }
     match user.auth_provider {
         Some(provider) => Err(format!("auth-provider {:?} is no longer supported; use exec", provider.name)),
@@ -318,27 +361,29 @@ fn impersonation(user: &User) -> Result<Vec<(HeaderName, HeaderValue)>, String> 
         add("Impersonate-Group", group)?;
     }
     for (key, values) in &user.as_user_extra {
-        values.iter().try_for_each(|value| add(&format!("Impersonate-Extra-{key}"), value))?;
+        let name = format!("Impersonate-Extra-{}", escaped(key));
+        values.iter().try_for_each(|value| add(&name, value))?;
     }
     Ok(headers)
 }
 
-fn server_uri(server: &str) -> Result<Uri, String> {
-    let uri: Uri = server.parse().map_err(|e| format!("server: {server:?} is not a URL: {e}"))?;
-    match (uri.scheme_str(), uri.authority()) {
-        (Some("http" | "https"), Some(_)) => Ok(uri),
-        _ => Err(format!("server: {server:?} is not a URL such as https://10.0.0.1:6443")),
-    }
+/// A key as a header's name: percent-encoded where a name may not have it.
+fn escaped(key: &str) -> String {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
+    key.bytes().map(|b| if allowed(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+fn master_uri(master: &str) -> Result<Uri, ConnectError> {
+    uri(master).map_err(|reason| ConnectError::Master { master: master.to_owned(), reason })
 }
 
 /// A bare `host:port` means http, as in client-go.
-fn master_uri(master: &str) -> Result<Uri, ConnectError> {
-    let wrong = |reason: String| ConnectError::Master { master: master.to_owned(), reason };
-    let full = if master.contains("://") { master.to_owned() } else { format!("http://{master}") };
-    let uri: Uri = full.parse().map_err(|e: http::uri::InvalidUri| wrong(e.to_string()))?;
+fn uri(address: &str) -> Result<Uri, String> {
+    let full = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    let uri: Uri = full.parse().map_err(|e| format!("{address:?} is not a URL: {e}"))?;
     match uri.scheme_str() {
         Some("http" | "https") => Ok(uri),
-        other => Err(wrong(format!("scheme {other:?} is neither http nor https"))),
+        other => Err(format!("{address:?}: scheme {other:?} is neither http nor https")),
     }
 }
 

@@ -129,7 +129,7 @@ fn forbidden(asked: Asked<'_>, status: &Status) -> String {
 }
 
 /// The innermost error says it plainest: `Connection refused (os error 111)`.
-fn root(error: &dyn Error) -> String {
+pub(super) fn root(error: &dyn Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// What a client says of itself.
-#[derive(Debug)]
 pub(super) enum Credential {
     /// Nothing, or a client certificate.
     None,
@@ -26,34 +25,37 @@ pub(super) enum Credential {
 }
 
 impl Credential {
-    /// Adds the header. True: the client certificate may be another one from now on.
-    pub(super) async fn authorize(&self, headers: &mut HeaderMap) -> Result<bool, String> {
+    /// Adds the header.
+    pub(super) async fn authorize(&self, headers: &mut HeaderMap) -> Result<Authorized, String> {
+        let mut authorized = Authorized::default();
         match self {
-            Credential::None => Ok(false),
-            Credential::Fixed(header) => {
-                headers.insert(AUTHORIZATION, header.clone());
-                Ok(false)
-            }
-            Credential::File(file) => {
-                file.authorize(headers);
-                Ok(false)
-            }
+            Credential::None => {}
+            Credential::Fixed(header) => drop(headers.insert(AUTHORIZATION, header.clone())),
+            Credential::File(file) => file.authorize(headers),
             Credential::Exec(exec) => {
-                let (token, renewed) = exec.token().await?;
-                if let Some(token) = token {
-                    headers.insert(AUTHORIZATION, token);
-                }
-                Ok(renewed)
+                let granted = exec.grant().await?;
+                authorized = Authorized { renewed: granted.renewed, run: granted.run };
+                granted.token.map(|token| headers.insert(AUTHORIZATION, token));
             }
         }
+        Ok(authorized)
     }
 
     /// The server does not accept it.
-    pub(super) async fn refused(&self) {
+    pub(super) async fn refused(&self, authorized: Authorized) {
         if let Credential::Exec(exec) = self {
-            exec.refused().await;
+            exec.refused(authorized.run).await;
         }
     }
+}
+
+/// How a request was authorized.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Authorized {
+    /// The client certificate is another one than for the request before.
+    pub(super) renewed: bool,
+    /// Which run of a plugin it is from.
+    run: u64,
 }
 
 /// The header for a token.
@@ -82,9 +84,10 @@ pub(super) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Fails if the file cannot be read now.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(TokenFile { path: path.to_owned(), last: Mutex::new(read(path)?) })
+    /// Fails if the file cannot be read now and there is no other token to begin with.
+    pub(super) fn open(path: &Path, other: Option<HeaderValue>) -> io::Result<Self> {
+        let first = read(path).or_else(|e| other.ok_or(e))?;
+        Ok(TokenFile { path: path.to_owned(), last: Mutex::new(first) })
     }
 
     /// Adds the header. A file that is gone or unreadable leaves the last token in use: some remove it after
@@ -123,7 +126,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         std::fs::write(&path, "one\n").unwrap();
-        let file = TokenFile::open(&path).unwrap();
+        let file = TokenFile::open(&path, None).unwrap();
         assert_eq!(header(&file), "Bearer one");
         std::fs::write(&path, "two").unwrap();
         assert_eq!(header(&file), "Bearer two");
@@ -135,6 +138,8 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_an_error_at_start() {
-        assert!(TokenFile::open(Path::new("/nonexistent/token")).is_err());
+        let missing = Path::new("/nonexistent/token");
+        assert!(TokenFile::open(missing, None).is_err());
+        assert_eq!(header(&TokenFile::open(missing, bearer("other").ok()).unwrap()), "Bearer other");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: a [`Plugin`]. Out: a token, a client certificate or both, kept until they expire or the server refuses them.
 
-use super::kubeconfig::{Cluster, Plugin};
+use super::kubeconfig::{Cluster, Plugin, or_default};
 use super::tls::Identity;
 use data_encoding::BASE64;
 use http::HeaderValue;
@@ -22,43 +22,76 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest part of what a plugin writes to its standard error that is told.
 const EXCERPT: usize = 300;
 
+/// The name of the extension of a cluster that is for its plugin.
+const EXTENSION: &str = "client.authentication.k8s.io/exec";
+
 /// A plugin and what it handed out last.
-#[derive(Debug)]
 pub(super) struct Exec {
     plugin: Plugin,
     info: String,
     identity: Arc<Identity>,
-    last: Mutex<Option<Issued>>,
+    last: Mutex<Last>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Default)]
+struct Last {
+    issued: Option<Issued>,
+    /// How often the plugin was run.
+    runs: u64,
+}
+
+#[derive(Clone)]
 struct Issued {
     token: Option<HeaderValue>,
     /// None: until the server refuses it.
     expires: Option<SystemTime>,
+    /// Whether its client certificate is another one than before.
+    renewed: bool,
 }
 
-#[derive(Deserialize)]
+/// What one request is sent with.
+pub(super) struct Granted {
+    /// The token, if the plugin hands out tokens.
+    pub(super) token: Option<HeaderValue>,
+    /// Which run of the plugin it is from.
+    pub(super) run: u64,
+    /// The client certificate is another one than for the request before.
+    pub(super) renewed: bool,
+}
+
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
 struct Credential {
+    #[serde(deserialize_with = "or_default")]
     api_version: String,
+    #[serde(deserialize_with = "or_default")]
     kind: String,
+    #[serde(deserialize_with = "or_default")]
     status: Status,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Status {
+    #[serde(deserialize_with = "or_default")]
     token: String,
+    #[serde(deserialize_with = "or_default")]
     client_certificate_data: String,
+    #[serde(deserialize_with = "or_default")]
     client_key_data: String,
     expiration_timestamp: Option<String>,
 }
 
 impl Exec {
-    /// Nothing is run yet. Fails if the entry itself is of no use.
-    pub(super) fn new(plugin: Plugin, cluster: &Cluster, identity: Arc<Identity>) -> Result<Exec, String> {
+    /// Nothing is run yet. Fails if the entry itself is of no use. `server` is the address in force, and `authorities` are
+    /// the trusted ones in PEM.
+    pub(super) fn new(
+        plugin: Plugin,
+        cluster: &Cluster,
+        server: &str,
+        authorities: &[u8],
+        identity: Arc<Identity>,
+    ) -> Result<Exec, String> {
         if plugin.command.as_os_str().is_empty() {
             return Err("exec.command is empty".into());
         }
@@ -70,33 +103,39 @@ impl Exec {
         }
         let mut spec = json!({ "interactive": false });
         if plugin.provide_cluster_info {
+            let config = cluster.extensions.iter().find(|e| e.name == EXTENSION).map(|e| &e.extension);
             spec["cluster"] = json!({
-                "server": cluster.server,
+                "server": server,
                 "tls-server-name": cluster.tls_server_name,
                 "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
-                "certificate-authority-data": BASE64.encode(&cluster.certificate_authority_data),
+                "certificate-authority-data": BASE64.encode(authorities),
+                "config": config,
             });
         }
         let info: Value = json!({ "apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec });
-        Ok(Exec { plugin, info: info.to_string(), identity, last: Mutex::new(None) })
+        Ok(Exec { plugin, info: info.to_string(), identity, last: Mutex::default() })
     }
 
-    /// The token to send, if the plugin hands out tokens; it is asked if what it gave is no longer good. True: what it gave
-    /// is new, so connections that exist may have been opened with another certificate.
-    pub(super) async fn token(&self) -> Result<(Option<HeaderValue>, bool), String> {
+    /// What to send a request with. The plugin is asked if what it gave is no longer good.
+    pub(super) async fn grant(&self) -> Result<Granted, String> {
         let mut last = self.last.lock().await;
-        if let Some(issued) = &*last
-            && issued.expires.is_none_or(|expires| SystemTime::now() < expires)
-        {
-            return Ok((issued.token.clone(), false));
+        let valid = |issued: &&Issued| issued.expires.is_none_or(|expires| SystemTime::now() < expires);
+        if let Some(issued) = last.issued.as_ref().filter(valid) {
+            return Ok(Granted { token: issued.token.clone(), run: last.runs, renewed: false });
         }
-        let issued = last.insert(self.run().await?);
-        Ok((issued.token.clone(), true))
+        let issued = self.run().await?;
+        last.runs += 1;
+        let granted = Granted { token: issued.token.clone(), run: last.runs, renewed: issued.renewed };
+        last.issued = Some(issued);
+        Ok(granted)
     }
 
-    /// The server refused what the plugin gave.
-    pub(super) async fn refused(&self) {
-        *self.last.lock().await = None;
+    /// The server refused what a run of the plugin gave. A later run's may be good.
+    pub(super) async fn refused(&self, run: u64) {
+        let mut last = self.last.lock().await;
+        if last.runs == run {
+            last.issued = None;
+        }
     }
 
     async fn run(&self) -> Result<Issued, String> {
@@ -136,14 +175,13 @@ impl Exec {
         if token.is_empty() && client_certificate_data.is_empty() {
             return Err("it gives neither a token nor a client certificate".into());
         }
-        if !client_certificate_data.is_empty() {
-            self.identity.replace(client_certificate_data.as_bytes(), client_key_data.as_bytes())?;
-        }
+        let pem = (client_certificate_data.into_bytes(), client_key_data.into_bytes());
+        let renewed = self.identity.replace((!pem.0.is_empty()).then_some(pem))?;
         let token = match token.as_str() {
             "" => None,
             token => Some(super::credential::bearer(token)?),
         };
-        Ok(Issued { token, expires: expiration_timestamp.as_deref().map(expiry).transpose()? })
+        Ok(Issued { token, expires: expiration_timestamp.as_deref().map(expiry).transpose()?, renewed })
     }
 }
 

@@ -1,16 +1,18 @@
 //! A kubeconfig: the cluster and the user of its current context.
 //!
-//! In: a file. Out: [`Selected`], with every path absolute and every `-data` field decoded. Other contexts, clusters and
-//! users of the file are never looked at, and fields that only kubectl uses are skipped.
+//! In: a file. Out: [`Selected`], with every path absolute and every `-data` field decoded, or an error that names entry and
+//! field and quotes no line of the file, since secrets are in it. Entries that the context does not select only have to be
+//! YAML, and fields that only kubectl uses are skipped.
 
 use super::access::ConnectError;
 use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use serde_saphyr::options;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What the current context selects.
-#[derive(Debug)]
 pub(super) struct Selected {
     pub(super) cluster: Cluster,
     pub(super) user: User,
@@ -18,7 +20,7 @@ pub(super) struct Selected {
     pub(super) user_name: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct File {
     #[serde(deserialize_with = "or_default")]
@@ -31,15 +33,16 @@ struct File {
     users: Vec<NamedUser>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct NamedContext {
+    #[serde(deserialize_with = "or_default")]
     name: String,
     #[serde(deserialize_with = "or_default")]
     context: Context,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Context {
     #[serde(deserialize_with = "or_default")]
@@ -48,24 +51,26 @@ struct Context {
     user: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct NamedCluster {
+    #[serde(deserialize_with = "or_default")]
     name: String,
     #[serde(deserialize_with = "or_default")]
     cluster: Cluster,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct NamedUser {
+    #[serde(deserialize_with = "or_default")]
     name: String,
     #[serde(deserialize_with = "or_default")]
     user: User,
 }
 
 /// How to reach an API server. Empty means not given, in every field.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(super) struct Cluster {
     #[serde(deserialize_with = "or_default")]
@@ -76,24 +81,56 @@ pub(super) struct Cluster {
     pub(super) insecure_skip_tls_verify: bool,
     #[serde(deserialize_with = "or_default")]
     pub(super) certificate_authority: PathBuf,
-    #[serde(deserialize_with = "base64")]
-    pub(super) certificate_authority_data: Vec<u8>,
+    pub(super) certificate_authority_data: Data,
     #[serde(deserialize_with = "or_default")]
     pub(super) proxy_url: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) extensions: Vec<Extension>,
+}
+
+/// A field that is base64 in the file: decoded once its entry is selected.
+#[derive(Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Data(Option<String>);
+
+impl Data {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.as_deref().unwrap_or_default().is_empty()
+    }
+
+    fn text(&self) -> String {
+        self.0.as_deref().unwrap_or_default().split_whitespace().collect()
+    }
+
+    /// Checked when its entry was selected.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        BASE64.decode(self.text().as_bytes()).unwrap_or_default()
+    }
+
+    fn check(&self, field: &str) -> Result<(), String> {
+        BASE64.decode(self.text().as_bytes()).map(drop).map_err(|e| format!("{field}: not base64: {e}"))
+    }
+}
+
+/// A field that somebody added to a cluster; one of them is for plugins.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Extension {
+    #[serde(deserialize_with = "or_default")]
+    pub(super) name: String,
+    pub(super) extension: Value,
 }
 
 /// As whom.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(super) struct User {
     #[serde(deserialize_with = "or_default")]
     pub(super) client_certificate: PathBuf,
-    #[serde(deserialize_with = "base64")]
-    pub(super) client_certificate_data: Vec<u8>,
+    pub(super) client_certificate_data: Data,
     #[serde(deserialize_with = "or_default")]
     pub(super) client_key: PathBuf,
-    #[serde(deserialize_with = "base64")]
-    pub(super) client_key_data: Vec<u8>,
+    pub(super) client_key_data: Data,
     #[serde(deserialize_with = "or_default")]
     pub(super) token: String,
     #[serde(rename = "tokenFile", deserialize_with = "or_default")]
@@ -115,10 +152,12 @@ pub(super) struct User {
 }
 
 /// A program that hands out credentials.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Plugin {
+    #[serde(deserialize_with = "or_default")]
     pub(super) api_version: String,
+    #[serde(deserialize_with = "or_default")]
     pub(super) command: PathBuf,
     #[serde(deserialize_with = "or_default")]
     pub(super) args: Vec<String>,
@@ -133,7 +172,7 @@ pub(super) struct Plugin {
 }
 
 /// A variable in the environment of a plugin.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Variable {
     pub(super) name: String,
@@ -141,7 +180,7 @@ pub(super) struct Variable {
 }
 
 /// The predecessor of plugins, which kubectl dropped in 1.26.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct AuthProvider {
     pub(super) name: String,
@@ -149,10 +188,12 @@ pub(super) struct AuthProvider {
 
 /// Reads a file and follows its current context.
 pub(super) fn read(path: &Path) -> Result<Selected, ConnectError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConnectError::Read { path: path.to_owned(), source })?;
+    let unreadable = |source| ConnectError::Read { path: path.to_owned(), source };
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let wrong = |reason: String| ConnectError::Kubeconfig { path: path.to_owned(), reason };
-    let file: File = serde_saphyr::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    // Without a snippet of the file: the lines around a mistake may be secrets.
+    let options = options! { emit_comments: false, with_snippet: false };
+    let file: File = serde_saphyr::from_str_with_options(&text, options).map_err(|e| wrong(e.to_string()))?;
     let name = file.current_context;
     if name.is_empty() {
         return Err(ConnectError::NoContext { path: path.to_owned() });
@@ -171,9 +212,46 @@ pub(super) fn read(path: &Path) -> Result<Selected, ConnectError> {
             user.ok_or_else(|| missing("user", wanted))?.user
         }
     };
-    let directory = path.parent().unwrap_or(Path::new(""));
-    make_absolute(directory, &mut cluster, &mut user);
+    check_cluster(&cluster).map_err(|e| wrong(format!("cluster {:?}: {e}", context.cluster)))?;
+    check_user(&user).map_err(|e| wrong(format!("user {:?}: {e}", context.user)))?;
+    let path = std::path::absolute(path).map_err(unreadable)?;
+    make_absolute(path.parent().unwrap_or(Path::new("/")), &mut cluster, &mut user);
     Ok(Selected { cluster, user, user_name: context.user })
+}
+
+/// What client-go refuses because one of two fields would count and the other not.
+fn check_cluster(cluster: &Cluster) -> Result<(), String> {
+    let file = !cluster.certificate_authority.as_os_str().is_empty();
+    let data = !cluster.certificate_authority_data.is_empty();
+    cluster.certificate_authority_data.check("certificate-authority-data")?;
+    match (file, data, cluster.insecure_skip_tls_verify) {
+        (true, true, _) => Err("certificate-authority and certificate-authority-data are both given".into()),
+        (true, _, true) | (_, true, true) => {
+            Err("insecure-skip-tls-verify and a certificate-authority are both given".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_user(user: &User) -> Result<(), String> {
+    let halves = [
+        ("client-certificate", &user.client_certificate, &user.client_certificate_data),
+        ("client-key", &user.client_key, &user.client_key_data),
+    ];
+    for (field, file, data) in halves {
+        data.check(&format!("{field}-data"))?;
+        if !file.as_os_str().is_empty() && !data.is_empty() {
+            return Err(format!("{field} and {field}-data are both given"));
+        }
+    }
+    if !user.token.is_empty() && !user.username.is_empty() {
+        return Err("token and username are both given".into());
+    }
+    let others = !user.as_uid.is_empty() || !user.as_groups.is_empty() || !user.as_user_extra.is_empty();
+    if user.impersonate.is_empty() && others {
+        return Err("as-uid, as-groups and as-user-extra need as".into());
+    }
+    Ok(())
 }
 
 /// Paths in a kubeconfig are relative to it.
@@ -196,14 +274,10 @@ fn make_absolute(directory: &Path, cluster: &mut Cluster, user: &mut User) {
 }
 
 /// `null` is what kubectl writes for an empty list.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
-    deserializer: D,
-) -> Result<T, D::Error> {
+pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-fn base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-    let text: String = or_default(deserializer)?;
-    let compact: String = text.split_whitespace().collect();
-    BASE64.decode(compact.as_bytes()).map_err(|e| serde::de::Error::custom(format!("not base64: {e}")))
 }

@@ -112,11 +112,10 @@ async fn head(
     if matches!(request, Request::List { continue_token: Some(_) }) {
         http.extensions_mut().insert(Unlimited);
     }
-    let response = match timeout(PATIENCE, client.transport.send(http)).await {
-        Ok(Ok(response)) => response,
-        Ok(Err(SendError::Credential(reason))) => return Err(Failure::no_credential(asked, &reason)),
-        Ok(Err(SendError::Http(error))) => return Err(Failure::unreachable(asked, &error)),
-        Err(elapsed) => return Err(Failure::unreachable(asked, &elapsed)),
+    let response = match client.transport.send(http, PATIENCE).await {
+        Ok(response) => response,
+        Err(SendError::Credential(reason)) => return Err(Failure::no_credential(asked, &reason)),
+        Err(error) => return Err(Failure::unreachable(asked, &error)),
     };
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let format = Format::of(content_type.unwrap_or_default());

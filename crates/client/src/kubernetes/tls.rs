@@ -1,7 +1,7 @@
 //! TLS towards the API server: which certificates are trusted, and which one is shown.
 //!
-//! In: [`Trust`] and an [`Identity`]. Out: rustls' configuration. A client certificate in files is read anew for every
-//! handshake, because the kubelet and cert-manager rotate it in place; one that cannot be read leaves the last in use.
+//! In: [`Trust`] and an [`Identity`]. Out: rustls' configuration. A client certificate in files is read anew before every
+//! request, because the kubelet and cert-manager rotate it in place; one that cannot be read leaves the last in use.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -12,11 +12,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Whose signature on the server's certificate counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// The authorities that this system trusts.
     System,
@@ -27,7 +27,7 @@ pub(super) enum Trust {
 }
 
 /// Where half of an identity is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub(super) enum Pem {
     /// In a file.
     File(PathBuf),
@@ -46,46 +46,69 @@ impl Pem {
 
 /// The certificate that is shown to the server: none, one in files or in the kubeconfig, or the one that a plugin handed
 /// out last.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Identity {
     source: Option<(Pem, Pem)>,
-    last: RwLock<Option<Arc<CertifiedKey>>>,
+    current: RwLock<Current>,
+}
+
+#[derive(Default)]
+struct Current {
+    key: Option<Arc<CertifiedKey>>,
+    /// The PEM bytes of which it was made.
+    pem: (Vec<u8>, Vec<u8>),
 }
 
 impl Identity {
     /// Fails if certificate or key are of no use.
     pub(super) fn new(certificate: Pem, key: Pem) -> Result<Identity, String> {
-        let last = RwLock::new(Some(certified(&certificate.read()?, &key.read()?)?));
-        Ok(Identity { source: Some((certificate, key)), last })
+        let pem = (certificate.read()?, key.read()?);
+        let current = Current { key: Some(certified(&pem.0, &pem.1)?), pem };
+        Ok(Identity { source: Some((certificate, key)), current: RwLock::new(current) })
     }
 
-    /// Shows this from the next handshake on.
-    pub(super) fn replace(&self, certificate: &[u8], key: &[u8]) -> Result<(), String> {
-        let key = certified(certificate, key)?;
-        *self.last.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
-        Ok(())
-    }
-
-    fn read_anew(&self) {
-        let Some((certificate, key)) = &self.source else { return };
-        if matches!((certificate, key), (Pem::Bytes(_), Pem::Bytes(_))) {
-            return;
+    /// Shows this from the next handshake on, or nothing. True: it is another one than before.
+    pub(super) fn replace(&self, pem: Option<(Vec<u8>, Vec<u8>)>) -> Result<bool, String> {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let pem = pem.unwrap_or_default();
+        if current.pem == pem {
+            return Ok(false);
         }
-        let read = certificate.read().and_then(|certificate| self.replace(&certificate, &key.read()?));
-        if let Err(error) = read {
+        let key = if pem.0.is_empty() { None } else { Some(certified(&pem.0, &pem.1)?) };
+        *current = Current { key, pem };
+        Ok(true)
+    }
+
+    /// Reads the files anew, if there are any. True: they have changed. Some KB for every request, of which there is one in
+    /// minutes.
+    pub(super) fn refresh(&self) -> bool {
+        let Some((certificate, key)) = &self.source else { return false };
+        if !matches!((certificate, key), (Pem::File(_), _) | (_, Pem::File(_))) {
+            return false;
+        }
+        let read = certificate.read().and_then(|certificate| Ok((certificate, key.read()?)));
+        let replaced =
+            read.and_then(|pem| if pem.0.is_empty() { Err("empty".into()) } else { self.replace(Some(pem)) });
+        replaced.unwrap_or_else(|error| {
             tracing::debug!(error, "client certificate not read anew; the last one stays in use");
-        }
+            false
+        })
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
     }
 }
 
 impl ResolvesClientCert for Identity {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.read_anew();
-        self.last.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().unwrap_or_else(PoisonError::into_inner).key.clone()
     }
 
     fn has_certs(&self) -> bool {
-        self.last.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.current.read().unwrap_or_else(PoisonError::into_inner).key.is_some()
     }
 }
 

@@ -3,7 +3,7 @@
 //! Buffers, idle connections and silence have bounds. Nothing is sent again: the watch has its own back-off, and trouble is
 //! reported where it is known what was asked.
 
-use super::credential::Credential;
+use super::credential::{Authorized, Credential};
 use super::throttle::{Bucket, Unlimited};
 use super::tls::{self, Identity, Trust};
 use bytes::Bytes;
@@ -45,6 +45,7 @@ pub(super) struct Transport {
     server: Uri,
     credential: Credential,
     headers: Vec<(HeaderName, HeaderValue)>,
+    identity: Arc<Identity>,
     bucket: Mutex<Option<Bucket>>,
     connector: HttpsConnector<HttpConnector>,
     http: Mutex<Http>,
@@ -59,12 +60,16 @@ pub(super) enum SendError {
     /// The server was not reached, or broke off.
     #[error(transparent)]
     Http(#[from] legacy::Error),
+    /// The server did not answer in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
 }
 
 impl Transport {
     /// Fails if the authorities' certificates are of no use.
     pub(super) fn new(to: Destination, qps: f32, burst: i32) -> Result<Transport, String> {
-        let tls = HttpsConnectorBuilder::new().with_tls_config(tls::config(&to.trust, to.identity)?);
+        let tls =
+            HttpsConnectorBuilder::new().with_tls_config(tls::config(&to.trust, Arc::clone(&to.identity))?);
         let tls = tls.https_or_http();
         let tls = match to.server_name {
             Some(name) => tls.with_server_name_resolver(FixedServerNameResolver::new(name)),
@@ -75,16 +80,19 @@ impl Transport {
             server: to.server,
             credential: to.credential,
             headers: to.headers,
+            identity: to.identity,
             bucket: Mutex::new(Bucket::new(qps, burst, Instant::now())),
             http: Mutex::new(http(connector.clone())),
             connector,
         })
     }
 
-    /// Sends a request, whose URI is a path and a query, when the rate limit lets it.
+    /// Sends a request, whose URI is a path and a query, when the rate limit lets it, and waits so long for the head of the
+    /// response. The time that a credential plugin takes is not counted.
     pub(super) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
+        patience: Duration,
     ) -> Result<Response<Incoming>, SendError> {
         *request.uri_mut() = join(&self.server, request.uri());
         let wait = match &mut *self.bucket.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -92,23 +100,28 @@ impl Transport {
             _ => Duration::ZERO,
         };
         tokio::time::sleep(wait).await;
-        let renewed = self.complete(request.headers_mut()).await.map_err(SendError::Credential)?;
-        let http = {
-            let mut current = self.http.lock().unwrap_or_else(PoisonError::into_inner);
-            if renewed {
-                // Idle connections were opened with the certificate before; those in use end by themselves.
-                *current = http(self.connector.clone());
-            }
-            current.clone()
-        };
-        let response = http.request(request).await?;
+        let authorized = self.complete(request.headers_mut()).await.map_err(SendError::Credential)?;
+        if authorized.renewed | self.identity.refresh() {
+            self.forget_connections();
+        }
+        let http = self.http.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let response = tokio::time::timeout(patience, http.request(request)).await;
+        let response = response.map_err(|_| SendError::TimedOut(patience))??;
         if response.status() == StatusCode::UNAUTHORIZED {
-            self.credential.refused().await;
+            // Perhaps for a certificate that has expired since the connection was opened.
+            self.forget_connections();
+            self.credential.refused(authorized).await;
         }
         Ok(response)
     }
 
-    async fn complete(&self, headers: &mut HeaderMap) -> Result<bool, String> {
+    /// The next request opens a connection of its own, with the certificate that there is then. Connections in use end by
+    /// themselves.
+    fn forget_connections(&self) {
+        *self.http.lock().unwrap_or_else(PoisonError::into_inner) = http(self.connector.clone());
+    }
+
+    async fn complete(&self, headers: &mut HeaderMap) -> Result<Authorized, String> {
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         for (name, value) in &self.headers {
             headers.append(name, value.clone());

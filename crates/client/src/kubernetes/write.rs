@@ -1,6 +1,7 @@
 //! Writes: one object in JSON to the API server, its answer back.
 
 use super::access::Client;
+use super::advice::root;
 use super::status::Status;
 use super::wire::Format;
 use bytes::Bytes;
@@ -57,7 +58,7 @@ impl Client {
         media: &str,
         body: &Value,
     ) -> Result<Value, WriteError> {
-        let failed = |e: &dyn std::fmt::Display| WriteError::Failed(e.to_string());
+        let failed = |e: &dyn std::error::Error| WriteError::Failed(root(e));
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -65,13 +66,10 @@ impl Client {
             .header(CONTENT_TYPE, media)
             .body(Full::new(Bytes::from(body.to_string())))
             .map_err(|e| failed(&e))?;
-        let exchange = async {
-            let response = self.transport.send(request).await.map_err(|e| failed(&e))?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await;
-            Ok((status, body.map_err(|e| failed(&e))?.to_bytes()))
-        };
-        let (status, body) = timeout(PATIENCE, exchange).await.map_err(|e| failed(&e))??;
+        let response = self.transport.send(request, PATIENCE).await.map_err(|e| failed(&e))?;
+        let status = response.status();
+        let body = timeout(PATIENCE, Limited::new(response.into_body(), LONGEST_ANSWER).collect()).await;
+        let body = body.map_err(|e| failed(&e))?.map_err(|e| failed(&*e))?.to_bytes();
         if !status.is_success() {
             let Status { code, message, .. } = Status::read(status.as_u16(), Format::Json, &body);
             return Err(WriteError::Refused { code, message });

@@ -5,7 +5,7 @@ use super::*;
 const GOOD: &str = r#"
 apiVersion: v1
 kind: Config
-clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
 users: [{name: u, user: {token: t}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
@@ -24,7 +24,7 @@ async fn complaint(text: &str) -> String {
 #[tokio::test]
 async fn a_good_kubeconfig_names_its_user_and_server() {
     let client = with(GOOD).await.unwrap();
-    assert_eq!(client.server(), "http://127.0.0.1:1");
+    assert_eq!(client.server(), "https://127.0.0.1:1");
     assert!(client.origin.credential.contains("user \"u\""), "{}", client.origin.credential);
 }
 
@@ -50,6 +50,49 @@ async fn each_mistake_says_what_to_do() {
     let no_token = GOOD.replace("token: t", "tokenFile: /nonexistent/token");
     assert!(complaint(&no_token).await.starts_with("token file /nonexistent/token: No such file"));
     assert!(complaint("current-context: [").await.contains("kubeconfig"));
+    for (user, said) in [
+        ("token: t, username: u", "user \"u\": token and username are both given"),
+        ("client-key-data: \"!\"", "user \"u\": client-key-data: not base64"),
+        ("client-key: k", "client-key without client-certificate"),
+        ("as-groups: [g]", "as-uid, as-groups and as-user-extra need as"),
+        ("auth-provider: {name: gcp}", "auth-provider \"gcp\" is no longer supported"),
+        ("exec: {command: x, apiVersion: v0}", "exec.apiVersion: \"v0\" is none of"),
+    ] {
+        let complaint = complaint(&GOOD.replace("token: t", user)).await;
+        assert!(complaint.contains(said), "{complaint}");
+    }
+    for (cluster, said) in [
+        ("insecure-skip-tls-verify: true, certificate-authority: x", "are both given"),
+        ("certificate-authority: /nonexistent/ca", "certificate-authority /nonexistent/ca: No such file"),
+        ("tls-server-name: \"a b\"", "tls-server-name"),
+    ] {
+        let complaint = complaint(&GOOD.replace("cluster: {", &format!("cluster: {{{cluster}, "))).await;
+        assert!(complaint.contains(said), "{complaint}");
+    }
+}
+
+#[tokio::test]
+async fn a_mistake_shows_no_secret() {
+    let broken = "users:\n- name: u\n  user:\n    token: SECRET\n    exec: [\n    client-key-data: KEY\n";
+    let complaint = complaint(broken).await;
+    assert!(!complaint.contains("SECRET") && !complaint.contains("KEY"), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(complaint.contains("line"), "{complaint}");
+}
+
+#[tokio::test]
+async fn entries_that_are_not_selected_do_not_matter() {
+    let others = GOOD
+        .replace("clusters: [", "clusters: [{name: null, cluster: null}, {name: d, cluster: {proxy-url: \"http://p:1\", certificate-authority-data: \"!\"}}, ")
+        .replace("users: [", "users: [{name: v, user: {client-key-data: \"!\", tokenFile: /nonexistent}}, ");
+    with(&others).await.unwrap();
+}
+
+#[tokio::test]
+async fn names_of_headers_are_escaped() {
+    assert_eq!(escaped("example.com/scope%"), "example.com%2Fscope%25");
+    let user = "as: other, as-groups: [g], as-user-extra: {example.com/scope: [a, b]}";
+    with(&GOOD.replace("token: t", user)).await.unwrap();
 }
 
 #[tokio::test]
