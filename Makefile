@@ -38,9 +38,11 @@ define need
 	if [ -n "$$missing" ]; then \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			echo "installing: $$missing"; \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+			apt-get update -qq || exit 1; \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null || exit 1; \
 		else \
-			echo "missing: $$missing"; echo "as root: apt-get install $$missing"; exit 1; \
+			echo "missing: $$missing"; \
+			echo "as root: apt-get update && apt-get install -y --no-install-recommends $$missing"; exit 1; \
 		fi; \
 	fi; \
 	command -v cargo >/dev/null || { echo "missing: a Rust toolchain (see rust-toolchain.toml for its version)"; exit 1; }
@@ -52,7 +54,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 demo:
 	$(call need,$(DEMO_NEEDS))
 	cargo build --workspace --bin portway --example demo
-	target/debug/examples/demo
+	$${CARGO_TARGET_DIR:-target}/debug/examples/demo
 
 # nextest runs each test in a process of its own and sums up; cargo's own runner does where it is not installed.
 # Where user-mode Linux cannot boot, one line says so, the tests that need it are left out, and the run fails.
@@ -75,10 +77,10 @@ fresh:
 release:
 	$(call need,$(BUILD_NEEDS))
 	cargo build --release --bin portway
-	cd target/release && objcopy --only-keep-debug portway portway.debug && \
+	cd $${CARGO_TARGET_DIR:-target}/release && objcopy --only-keep-debug portway portway.debug && \
 		objcopy --strip-unneeded --remove-section=.gnu_debuglink --add-gnu-debuglink=portway.debug portway portway.stripped && \
 		mv portway.stripped portway
-	@ls -l target/release/portway target/release/portway.debug
+	@ls -l $${CARGO_TARGET_DIR:-target}/release/portway $${CARGO_TARGET_DIR:-target}/release/portway.debug
 
 bench:
 	$(call need,$(BENCH_NEEDS))

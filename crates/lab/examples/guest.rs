@@ -12,13 +12,14 @@ fn main() -> ExitCode {
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let program = arguments.first().map_or("/bin/true", String::as_str);
-    // The directory that tests have, so that they go on with this guest.
-    let scratch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tmp");
-    let made = std::fs::create_dir_all(&scratch).and_then(|()| scratch.canonicalize());
-    let scratch = match made {
-        Ok(scratch) => scratch,
-        Err(e) => return fail(&format!("{}: {e}", scratch.display())),
+    // The directory that tests have, so that they go on with this guest: from target/debug/examples to target/tmp.
+    let scratch = match std::env::current_exe() {
+        Ok(path) => path.ancestors().nth(3).unwrap_or(Path::new("/")).join("tmp"),
+        Err(e) => return fail(&format!("the path of this program: {e}")),
     };
+    if let Err(e) = std::fs::create_dir_all(&scratch) {
+        return fail(&format!("{}: {e}", scratch.display()));
+    }
     match guest::run(Path::new(program), arguments.get(1..).unwrap_or_default(), &scratch) {
         Ok(output) => {
             print!("{}", output.text);

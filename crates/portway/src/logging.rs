@@ -59,5 +59,9 @@ fn filter(verbosity: u32) -> Targets {
         5..=7 => usual.with_targets(LIBRARIES.map(|target| (target, LevelFilter::INFO))),
         _ => usual,
     };
-    std::env::var("PORTWAY_LOG").ok().and_then(|directives| directives.parse().ok()).unwrap_or(usual)
+    let Ok(directives) = std::env::var("PORTWAY_LOG") else { return usual };
+    directives.parse().unwrap_or_else(|error| {
+        eprintln!("portway: PORTWAY_LOG={directives} is not understood, so --v counts: {error}");
+        usual
+    })
 }

@@ -66,25 +66,33 @@ impl Shared {
     }
 }
 
-/// Boots a guest and waits until its first process has set it up. It outlives this process.
+/// Boots a guest and waits until its first process has set it up. It outlives this process, and is found again by the file
+/// `process`.
 pub(super) fn boot(shared: &Shared, scratch: &Path) -> Result<Owner, GuestError> {
     boot_with(shared, scratch, INIT)
 }
 
 /// The same with another first process.
 pub(super) fn boot_with(shared: &Shared, scratch: &Path, init: &str) -> Result<Owner, GuestError> {
+    if shared.path.to_string_lossy().contains(char::is_whitespace) {
+        let why =
+            "there is white space in its path, which a kernel's command line cannot carry; move the project";
+        return Err(GuestError::Boot(format!("{}: {why}", shared.path.display())));
+    }
     write_files(shared, scratch, init).map_err(system("write the files of its first process"))?;
     let command = command(shared).map_err(system("open its console"))?;
     let mut kernel = match spawn_on_one_processor(command) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(GuestError::Missing),
         spawned => spawned.map_err(system("start"))?,
     };
+    let guest = Owner::of(kernel.id()).ok_or_else(|| GuestError::Boot("it ended at once".into()))?;
+    fs::write(shared.file("process"), guest.to_string()).map_err(system("note its process"))?;
     let ready = eventually(PATIENCE, || progress(shared, &mut kernel).ok_or("it is still booting"));
     match ready {
-        Ok(Ok(())) => Owner::of(kernel.id()).ok_or_else(|| GuestError::Boot("it ended at once".into())),
+        Ok(Ok(())) => Ok(guest),
         Ok(Err(why)) => Err(GuestError::Boot(why)),
         Err(gave_up) => {
-            kernel.kill().ok();
+            guest.kill().ok();
             kernel.wait().ok();
             Err(GuestError::Boot(format!("{gave_up}; its last line: {}", last_line(shared))))
         }

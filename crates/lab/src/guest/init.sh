@@ -63,6 +63,8 @@ step "mount /sys" "$mounts" mount -t sysfs sysfs /sys
 # What the guest does in these is its own: a change that one of its processes makes in the host's files is not announced
 # to the others.
 for directory in /run /tmp "$(cat "$shared/scratch")"; do
+    # A clone may be below /tmp.
+    case $shared/ in "$directory"/*) continue ;; esac
     step "mount a tmpfs" "$mounts" mount -t tmpfs tmpfs "$directory"
 done
 step "find this kernel's modules" "install the package user-mode-linux again" link_modules
@@ -80,16 +82,20 @@ step "bring up the loopback interface" "install the package iproute2" ip link se
 stty -echo 2> /dev/null
 : > "$shared/ready"
 
-# The shell's read waits without end, so the last command's end is followed by a clock.
+# The shell's read waits without end, so the end of a command is followed by a clock. Whether the next command or the power-off
+# comes first is decided by who makes the directory for that turn.
 idle() {
     sleep 20
-    echo o > /proc/sysrq-trigger
+    mkdir "/run/turn-$1" 2> /dev/null && echo o > /proc/sysrq-trigger
 }
 
 cd /
-idle &
+turn=0
+idle $turn &
 clock=$!
 while IFS= read -r _; do
+    # The guest goes off, and the command is for the next one.
+    mkdir "/run/turn-$turn" 2> /dev/null || sleep 60
     kill "$clock" 2> /dev/null
     set --
     while IFS= read -r argument; do
@@ -99,8 +105,10 @@ while IFS= read -r _; do
     # Whatever happens, it ends.
     timeout -k 5 1200 "$@" > "$shared/output" 2>&1 < /dev/null
     echo $? > "$shared/status.new"
+    sync
     mv "$shared/status.new" "$shared/status"
-    idle &
+    turn=$((turn + 1))
+    idle $turn &
     clock=$!
 done
 power_off

@@ -1,8 +1,8 @@
 //! Guests that test processes share.
 //!
-//! A slot is a directory beside the scratch directory, with at most one guest and at most one user, which is whoever has
-//! locked it. There are as many slots as there are users at a time. A guest that was left running a command, because
-//! the process that had asked for it was killed, is killed by the next user.
+//! A slot is a directory beside the scratch directory, with at most one guest and at most one user, the process that has
+//! locked it. There are as many guests as users at a time, up to a limit. A guest that is left in an unknown state, because
+//! its command failed or the process that had asked for it was killed, is killed and not used again.
 
 use super::boot::{self, Shared};
 use super::{GuestError, Output, system};
@@ -19,8 +19,8 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_secs(1300);
 /// A process that was killed is gone soon, or hangs in the kernel.
 const KILLED: Duration = Duration::from_secs(20);
-/// More than any test runner has processes.
-const SLOTS: usize = 256;
+/// Guests at a time; tests beyond that wait.
+const SLOTS: usize = 16;
 
 /// A guest, or the place for one, that is this process' own until dropped.
 pub(super) struct Slot {
@@ -30,8 +30,17 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// The first slot that is free.
+    /// The first slot that is free, as soon as one is.
     pub(super) fn take(scratch: &Path) -> Result<Slot, GuestError> {
+        let free = eventually(LONGEST, || match Slot::try_take(scratch) {
+            Ok(Some(slot)) => Ok(Ok(slot)),
+            Ok(None) => Err("all guests are busy"),
+            Err(e) => Ok(Err(e)),
+        });
+        free.map_err(|e| GuestError::Boot(e.to_string()))?
+    }
+
+    fn try_take(scratch: &Path) -> Result<Option<Slot>, GuestError> {
         let refused = system("lock a directory for it");
         let pool = scratch.with_file_name("guests");
         for number in 0..SLOTS {
@@ -40,13 +49,14 @@ impl Slot {
             let lock = File::create(path.join("lock")).map_err(&refused)?;
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    return Ok(Slot { shared: Shared::new(path), scratch: scratch.to_owned(), _lock: lock });
+                    let shared = Shared::new(path);
+                    return Ok(Some(Slot { shared, scratch: scratch.to_owned(), _lock: lock }));
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => {}
                 Err(e) => return Err(refused(e.into())),
             }
         }
-        Err(refused(io::Error::other("all are taken")))
+        Ok(None)
     }
 
     /// Runs a program in its guest, which is booted if there is none.
@@ -60,13 +70,19 @@ impl Slot {
         for _ in 0..3 {
             let guest = match self.guest() {
                 Some(guest) => guest,
-                None => self.boot()?,
+                None => boot::boot(&self.shared, &self.scratch)?,
             };
             self.ask(program, arguments).map_err(system("write down its command"))?;
             let status = eventually(LONGEST, || self.progress(guest).ok_or("it still runs"));
             match status.map_err(|e| GuestError::Boot(e.to_string()))? {
                 Progress::NotTaken => {}
-                Progress::Ended(status) => return self.output(status).map_err(system("read its output")),
+                Progress::Ended(status) => {
+                    if status != Some(0) {
+                        // Whatever went wrong may have left something behind.
+                        self.end(guest)?;
+                    }
+                    return self.output(status).map_err(system("read its output"));
+                }
             }
         }
         Err(GuestError::Boot("it powers off before it takes a command".into()))
@@ -78,17 +94,17 @@ impl Slot {
         guest.is_alive().then_some(guest)
     }
 
-    fn boot(&self) -> Result<Owner, GuestError> {
-        let guest = boot::boot(&self.shared, &self.scratch)?;
-        fs::write(self.shared.file("process"), guest.to_string()).map_err(system("note its process"))?;
-        Ok(guest)
+    /// Kills a guest that still boots, or runs a command, for a process that is gone.
+    fn end_abandoned(&self) -> Result<(), GuestError> {
+        let busy = self.shared.has("command") && !self.shared.has("status") || !self.shared.has("ready");
+        match self.guest().filter(|_| busy) {
+            Some(guest) => self.end(guest),
+            None => Ok(()),
+        }
     }
 
-    /// Kills a guest that still runs the command of a process that is gone.
-    fn end_abandoned(&self) -> Result<(), GuestError> {
-        let busy = self.shared.has("command") && !self.shared.has("status");
-        let Some(guest) = self.guest().filter(|_| busy) else { return Ok(()) };
-        let refused = system("kill a guest that was left busy");
+    fn end(&self, guest: Owner) -> Result<(), GuestError> {
+        let refused = system("kill a guest");
         guest.kill().map_err(&refused)?;
         let gone = || if guest.is_alive() { Err("it is still there") } else { Ok(()) };
         eventually(KILLED, gone).map_err(|e| refused(io::Error::other(e)))
@@ -98,7 +114,9 @@ impl Slot {
     pub(super) fn ask(&self, program: &Path, arguments: &[impl AsRef<OsStr>]) -> io::Result<()> {
         self.shared.remove(&["command", "taken", "output", "status"])?;
         let mut lines = String::from("env\n");
-        for (name, value) in std::env::vars().filter(|(name, _)| name.starts_with("PORTWAY_")) {
+        let variables =
+            std::env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
+        for (name, value) in variables.filter(|(name, _)| name.starts_with("PORTWAY_")) {
             lines += &format!("{name}={value}\n");
         }
         lines += &format!("{}\n", program.display());
