@@ -1,4 +1,5 @@
-//! Certificates and credential plugins, with real handshakes: who is trusted, who is shown, and what follows a change.
+//! Certificate authorities, client certificates and credential plugins, with real TLS handshakes, and what follows when one of
+//! them changes.
 
 use portway_client::{Access, Cause, Notice, Selection, connect, watch};
 use portway_model::api::{Event, Kind};

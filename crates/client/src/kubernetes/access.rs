@@ -254,7 +254,7 @@ fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Or
         credential: Credential::None,
     };
     if destination.server.scheme_str() == Some("http") {
-        // As in client-go: who listens on the way shall not have it.
+        // As in client-go: a credential is not sent in clear text.
         tracing::warn!(
             server = origin.server,
             "the API server is asked without TLS, and so without a credential"

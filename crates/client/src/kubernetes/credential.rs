@@ -1,4 +1,4 @@
-//! How a request says who asks.
+//! The credential of a request.
 //!
 //! In: the headers of a request. Out: an `Authorization` header, or none where the client certificate says it. A token
 //! in a file, of a service account or of a kubeconfig's `tokenFile`, is read anew for every request, because the kubelet

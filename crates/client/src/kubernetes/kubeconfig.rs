@@ -112,7 +112,7 @@ impl Data {
     }
 }
 
-/// A field that somebody added to a cluster; one of them is for plugins.
+/// A named extension of a cluster entry; one of them is configuration for the credential plugin.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Extension {
@@ -121,7 +121,7 @@ pub(super) struct Extension {
     pub(super) extension: Value,
 }
 
-/// As whom.
+/// The credential of a user.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(super) struct User {

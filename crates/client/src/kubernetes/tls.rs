@@ -1,4 +1,4 @@
-//! TLS towards the API server: which certificates are trusted, and which one is shown.
+//! TLS towards the API server: the certificate authorities that are trusted, and the client certificate that is sent.
 //!
 //! In: [`Trust`] and an [`Identity`]. Out: rustls' configuration. A client certificate in files is read anew before every
 //! request, because the kubelet and cert-manager rotate it in place; one that cannot be read leaves the last in use.
@@ -16,13 +16,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Whose signature on the server's certificate counts.
+/// The authorities that may have signed the server's certificate.
 pub(super) enum Trust {
     /// The authorities that this system trusts.
     System,
     /// The authorities in these PEM bytes; the text says where they are from.
     Authorities(Vec<u8>, String),
-    /// Anybody's: `insecure-skip-tls-verify`.
+    /// Any: `insecure-skip-tls-verify`.
     Anything,
 }
 
@@ -157,12 +157,12 @@ fn roots(pem: &[u8], from: &str) -> Result<RootCertStore, String> {
 
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
-    // A certificate of the system that cannot be read may be one that nobody needs; if it is not, the handshake says so.
+    // A system certificate that cannot be parsed is skipped: if the server needs it, the handshake fails and names the cause.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
-/// Takes any certificate whose owner holds its key.
+/// Accepts any server certificate, as long as the server holds its key.
 #[derive(Debug)]
 struct NoVerifier {
     algorithms: WebPkiSupportedAlgorithms,

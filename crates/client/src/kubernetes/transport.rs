@@ -27,7 +27,7 @@ const READ_BUFFER: usize = 64 * 1024;
 
 type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// Where requests go, and as whom.
+/// The server that requests go to, and the credential that they carry.
 pub(super) struct Destination {
     /// Scheme, host and port, and the path before every request's own.
     pub(super) server: Uri,
