@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{catch_unwind, resume_unwind};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -40,10 +40,9 @@ fn end_when_asked() {
     let namespace = Namespace::new("asked").unwrap();
     let mut agent = Agent::run(&namespace, children::command("agent")).unwrap();
     agent.wait_for("ready", SOON).unwrap();
-    let start = Instant::now();
     let (status, log) = agent.terminate().unwrap();
     assert_eq!(status.signal(), Some(15));
-    assert!(log.contains("ready") && start.elapsed() < Duration::from_secs(5));
+    assert!(log.contains("ready"));
 }
 
 fn that_end_early_are_noticed() {

@@ -10,12 +10,9 @@ use portway_userspace::Engine;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, shutdown, socket_with};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// One test at a time: each counts the file descriptors of the process, and wants the machine for itself.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// File descriptors that are open.
 fn descriptors() -> usize {
@@ -39,7 +36,6 @@ pub(crate) struct Ground {
     listeners: Vec<Arc<TcpListener>>,
     servers: Vec<JoinHandle<()>>,
     before: usize,
-    _alone: MutexGuard<'static, ()>,
 }
 
 impl Ground {
@@ -51,7 +47,6 @@ impl Ground {
         threads: usize,
         serve: impl Fn(TcpStream) + Clone + Send + 'static,
     ) -> Ground {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let before = descriptors();
         let engine = match descriptors_for_it {
             Some(descriptors) => Engine::start_with(descriptors).unwrap(),
@@ -76,7 +71,7 @@ impl Ground {
             Target { ip: address.ip(), port: address.port() }
         });
         let door = open_door(&engine, targets.collect());
-        Ground { engine, door, listeners, servers, before, _alone: alone }
+        Ground { engine, door, listeners, servers, before }
     }
 
     /// A connection to the door, for a client of some number.

@@ -18,6 +18,7 @@ use crate::script::Script;
 use libtest_mimic::{Arguments, Trial};
 use portway_lab::Layout;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 /// What is drawn unless something else is asked for.
 const SEED: u64 = 0x2026_0715;
@@ -93,6 +94,9 @@ const TESTS: &[(&str, fn())] = &[
     ("urgent::urgent_bytes_keep_nothing_from_arriving", urgent::urgent_bytes_keep_nothing_from_arriving),
 ];
 
+/// One test at a time: each counts the file descriptors of the process, those of labs included.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     if !arguments.list
@@ -104,6 +108,7 @@ fn main() -> ExitCode {
     let trial = |(name, test): &(&str, fn())| {
         let test = *test;
         Trial::test(*name, move || -> Result<(), libtest_mimic::Failed> {
+            let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
             let lab = Layout { nodes: 1, pods_per_node: 0, clients: 0 }.build()?;
             lab.node(1).namespace().run(test);
             Ok(())
