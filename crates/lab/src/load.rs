@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const WORKERS: usize = 16;
 /// How long a connection may take.
 fn timeout() -> Duration {
-    Duration::from_secs(if crate::guest::is_inside() { 5 } else { 2 })
+    Duration::from_secs(if crate::guest::is_inside() { 10 } else { 2 })
 }
 const STACK: usize = 128 * 1024;
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
 /// Nothing in these tests takes that long unless it fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub(crate) const STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";

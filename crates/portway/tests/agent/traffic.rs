@@ -13,7 +13,7 @@ fn rate() -> f64 {
 }
 /// How long an answer may take on a busy machine.
 fn answer() -> Duration {
-    Duration::from_secs(if guest::is_inside() { 5 } else { 2 })
+    Duration::from_secs(if guest::is_inside() { 10 } else { 2 })
 }
 
 /// From the client to a node port, and from a pod to a cluster IP, in both families.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// How long something may take to come true; in a guest everything takes several times as long.
 pub(crate) fn patience() -> Duration {
-    Duration::from_secs(if guest::is_inside() { 60 } else { 20 })
+    Duration::from_secs(if guest::is_inside() { 120 } else { 60 })
 }
 /// How long an answer may take.
 pub(crate) fn answer() -> Duration {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// How long something may take to come true; in a guest everything takes several times as long.
 fn patience() -> Duration {
-    Duration::from_secs(if guest::is_inside() { 30 } else { 10 })
+    Duration::from_secs(if guest::is_inside() { 60 } else { 30 })
 }
 /// How long a packet that vanishes is waited for.
 fn silence() -> Duration {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 type Test = fn(&mut Field) -> Result<(), String>;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();

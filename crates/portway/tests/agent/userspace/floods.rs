@@ -46,7 +46,7 @@ const CROWD: usize = 512;
 const MEMORY: u64 = 16 << 20;
 
 /// How long an answer may take while a flood goes on.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// The mode in force, and what its process is like with nothing to do.
 struct Scene {
