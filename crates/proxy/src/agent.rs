@@ -415,8 +415,9 @@ impl Agent {
         self.families = next.families();
         self.settings = Some(settings);
         *planes = next;
-        tracing::info!(from, to, "the mode was switched");
+        // Published first: a reader of the log finds it in /configz.
         self.config_sender.send_replace(Arc::new(self.config.clone()));
+        tracing::info!(from, to, "the mode was switched");
         if suspicious {
             self.repair_soon();
         }
@@ -523,12 +524,12 @@ impl Agent {
                 "changed in the configuration file: takes effect when portway is started again"
             );
         }
-        tracing::info!(fields = ?change.applied, "configuration applied");
         // What needs a restart keeps its old value, so that /configz tells what is in force.
         self.config = keep_started(&self.config, new);
         // A new mode is told of once it is in force.
         let mode = self.config_sender.borrow().mode;
         self.config_sender.send_replace(Arc::new(Config { mode, ..self.config.clone() }));
+        tracing::info!(fields = ?change.applied, "configuration applied");
         self.health.lock().set_timeout(self.config.health_timeout());
         (self.set_verbosity)(self.config.logging.verbosity);
         apply_sysctls(&self.config);
