@@ -1,7 +1,7 @@
 //! Another kernel: user-mode Linux, for features that the host's kernel lacks.
 //!
 //! A guest is a process that is a whole Linux, with the host's files as its own and a network of its own. It boots in
-//! seconds, runs one command after the other, and powers off when none has come for a while ([`pool`]): test
+//! seconds, runs one command after the other, and powers off when none has come for a while (`guest::pool`): test
 //! processes share guests, because a boot takes as long as a test does. Labs are built in it as on the host. [`run`]
 //! takes a program and returns its output and exit status; [`play`] has this same program run one of its tests there.
 //!
