@@ -1,8 +1,8 @@
-//! Who holds which address.
+//! Which Service holds which address.
 //!
 //! Two Services may not answer at the same address and port, and a cluster IP belongs to one Service alone. Each
-//! address and node port is held by itself: losing one takes nothing else from a Service. Who had it first keeps it, so that rules that work go on working; who comes later waits, and takes over when the
-//! holder goes. Before the first plan everybody is new: then the older Service comes first, by name if they are
+//! address and node port is held by itself: losing one takes nothing else from a Service. The first holder keeps it, so that rules that work go on working; who comes later waits, and takes over when the
+//! holder goes. Before the first plan all Services are new: then the older Service comes first, by name if they are
 //! of one age, so that a restart decides as the last one did.
 
 use crate::ingest::Service;
@@ -64,7 +64,7 @@ pub(crate) fn of(service: &Service) -> Vec<(Claim, String)> {
     all
 }
 
-/// Holders and those who wait.
+/// Holders, and the Services that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     holders: HashMap<Claim, ServiceName>,
@@ -72,7 +72,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Replaces what `name` claims. Those who thereby came to hold something come back.
+    /// Replaces the claims of `name`. Returns the Services that hold something new because of it.
     pub(crate) fn update(
         &mut self,
         name: &ServiceName,
@@ -97,12 +97,12 @@ impl Claims {
         risen
     }
 
-    /// Whether `name` is the one who holds this.
+    /// Whether `name` holds this.
     pub(crate) fn holds(&self, name: &ServiceName, claim: Claim) -> bool {
         self.holders.get(&claim) == Some(name)
     }
 
-    /// The first thing `name` claims that somebody else holds: field and reason.
+    /// The first claim of `name` that another Service holds: field and reason.
     pub(crate) fn lost(&self, name: &ServiceName, service: &Service) -> Option<(String, String)> {
         of(service).into_iter().find_map(|(claim, field)| {
             let holder = self.holders.get(&claim).filter(|holder| *holder != name)?;

@@ -1,18 +1,19 @@
-//! The cluster as far as this node needs it, and what changed in it.
+//! The cluster as far as this node needs it, and which Services changed.
 
 mod intake;
 mod planning;
 #[cfg(test)]
 mod tests;
 
-use crate::api::{self, Event, Kind};
 use crate::claims::Claims;
+use crate::event::ClusterEvent;
 use crate::ingest::{Fault, Service, Slice};
 use crate::node::Node;
 use crate::plan::ServicePlan;
 use crate::reject::Rejected;
 use crate::types::{PortName, ServiceName};
 use ipnet::IpNet;
+use portway_api::{ObjectMeta, ResourceType, Store};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -22,25 +23,25 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const CONFLICT: &str = "conflict";
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// Who we are.
+/// The node that plans are made for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// This node's name.
     pub node: String,
-    /// The proxy name whose Services are ours; none means those without one.
+    /// The proxy name whose Services are programmed; none means Services without one.
     pub proxy_name: Option<String>,
 }
 
 /// A Service whose plan may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceChange {
-    /// Whose.
+    /// Its name.
     pub name: ServiceName,
     /// Its plans, IPv4 first; none where there is nothing to program.
     pub plans: [Option<ServicePlan>; 2],
 }
 
-/// What changed since it was last asked.
+/// Changes since the last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Services with their new plans.
@@ -64,7 +65,7 @@ impl Changes {
     }
 }
 
-/// What a load balancer is told about a Service.
+/// The answer to a load balancer that checks a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// Where it asks.
@@ -73,24 +74,10 @@ pub struct HealthCheck {
     pub local_endpoints: usize,
 }
 
-#[derive(Debug, Default)]
-struct Entry {
-    service: Option<Service>,
-    generation: u32,
-    slices: Vec<Arc<str>>,
-}
-
-#[derive(Debug)]
-struct SliceEntry {
+#[derive(Debug, PartialEq)]
+struct ServiceSlice {
     service: ServiceName,
     slice: Slice,
-    generation: u32,
-}
-
-#[derive(Debug)]
-struct CidrEntry {
-    ranges: Vec<IpNet>,
-    generation: u32,
 }
 
 #[derive(Debug)]
@@ -100,7 +87,7 @@ struct Rejection {
 }
 
 impl Rejection {
-    /// Whether somebody else holds what it claims: nothing is wrong with the object itself.
+    /// Whether another Service holds the address or port: the object itself is right.
     fn is_conflict(&self) -> bool {
         self.reason.class == CONFLICT
     }
@@ -110,21 +97,24 @@ impl Rejection {
 #[derive(Debug, Default)]
 pub struct Cluster {
     identity: Identity,
-    services: HashMap<ServiceName, Entry>,
-    slices: HashMap<Arc<str>, SliceEntry>,
+    /// The Services to program; the marked ones have to be planned anew.
+    services: Store<ServiceName, Service>,
+    slices: Store<Arc<str>, ServiceSlice>,
+    /// The slices of each Service, in order of name, whether the Service exists or not.
+    slices_of: HashMap<ServiceName, Box<[Arc<str>]>>,
+    /// This node's object, while there is one.
+    nodes: Store<(), Node>,
+    /// This node as it is or was last known.
     node: Node,
-    node_generation: u32,
-    cidrs: BTreeMap<String, CidrEntry>,
+    node_known: bool,
+    cidrs: Store<Box<str>, Vec<IpNet>>,
     claims: Claims,
     port_names: HashSet<PortName>,
     zone_lists: Vec<Box<[Box<str>]>>,
     health: BTreeMap<ServiceName, HealthCheck>,
-    listed: [Option<u32>; 4],
-    generation: [u32; 4],
     started: bool,
-    dirty: HashSet<ServiceName>,
     pending: Changes,
-    rejections: BTreeMap<(Kind, String), Rejection>,
+    rejections: BTreeMap<(ResourceType, String), Rejection>,
     fresh_rejections: Vec<Rejected>,
 }
 
@@ -134,19 +124,19 @@ impl Cluster {
         Cluster { identity, ..Cluster::default() }
     }
 
-    /// Takes in what happened.
-    pub fn apply(&mut self, event: Event) {
-        match event {
-            Event::Init(kind) => self.generation[kind as usize] += 1,
-            Event::InitDone(kind) => self.list_done(kind),
-            Event::Apply(object) => self.apply_object(&object),
-            Event::Delete { kind, namespace, name } => self.delete(kind, &namespace, &name),
+    /// Applies a change of one object, or the beginning or end of a list.
+    pub fn apply(&mut self, event: impl Into<ClusterEvent>) {
+        match event.into() {
+            ClusterEvent::Service(event) => self.service_event(event),
+            ClusterEvent::EndpointSlice(event) => self.slice_event(event),
+            ClusterEvent::Node(event) => self.node_event(event),
+            ClusterEvent::ServiceCidr(event) => self.cidr_event(event),
         }
     }
 
     /// Whether Services, slices and this node have been listed once. Before that nothing may be programmed.
     pub fn ready(&self) -> bool {
-        [Kind::Service, Kind::EndpointSlice, Kind::Node].iter().all(|k| self.listed[*k as usize].is_some())
+        self.services.is_listed() && self.slices.is_listed() && self.node_known
     }
 
     /// The plans of all Services that were touched since the last call. Empty until [`Cluster::ready`].
@@ -158,7 +148,7 @@ impl Cluster {
             self.start();
         }
         let mut changes = std::mem::take(&mut self.pending);
-        let mut dirty: Vec<ServiceName> = std::mem::take(&mut self.dirty).into_iter().collect();
+        let mut dirty: Vec<ServiceName> = self.services.take_dirty().into_iter().collect();
         dirty.sort_unstable();
         changes.services = dirty.into_iter().map(|name| self.plan(name)).collect();
         changes
@@ -172,24 +162,24 @@ impl Cluster {
     /// Whether there is anything for [`Cluster::take_changes`] to tell.
     pub fn has_changes(&self) -> bool {
         !self.started
-            || !self.dirty.is_empty()
+            || self.services.has_dirty()
             || self.pending.service_cidrs.is_some()
             || self.pending.node.is_some()
     }
 
     /// The plans of all Services as they are, whether they changed or not.
     pub fn plans(&mut self) -> Vec<ServiceChange> {
-        let mut names: Vec<ServiceName> = self.services.keys().cloned().collect();
+        let mut names: Vec<ServiceName> = self.services.iter().map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names.into_iter().map(|name| self.plan(name)).collect()
     }
 
     /// Marks everything as changed, so that the next [`Cluster::take_changes`] gives all plans.
     pub fn touch_all(&mut self) {
-        self.dirty.extend(self.services.keys().cloned());
+        self.services.mark_all_dirty();
     }
 
-    /// What was rejected since the last call.
+    /// Objects that were rejected since the last call.
     pub fn take_rejections(&mut self) -> Vec<Rejected> {
         std::mem::take(&mut self.fresh_rejections)
     }
@@ -211,35 +201,41 @@ impl Cluster {
 
     /// The ranges of cluster IPs.
     pub fn service_cidrs(&self) -> Vec<IpNet> {
-        self.cidrs.values().flat_map(|e| &e.ranges).copied().collect()
+        let mut all: Vec<_> = self.cidrs.iter().collect();
+        all.sort_unstable_by_key(|(name, _)| *name);
+        all.into_iter().flat_map(|(_, ranges)| ranges).copied().collect()
     }
 
     /// How many Services are known.
     pub fn service_count(&self) -> usize {
-        self.services.values().filter(|e| e.service.is_some()).count()
+        self.services.len()
     }
 
-    /// Everything has been listed: decide who holds which address, the older first.
+    /// Everything has been listed: decide which Service holds which address, the older first.
     fn start(&mut self) {
         self.started = true;
-        let mut all: Vec<(i64, &ServiceName, &Service)> = self
-            .services
-            .iter()
-            .filter_map(|(n, e)| Some((e.service.as_ref()?.created, n, e.service.as_ref()?)))
-            .collect();
+        let mut all: Vec<(i64, &ServiceName, &Service)> =
+            self.services.iter().map(|(name, service)| (service.created, name, service)).collect();
         all.sort_unstable_by_key(|(created, name, _)| (*created, *name));
         for (_, name, service) in all {
             self.claims.update(name, None, Some(service));
         }
         self.pending.service_cidrs = Some(self.service_cidrs());
         self.pending.node = Some(self.node.clone());
-        // Endpoints that were there before us were not late because of us.
+        // Endpoints that are older than the agent do not count into its latency.
         self.pending.triggers.clear();
     }
 
-    fn reject(&mut self, kind: Kind, meta: &api::ObjectMeta, key: &str, fault: Fault) {
+    fn reject(
+        &mut self,
+        resource: ResourceType,
+        generation: u32,
+        meta: &ObjectMeta,
+        key: &str,
+        fault: Fault,
+    ) {
         let reason = Rejected {
-            kind,
+            resource,
             namespace: meta.namespace.clone(),
             name: meta.name.clone(),
             uid: meta.uid.clone(),
@@ -247,20 +243,20 @@ impl Cluster {
             reason: fault.reason,
             class: fault.class,
         };
-        let rejection = Rejection { reason: reason.clone(), generation: self.generation[kind as usize] };
-        let before = self.rejections.insert((kind, key.to_owned()), rejection);
+        let rejection = Rejection { reason: reason.clone(), generation };
+        let before = self.rejections.insert((resource, key.to_owned()), rejection);
         if before.is_none_or(|b| b.reason != reason) {
             self.fresh_rejections.push(reason);
         }
     }
 
-    /// Takes back what was said of an object, except that somebody else holds what it claims. Whether there was
-    /// anything comes back.
-    fn forgive(&mut self, kind: Kind, key: &str) -> bool {
+    /// Withdraws the rejection of an object, except for a conflict, which ends only when plans are made. Returns whether
+    /// there was one.
+    fn clear_rejection(&mut self, resource: ResourceType, key: &str) -> bool {
         if self.rejections.is_empty() {
             return false;
         }
-        let key = (kind, key.to_owned());
+        let key = (resource, key.to_owned());
         let fault = self.rejections.get(&key).is_some_and(|r| !r.is_conflict());
         if fault {
             self.rejections.remove(&key);
@@ -268,10 +264,11 @@ impl Cluster {
         fault
     }
 
-    /// Forgets a Service of which nothing is left.
-    fn prune(&mut self, name: &ServiceName) {
-        if self.services.get(name).is_some_and(|e| e.service.is_none() && e.slices.is_empty()) {
-            self.services.remove(name);
-        }
+    /// A list is complete: rejections of objects that it did not mention are void. Conflicts are not found in a list, but
+    /// when plans are made.
+    fn drop_old_rejections(&mut self, resource: ResourceType, generation: u32) {
+        self.rejections.retain(|(r, _), rejection| {
+            *r != resource || rejection.generation == generation || rejection.is_conflict()
+        });
     }
 }

@@ -49,7 +49,7 @@ pub struct PortPlan {
     pub external: TrafficPolicy,
     /// How long a client sticks to its endpoint, in seconds.
     pub affinity: Option<u32>,
-    /// Who may reach the load-balancer IPs; empty means everybody. No range lies within another.
+    /// Client networks that may reach the load-balancer IPs; empty means all. No range lies within another.
     pub source_ranges: Box<[IpNet]>,
     /// The ranges admit this node, so packets from the load-balancer IP itself are let through too: the node's own
     /// traffic to that address carries it as its source where the address is configured on the node.
@@ -85,9 +85,9 @@ pub struct Frontend {
 pub enum Outcome<'p> {
     /// It goes to one of these.
     Balance(&'p [Target]),
-    /// It is refused: nobody serves this.
+    /// It is refused: there is no endpoint.
     Reject,
-    /// It vanishes: somebody does, but not here.
+    /// It is dropped: there are endpoints, but none on this node.
     Drop,
 }
 
@@ -113,12 +113,12 @@ impl PortPlan {
         (self.has_short_cut(kind) && !self.cluster.is_empty()).then_some(&*self.cluster)
     }
 
-    /// Whether there is such traffic, though nobody may serve it.
+    /// Whether there is such traffic, even if no endpoint may serve it.
     pub fn has_short_cut(&self, kind: FrontendKind) -> bool {
         kind != FrontendKind::ClusterIp && self.external == TrafficPolicy::Local
     }
 
-    /// Whether somebody serves this, but not here, though a policy wants it here.
+    /// Whether there are endpoints, but none on this node, where a policy wants them.
     pub fn lacks_local(&self, policy_of: FrontendKind) -> bool {
         self.frontends
             .iter()

@@ -1,13 +1,13 @@
 //! An object, or a part of one, that cannot be programmed as it stands.
 
-use crate::api::Kind;
+use portway_api::ResourceType;
 use std::fmt;
 
-/// What is wrong with an object. The rest of the cluster goes on without it.
+/// A mistake in an object. The rest of the cluster is programmed without it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rejected {
-    /// The object's kind.
-    pub kind: Kind,
+    /// The object's resource.
+    pub resource: ResourceType,
     /// Its namespace; empty for cluster-scoped kinds.
     pub namespace: String,
     /// Its name.
@@ -16,7 +16,7 @@ pub struct Rejected {
     pub uid: String,
     /// The field at fault, as in `spec.ports[1].nodePort`.
     pub field: String,
-    /// What is wrong with it, and what would be right.
+    /// The mistake, and a right value.
     pub reason: String,
     /// A word for counting.
     pub class: &'static str,
@@ -24,7 +24,7 @@ pub struct Rejected {
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.kind)?;
+        write!(f, "{} ", self.resource)?;
         if !self.namespace.is_empty() {
             write!(f, "{}/", self.namespace)?;
         }
@@ -32,7 +32,7 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// A fault in one field, before it is known whose.
+/// A mistake in one field, before the object is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The field.

@@ -36,7 +36,7 @@ pub(crate) fn candidates<'s>(
     all
 }
 
-/// The endpoints anybody in the cluster may use.
+/// The endpoints that any node may use.
 pub(crate) fn cluster(all: &[Candidate], in_zone: impl Fn(u16) -> bool) -> Box<[Target]> {
     let ready: Vec<&Candidate> = all.iter().filter(|c| c.flags.ready()).collect();
     if ready.is_empty() {

@@ -1,223 +1,277 @@
-//! Taking in what happened: each kind of object, new, changed, gone, or missing from a list.
+//! Events to state: each resource's objects, new, changed, gone, or missing from a list.
 
-use super::{CidrEntry, Cluster, HEADLESS, PROXY_NAME, SERVICE_NAME, SliceEntry, TRIGGER_TIME};
-use crate::api::{self, Kind, Object};
-use crate::ingest::{self, Fault, Service, Slice};
+use super::{Cluster, HEADLESS, PROXY_NAME, SERVICE_NAME, ServiceSlice, TRIGGER_TIME};
+use crate::api;
+use crate::ingest::{self, Fault, Service};
 use crate::node::{Node, NodeState};
 use crate::types::{PortName, ServiceName};
 use ipnet::IpNet;
+use portway_api::time::parse_rfc3339;
+use portway_api::{Applied, Event, Resource};
 use std::collections::HashSet;
 use std::sync::Arc;
 
 impl Cluster {
-    pub(super) fn apply_object(&mut self, object: &Object) {
-        let empty = api::ObjectMeta::default();
-        let meta = object.metadata().unwrap_or(&empty);
-        match object {
-            Object::Service(service) => self.apply_service(service, meta),
-            Object::EndpointSlice(slice) => self.apply_slice(slice, meta),
-            Object::Node(node) => {
-                if meta.name == self.identity.node {
-                    self.node_generation = self.generation[Kind::Node as usize];
-                    self.set_node(Node::read(node));
-                }
+    pub(super) fn service_event(&mut self, event: Event<api::Service>) {
+        match event {
+            Event::Init => self.services.begin_list(),
+            Event::Apply(object) => self.apply_service(&object),
+            Event::Delete { namespace, name } => {
+                let name = ServiceName::new(&namespace, &name);
+                self.clear_rejection(api::Service::TYPE, name.as_str());
+                self.set_service(&name, None);
             }
-            Object::ServiceCidr(cidr) => self.apply_cidr(cidr, meta),
+            Event::InitDone => {
+                for name in self.services.finish_list() {
+                    self.set_service(&name, None);
+                }
+                self.drop_old_rejections(api::Service::TYPE, self.services.generation());
+            }
         }
     }
 
-    fn apply_service(&mut self, object: &api::Service, meta: &api::ObjectMeta) {
+    fn apply_service(&mut self, object: &api::Service) {
+        let empty = api::ObjectMeta::default();
+        let meta = object.metadata.as_ref().unwrap_or(&empty);
         let name = ServiceName::new(&meta.namespace, &meta.name);
-        let ours = meta.labels.get(PROXY_NAME).map(String::as_str) == self.identity.proxy_name.as_deref();
-        let read = if ours { ingest::read_service(object) } else { Ok(None) };
+        let selected = meta.labels.get(PROXY_NAME).map(String::as_str) == self.identity.proxy_name.as_deref();
+        let read = if selected { ingest::read_service(object) } else { Ok(None) };
         match read {
             Ok(service) => {
-                // A fault that was mended may have covered a conflict, which planning finds again.
-                if self.forgive(Kind::Service, name.as_str()) {
-                    self.dirty.insert(name.clone());
+                // A corrected mistake may have covered a conflict, which planning finds again.
+                if self.clear_rejection(api::Service::TYPE, name.as_str()) {
+                    self.services.mark_dirty(name.clone());
                 }
                 self.set_service(&name, service);
             }
-            Err(fault) => self.reject(Kind::Service, meta, name.as_str(), fault),
-        }
-        let generation = self.generation[Kind::Service as usize];
-        if let Some(entry) = self.services.get_mut(&name) {
-            entry.generation = generation;
+            Err(fault) => {
+                self.services.keep(&name);
+                let generation = self.services.generation();
+                self.reject(api::Service::TYPE, generation, meta, name.as_str(), fault);
+            }
         }
     }
 
     fn set_service(&mut self, name: &ServiceName, service: Option<Service>) {
-        let entry = self.services.entry(name.clone()).or_default();
-        if entry.service == service {
-            self.prune(name);
-            return;
-        }
-        let old = std::mem::replace(&mut entry.service, service);
+        let old = match service {
+            Some(service) => match self.services.apply(name.clone(), service) {
+                Applied::Unchanged => return,
+                Applied::Inserted => None,
+                Applied::Replaced(old) => Some(old),
+            },
+            None => match self.services.delete(name) {
+                Some((_, old)) => Some(old),
+                None => return,
+            },
+        };
         if self.started {
-            let risen = self.claims.update(name, old.as_ref(), self.services[name].service.as_ref());
-            self.dirty.extend(risen);
+            let promoted = self.claims.update(name, old.as_ref(), self.services.get(name));
+            promoted.into_iter().for_each(|name| self.services.mark_dirty(name));
         }
         self.pending.service_events += 1;
-        self.dirty.insert(name.clone());
-        self.prune(name);
+        self.services.mark_dirty(name.clone());
     }
 
-    fn apply_slice(&mut self, object: &api::EndpointSlice, meta: &api::ObjectMeta) {
+    pub(super) fn slice_event(&mut self, event: Event<api::EndpointSlice>) {
+        match event {
+            Event::Init => self.slices.begin_list(),
+            Event::Apply(object) => self.apply_slice(&object),
+            Event::Delete { namespace, name } => {
+                let key = format!("{namespace}/{name}");
+                self.clear_rejection(api::EndpointSlice::TYPE, &key);
+                self.set_slice(&key, None);
+            }
+            Event::InitDone => {
+                for key in self.slices.finish_list() {
+                    self.set_slice(&key, None);
+                }
+                self.drop_old_rejections(api::EndpointSlice::TYPE, self.slices.generation());
+            }
+        }
+    }
+
+    fn apply_slice(&mut self, object: &api::EndpointSlice) {
+        let empty = api::ObjectMeta::default();
+        let meta = object.metadata.as_ref().unwrap_or(&empty);
         let key = format!("{}/{}", meta.namespace, meta.name);
         let service = meta.labels.get(SERVICE_NAME).filter(|name| !name.is_empty());
         let headless = meta.labels.contains_key(HEADLESS);
         let read = match service {
-            Some(_) if !headless => {
+            Some(service) if !headless => {
                 let (zone_lists, port_names) = (&mut self.zone_lists, &mut self.port_names);
-                ingest::read_slice(
+                let slice = ingest::read_slice(
                     object,
                     &self.identity.node,
                     |zones| intern_zones(zone_lists, zones),
                     |name| intern(port_names, name),
-                )
+                );
+                slice.map(|slice| {
+                    let service = ServiceName::new(&meta.namespace, service);
+                    slice.map(|slice| ServiceSlice { service, slice })
+                })
             }
             _ => Ok(None),
         };
-        let name = ServiceName::new(&meta.namespace, service.map_or("", String::as_str));
         match read {
             Ok(slice) => {
-                self.forgive(Kind::EndpointSlice, &key);
-                if self.set_slice(&key, slice.map(|s| (name, s))) {
+                self.clear_rejection(api::EndpointSlice::TYPE, &key);
+                if self.set_slice(&key, slice) {
                     let trigger = meta.annotations.get(TRIGGER_TIME);
-                    self.pending.triggers.extend(trigger.and_then(|t| crate::time::parse_rfc3339(t)));
+                    self.pending.triggers.extend(trigger.and_then(|t| parse_rfc3339(t)));
                 }
             }
-            Err(fault) => self.reject(Kind::EndpointSlice, meta, &key, fault),
-        }
-        let generation = self.generation[Kind::EndpointSlice as usize];
-        if let Some(entry) = self.slices.get_mut(key.as_str()) {
-            entry.generation = generation;
+            Err(fault) => {
+                self.slices.keep(key.as_str());
+                let generation = self.slices.generation();
+                self.reject(api::EndpointSlice::TYPE, generation, meta, &key, fault);
+            }
         }
     }
 
-    /// Puts a slice in place of what was there; false if it is the same.
-    fn set_slice(&mut self, key: &str, new: Option<(ServiceName, Slice)>) -> bool {
-        let old = self.slices.get(key);
-        if old.map(|e| (&e.service, &e.slice)) == new.as_ref().map(|(n, s)| (n, s)) {
+    /// Replaces a slice; false if it is the same.
+    fn set_slice(&mut self, key: &str, new: Option<ServiceSlice>) -> bool {
+        if self.slices.get(key) == new.as_ref() {
+            self.slices.keep(key);
             return false;
         }
-        if let Some((old_key, old)) = self.slices.remove_entry(key) {
-            if let Some(entry) = self.services.get_mut(&old.service) {
-                entry.slices.retain(|k| *k != old_key);
+        let key = match self.slices.delete(key) {
+            Some((key, old)) => {
+                self.unlink_slice(&old.service, &key);
+                self.services.mark_dirty(old.service);
+                key
             }
-            self.dirty.insert(old.service.clone());
-            self.prune(&old.service);
-        }
-        if let Some((service, slice)) = new {
-            let key: Arc<str> = key.into();
-            let slices = &mut self.services.entry(service.clone()).or_default().slices;
-            // In order of name: where two slices contradict each other, who came first must not matter.
-            let at = slices.partition_point(|k| *k < key);
-            slices.insert(at, key.clone());
-            self.dirty.insert(service.clone());
-            self.slices.insert(key, SliceEntry { service, slice, generation: 0 });
+            None => key.into(),
+        };
+        if let Some(new) = new {
+            self.link_slice(&new.service, &key);
+            self.services.mark_dirty(new.service.clone());
+            self.slices.apply(key, new);
         }
         self.pending.endpoint_events += 1;
         true
     }
 
-    fn apply_cidr(&mut self, object: &api::ServiceCidr, meta: &api::ObjectMeta) {
-        let generation = self.generation[Kind::ServiceCidr as usize];
-        if let Some(entry) = self.cidrs.get_mut(&meta.name) {
-            entry.generation = generation;
+    /// Slices are in order of name: where two of them contradict each other, the order of arrival must not matter.
+    fn link_slice(&mut self, service: &ServiceName, key: &Arc<str>) {
+        let slices = self.slices_of.entry(service.clone()).or_default();
+        let mut keys = std::mem::take(slices).into_vec();
+        let at = keys.partition_point(|k| k < key);
+        keys.reserve_exact(1);
+        keys.insert(at, Arc::clone(key));
+        *slices = keys.into_boxed_slice();
+    }
+
+    fn unlink_slice(&mut self, service: &ServiceName, key: &Arc<str>) {
+        let Some(slices) = self.slices_of.get_mut(service) else { return };
+        let mut keys = std::mem::take(slices).into_vec();
+        keys.retain(|k| k != key);
+        if keys.is_empty() {
+            self.slices_of.remove(service);
+        } else {
+            *slices = keys.into_boxed_slice();
         }
-        let mut ranges = Vec::new();
-        for (i, text) in object.spec.iter().flat_map(|s| &s.cidrs).enumerate() {
-            match text.parse::<IpNet>() {
-                Ok(range) if range.prefix_len() > 0 => ranges.push(range.trunc()),
-                Ok(range) => {
-                    let reason =
-                        format!("{range} is everything; unallocated addresses of it would be dropped");
-                    let fault = Fault::new("bad-value", format!("spec.cidrs[{i}]"), reason);
-                    return self.reject(Kind::ServiceCidr, meta, &meta.name, fault);
+    }
+
+    pub(super) fn cidr_event(&mut self, event: Event<api::ServiceCidr>) {
+        match event {
+            Event::Init => self.cidrs.begin_list(),
+            Event::Apply(object) => self.apply_cidr(&object),
+            Event::Delete { name, .. } => {
+                self.clear_rejection(api::ServiceCidr::TYPE, &name);
+                self.delete_cidr(&name);
+            }
+            Event::InitDone => {
+                for name in self.cidrs.finish_list() {
+                    self.delete_cidr(&name);
                 }
-                Err(_) => {
-                    let reason = format!("{text:?} is not a CIDR such as 10.96.0.0/12");
-                    let fault = Fault::new("bad-address", format!("spec.cidrs[{i}]"), reason);
-                    return self.reject(Kind::ServiceCidr, meta, &meta.name, fault);
-                }
+                self.drop_old_rejections(api::ServiceCidr::TYPE, self.cidrs.generation());
             }
         }
-        self.forgive(Kind::ServiceCidr, &meta.name);
-        if self.cidrs.get(&meta.name).is_none_or(|e| e.ranges != ranges) {
-            self.cidrs.insert(meta.name.clone(), CidrEntry { ranges, generation });
+    }
+
+    fn apply_cidr(&mut self, object: &api::ServiceCidr) {
+        let empty = api::ObjectMeta::default();
+        let meta = object.metadata.as_ref().unwrap_or(&empty);
+        match read_ranges(object) {
+            Ok(ranges) => {
+                self.clear_rejection(api::ServiceCidr::TYPE, &meta.name);
+                if self.cidrs.apply(meta.name.as_str().into(), ranges) != Applied::Unchanged {
+                    self.pending.service_cidrs = Some(self.service_cidrs());
+                }
+            }
+            Err(fault) => {
+                self.cidrs.keep(meta.name.as_str());
+                self.reject(api::ServiceCidr::TYPE, self.cidrs.generation(), meta, &meta.name, fault);
+            }
+        }
+    }
+
+    fn delete_cidr(&mut self, name: &str) {
+        if self.cidrs.delete(name).is_some() {
             self.pending.service_cidrs = Some(self.service_cidrs());
         }
     }
 
+    pub(super) fn node_event(&mut self, event: Event<api::Node>) {
+        match event {
+            Event::Init => self.nodes.begin_list(),
+            Event::Apply(object) => {
+                if object.metadata().is_some_and(|meta| meta.name == self.identity.node) {
+                    let node = Node::read(&object);
+                    self.nodes.apply((), node.clone());
+                    self.set_node(node);
+                }
+            }
+            Event::Delete { name, .. } if name == self.identity.node => self.node_is_gone(),
+            Event::Delete { .. } => {}
+            Event::InitDone => {
+                self.node_known = true;
+                if !self.nodes.finish_list().is_empty() {
+                    self.node_is_gone();
+                }
+            }
+        }
+    }
+
+    fn node_is_gone(&mut self) {
+        self.nodes.delete(&());
+        self.set_node(Node { state: NodeState::Missing, ..self.node.clone() });
+    }
+
     fn set_node(&mut self, node: Node) {
-        self.listed[Kind::Node as usize].get_or_insert(0);
+        self.node_known = true;
         if node.zone != self.node.zone || node.addresses != self.node.addresses {
             // Zones decide which hinted endpoints are used; addresses, whether a source range admits the node.
-            let slices = &self.slices;
-            let touched = self.services.iter().filter(|(_, entry)| {
-                entry.service.as_ref().is_some_and(|s| !s.source_ranges.is_empty())
-                    || entry.slices.iter().any(|k| slices[k].slice.endpoints.iter().any(|e| e.zones != 0))
-            });
-            self.dirty.extend(touched.map(|(name, _)| name.clone()));
+            let limited =
+                self.services.iter().filter(|(_, s)| !s.source_ranges.is_empty()).map(|(name, _)| name);
+            let hinted = self.slices.iter().filter(|(_, s)| s.slice.endpoints.iter().any(|e| e.zones != 0));
+            let touched: Vec<_> = limited.chain(hinted.map(|(_, s)| &s.service)).cloned().collect();
+            touched.into_iter().for_each(|name| self.services.mark_dirty(name));
         }
         if node != self.node {
             self.pending.node = Some(node.clone());
             self.node = node;
         }
     }
+}
 
-    pub(super) fn delete(&mut self, kind: Kind, namespace: &str, name: &str) {
-        let key = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
-        self.forgive(kind, &key);
-        match kind {
-            Kind::Service => self.set_service(&ServiceName::new(namespace, name), None),
-            Kind::EndpointSlice => drop(self.set_slice(&key, None)),
-            Kind::Node if name == self.identity.node => {
-                self.set_node(Node { state: NodeState::Missing, ..self.node.clone() });
+fn read_ranges(object: &api::ServiceCidr) -> Result<Vec<IpNet>, Fault> {
+    let mut ranges = Vec::new();
+    for (i, text) in object.spec.iter().flat_map(|s| &s.cidrs).enumerate() {
+        let field = format!("spec.cidrs[{i}]");
+        match text.parse::<IpNet>() {
+            Ok(range) if range.prefix_len() > 0 => ranges.push(range.trunc()),
+            Ok(range) => {
+                let reason = format!("{range} is everything; unallocated addresses of it would be dropped");
+                return Err(Fault::new("bad-value", field, reason));
             }
-            Kind::Node => {}
-            Kind::ServiceCidr => {
-                if self.cidrs.remove(name).is_some() {
-                    self.pending.service_cidrs = Some(self.service_cidrs());
-                }
+            Err(_) => {
+                let reason = format!("{text:?} is not a CIDR such as 10.96.0.0/12");
+                return Err(Fault::new("bad-address", field, reason));
             }
         }
     }
-
-    /// A list is complete: what it did not mention is gone.
-    pub(super) fn list_done(&mut self, kind: Kind) {
-        let now = self.generation[kind as usize];
-        self.listed[kind as usize] = Some(now);
-        match kind {
-            Kind::Service => {
-                let gone = self.services.iter().filter(|(_, e)| e.service.is_some() && e.generation != now);
-                for name in gone.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
-                    self.set_service(&name, None);
-                }
-            }
-            Kind::EndpointSlice => {
-                let gone = self.slices.iter().filter(|(_, e)| e.generation != now);
-                for key in gone.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-                    self.set_slice(&key, None);
-                }
-            }
-            Kind::Node => {
-                if self.node.state != NodeState::Missing && self.node_generation != now {
-                    self.set_node(Node { state: NodeState::Missing, ..self.node.clone() });
-                }
-            }
-            Kind::ServiceCidr => {
-                let before = self.cidrs.len();
-                self.cidrs.retain(|_, e| e.generation == now);
-                if self.cidrs.len() != before {
-                    self.pending.service_cidrs = Some(self.service_cidrs());
-                }
-            }
-        }
-        // Conflicts are not found in a list, but when plans are made.
-        self.rejections.retain(|(k, _), r| *k != kind || r.generation == now || r.is_conflict());
-    }
+    Ok(ranges)
 }
 
 fn intern(names: &mut HashSet<PortName>, name: &str) -> PortName {

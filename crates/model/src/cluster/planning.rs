@@ -1,13 +1,14 @@
-//! From what is known to plans.
+//! State to plans.
 
 use super::{CONFLICT, Cluster, HealthCheck, Rejection, ServiceChange};
-use crate::api::{self, Kind};
+use crate::api;
 use crate::claims::Claim;
 use crate::ingest::{Fault, Port, Service, Slice};
 use crate::plan::{Frontend, FrontendKind, PortPlan, ServicePlan};
 use crate::select;
 use crate::types::{Family, Protocol, ServiceName, TrafficPolicy};
 use ipnet::IpNet;
+use portway_api::{ObjectMeta, Resource};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
@@ -15,28 +16,13 @@ impl Cluster {
     pub(super) fn plan(&mut self, name: ServiceName) -> ServiceChange {
         let nothing = |name| ServiceChange { name, plans: [None, None] };
         self.health.remove(&name);
-        let entry = self.services.get(&name);
-        let lost = entry.and_then(|e| self.claims.lost(&name, e.service.as_ref()?));
-        if lost.is_none() {
-            let key = (Kind::Service, name.to_string());
-            if self.rejections.get(&key).is_some_and(Rejection::is_conflict) {
-                self.rejections.remove(&key);
-            }
+        match self.services.get(&name).and_then(|s| Some((self.claims.lost(&name, s)?, s.uid.to_string()))) {
+            Some((lost, uid)) => self.reject_conflict(&name, uid, lost),
+            None => self.clear_conflict(&name),
         }
-        if let (Some((field, reason)), Some(uid)) =
-            (lost, entry.and_then(|e| Some(e.service.as_ref()?.uid.to_string())))
-        {
-            let meta = api::ObjectMeta {
-                namespace: name.namespace().to_owned(),
-                name: name.name().to_owned(),
-                uid,
-                ..Default::default()
-            };
-            self.reject(Kind::Service, &meta, name.as_str(), Fault::new(CONFLICT, field, reason));
-        }
-        let Some(entry) = self.services.get(&name) else { return nothing(name) };
-        let Some(service) = &entry.service else { return nothing(name) };
-        let slices: Vec<&Slice> = entry.slices.iter().map(|key| &self.slices[key].slice).collect();
+        let Some(service) = self.services.get(&name) else { return nothing(name) };
+        let keys = self.slices_of.get(&name).into_iter().flatten();
+        let slices: Vec<&Slice> = keys.filter_map(|key| Some(&self.slices.get(key)?.slice)).collect();
         if let Some(port) = self.health_check(&name, service) {
             let local_endpoints =
                 Family::ALL.map(|f| local_ready(service, &slices, f)).into_iter().max().unwrap_or(0);
@@ -44,6 +30,23 @@ impl Cluster {
         }
         let plans = Family::ALL.map(|family| self.service_plan(&name, service, &slices, family));
         ServiceChange { name, plans }
+    }
+
+    fn reject_conflict(&mut self, name: &ServiceName, uid: String, (field, reason): (String, String)) {
+        let (namespace, own) = (name.namespace().to_owned(), name.name().to_owned());
+        let meta = ObjectMeta { namespace, name: own, uid, ..ObjectMeta::default() };
+        let (generation, fault) = (self.services.generation(), Fault::new(CONFLICT, field, reason));
+        self.reject(api::Service::TYPE, generation, &meta, name.as_str(), fault);
+    }
+
+    fn clear_conflict(&mut self, name: &ServiceName) {
+        if self.rejections.is_empty() {
+            return;
+        }
+        let key = (api::Service::TYPE, name.to_string());
+        if self.rejections.get(&key).is_some_and(Rejection::is_conflict) {
+            self.rejections.remove(&key);
+        }
     }
 
     fn health_check(&self, name: &ServiceName, service: &Service) -> Option<u16> {

@@ -2,37 +2,42 @@
 
 use super::*;
 use crate::NodeState;
-use crate::api::Object;
+use crate::api::Node as ApiNode;
+use crate::api::{EndpointSlice, Event, Object, Resource, Service as ApiService, ServiceCidr};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const KINDS: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+/// The beginning and the end of each resource's list.
+fn lists() -> [(ClusterEvent, ClusterEvent); 4] {
+    fn list<R>() -> (ClusterEvent, ClusterEvent)
+    where
+        ClusterEvent: From<Event<R>>,
+    {
+        (Event::<R>::Init.into(), Event::<R>::InitDone.into())
+    }
+    [list::<ApiService>(), list::<EndpointSlice>(), list::<ApiNode>(), list::<ServiceCidr>()]
+}
 
 fn empty() -> Cluster {
     let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
-    for kind in KINDS {
-        cluster.apply(Event::Init(kind));
-        cluster.apply(Event::InitDone(kind));
+    for (init, done) in lists() {
+        cluster.apply(init);
+        cluster.apply(done);
     }
     cluster
 }
 
-fn object(kind: Kind, value: Value) -> Object {
-    match kind {
-        Kind::Service => Object::Service(serde_json::from_value(value).unwrap()),
-        Kind::EndpointSlice => Object::EndpointSlice(serde_json::from_value(value).unwrap()),
-        Kind::Node => Object::Node(serde_json::from_value(value).unwrap()),
-        Kind::ServiceCidr => Object::ServiceCidr(serde_json::from_value(value).unwrap()),
-    }
+fn object<R: Resource + Into<Object>>(value: Value) -> Object {
+    serde_json::from_value::<R>(value).unwrap().into()
 }
 
 fn apply(cluster: &mut Cluster, object: &Object) {
-    cluster.apply(Event::Apply(Box::new(object.clone())));
+    cluster.apply(object.clone());
 }
 
 fn delete(cluster: &mut Cluster, name: &str) {
-    let (kind, namespace, name) = (Kind::Service, "default".to_owned(), name.to_owned());
-    cluster.apply(Event::Delete { kind, namespace, name });
+    let (namespace, name) = ("default".to_owned(), name.to_owned());
+    cluster.apply(Event::<ApiService>::Delete { namespace, name });
 }
 
 /// Service `name` at 10.96.0.`n`; `spec` adds to it.
@@ -44,10 +49,10 @@ fn service(name: &str, n: u8, spec: Value) -> Object {
     for (key, value) in spec.as_object().unwrap() {
         full[key] = value.clone();
     }
-    object(Kind::Service, json!({"metadata": {"namespace": "default", "name": name}, "spec": full}))
+    object::<ApiService>(json!({"metadata": {"namespace": "default", "name": name}, "spec": full}))
 }
 
-/// Everything a cluster would tell somebody who asks now.
+/// All plans and conflicts of a cluster at this moment.
 fn state(cluster: &mut Cluster) -> (Vec<ServiceChange>, Vec<IpNet>, Node, Vec<Rejected>, usize) {
     cluster.touch_all();
     let mut plans = cluster.take_changes().services;
@@ -107,40 +112,34 @@ fn version() -> impl Strategy<Value = Object> {
     });
     let slices =
         (0..6u8, 0..4u8, prop::collection::vec(endpoint, 0..5)).prop_map(|(name, service, endpoints)| {
-            object(
-                Kind::EndpointSlice,
-                json!({
-                    "metadata": {"namespace": "default", "name": format!("slice{name}"),
-                                 "labels": {"kubernetes.io/service-name": format!("s{service}")}},
-                    "addressType": "IPv4", "endpoints": endpoints,
-                    "ports": [{"name": "http", "port": 8080}, {"name": "dns", "protocol": "UDP", "port": 53}],
-                }),
-            )
+            object::<EndpointSlice>(json!({
+                "metadata": {"namespace": "default", "name": format!("slice{name}"),
+                             "labels": {"kubernetes.io/service-name": format!("s{service}")}},
+                "addressType": "IPv4", "endpoints": endpoints,
+                "ports": [{"name": "http", "port": 8080}, {"name": "dns", "protocol": "UDP", "port": 53}],
+            }))
         });
     let nodes = (0..2u8, 0..2u8).prop_map(|(zone, address)| {
-        object(
-            Kind::Node,
-            json!({
-                "metadata": {"name": "node1",
-                             "labels": {"topology.kubernetes.io/zone": (["a", "b"][zone as usize])}},
-                "status": {"addresses": [{"type": "InternalIP", "address": format!("192.168.{address}.1")}]},
-            }),
-        )
+        object::<ApiNode>(json!({
+            "metadata": {"name": "node1",
+                         "labels": {"topology.kubernetes.io/zone": (["a", "b"][zone as usize])}},
+            "status": {"addresses": [{"type": "InternalIP", "address": format!("192.168.{address}.1")}]},
+        }))
     });
     let cidrs = (0..2u8, 0..2u8).prop_map(|(name, range)| {
         let spec = json!({"cidrs": [format!("10.{}.0.0/16", 96 + range)]});
-        object(Kind::ServiceCidr, json!({"metadata": {"name": format!("range{name}")}, "spec": spec}))
+        object::<ServiceCidr>(json!({"metadata": {"name": format!("range{name}")}, "spec": spec}))
     });
     prop_oneof![4 => services, 6 => slices, 1 => nodes, 1 => cidrs]
 }
 
-fn key(object: &Object) -> (Kind, String) {
-    (object.kind(), object.metadata().unwrap().name.clone())
+fn key(object: &Object) -> (ResourceType, String) {
+    (object.resource_type(), object.metadata().unwrap().name.clone())
 }
 
 /// The last version of each object.
 fn last_versions(all: &[Object]) -> Vec<Object> {
-    let latest: BTreeMap<(Kind, String), Object> = all.iter().map(|o| (key(o), o.clone())).collect();
+    let latest: BTreeMap<(ResourceType, String), Object> = all.iter().map(|o| (key(o), o.clone())).collect();
     latest.into_values().collect()
 }
 
@@ -191,10 +190,11 @@ proptest! {
         before.iter().for_each(|o| apply(&mut lived, o));
         lived.take_changes();
         let latest = last_versions(&after);
-        for kind in KINDS {
-            lived.apply(Event::Init(kind));
-            latest.iter().filter(|o| o.kind() == kind).for_each(|o| apply(&mut lived, o));
-            lived.apply(Event::InitDone(kind));
+        for (init, done) in lists() {
+            let listed = init.resource_type();
+            lived.apply(init);
+            latest.iter().filter(|o| o.resource_type() == listed).for_each(|o| apply(&mut lived, o));
+            lived.apply(done);
         }
         let mut fresh = empty();
         latest.iter().for_each(|o| apply(&mut fresh, o));
@@ -215,14 +215,14 @@ proptest! {
 fn nothing_is_told_before_everything_was_listed() {
     let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
     let web = service("web", 1, json!({}));
-    for (i, kind) in [Kind::Service, Kind::EndpointSlice, Kind::Node].into_iter().enumerate() {
+    for (i, (init, done)) in lists().into_iter().take(3).enumerate() {
         assert!(!cluster.ready(), "after {i} lists");
         assert_eq!(cluster.take_changes(), Changes::default());
-        cluster.apply(Event::Init(kind));
-        if kind == Kind::Service {
+        cluster.apply(init);
+        if i == 0 {
             apply(&mut cluster, &web);
         }
-        cluster.apply(Event::InitDone(kind));
+        cluster.apply(done);
     }
     assert!(cluster.ready());
     assert_eq!(cluster.take_changes().services.len(), 1);
@@ -254,7 +254,7 @@ fn of_two_that_claim_an_address_the_first_has_it_and_the_second_takes_over() {
             "198.18.0.1 port 80/TCP is already held by Service default/first",
         ),
         (
-            "somebody's cluster IP as external IP",
+            "another Service's cluster IP as external IP",
             json!({}),
             json!({"externalIPs": ["10.96.0.1"]}),
             "spec.externalIPs[0]",
@@ -366,10 +366,10 @@ fn a_conflict_stands_until_it_is_over() {
     cluster.take_changes();
     assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 0));
     // And the same in a list.
-    cluster.apply(Event::Init(Kind::Service));
+    cluster.apply(Event::<ApiService>::Init);
     apply(&mut cluster, &service("first", 1, json!({})));
     apply(&mut cluster, &second);
-    cluster.apply(Event::InitDone(Kind::Service));
+    cluster.apply(Event::<ApiService>::InitDone);
     cluster.take_changes();
     assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 0));
     // A fault on top of it, mended.
@@ -388,13 +388,13 @@ fn a_conflict_stands_until_it_is_over() {
 fn a_list_without_this_node_says_it_is_gone() {
     let mut cluster = empty();
     assert_eq!(cluster.node().state, NodeState::Missing);
-    let node = |name: &str| object(Kind::Node, json!({"metadata": {"name": name}}));
+    let node = |name: &str| object::<ApiNode>(json!({"metadata": {"name": name}}));
     apply(&mut cluster, &node("node1"));
     assert_eq!(cluster.node().state, NodeState::Present);
     cluster.take_changes();
-    cluster.apply(Event::Init(Kind::Node));
+    cluster.apply(Event::<ApiNode>::Init);
     apply(&mut cluster, &node("node2"));
-    cluster.apply(Event::InitDone(Kind::Node));
+    cluster.apply(Event::<ApiNode>::InitDone);
     assert_eq!(cluster.take_changes().node.map(|n| n.state), Some(NodeState::Missing));
 }
 
@@ -421,15 +421,12 @@ fn services_of_other_proxies_are_theirs() {
 #[test]
 fn of_one_endpoint_in_two_slices_the_one_that_stays_counts() {
     let slice = |name: &str, conditions: Value| {
-        object(
-            Kind::EndpointSlice,
-            json!({
-                "metadata": {"namespace": "default", "name": name,
-                             "labels": {"kubernetes.io/service-name": "web"}},
-                "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}],
-                "endpoints": [{"addresses": ["10.244.0.1"], "conditions": conditions}],
-            }),
-        )
+        object::<EndpointSlice>(json!({
+            "metadata": {"namespace": "default", "name": name,
+                         "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}],
+            "endpoints": [{"addresses": ["10.244.0.1"], "conditions": conditions}],
+        }))
     };
     let leaving = json!({"ready": false, "serving": false, "terminating": true});
     for (first, second) in [(json!({}), leaving.clone()), (leaving, json!({}))] {

@@ -27,7 +27,7 @@ pub struct Service {
     pub external_ips: Box<[IpAddr]>,
     /// Load-balancer IPs that are to be programmed.
     pub load_balancer_ips: Box<[IpAddr]>,
-    /// Who may reach the load-balancer IPs; empty for a family means everybody.
+    /// Client networks that may reach the load-balancer IPs; empty for a family means all.
     pub source_ranges: Box<[IpNet]>,
     /// Ports.
     pub ports: Box<[Port]>,

@@ -34,7 +34,7 @@ pub struct Endpoint {
     pub ip: IpAddr,
     /// What is known of it.
     pub flags: Flags,
-    /// Which zones it is meant for: a number that whoever reads the slice chose, 0 for none.
+    /// The zones that should use it: a number that the caller of [`read_slice`] chose, 0 for none.
     pub zones: u16,
 }
 

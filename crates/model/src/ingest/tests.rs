@@ -1,15 +1,14 @@
 //! Every kind of malformed field is rejected alone, by its name, and what was said before stays in force.
 
-use crate::api::{self, Event, Kind, Object};
-use crate::{Cluster, Identity, Rejected};
+use crate::api::{self, Event};
+use crate::{Cluster, ClusterEvent, Identity, Rejected};
 use serde_json::{Value, json};
 
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
-    for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node] {
-        cluster.apply(Event::Init(kind));
-        cluster.apply(Event::InitDone(kind));
-    }
+    cluster.apply(Event::<api::Service>::InitDone);
+    cluster.apply(Event::<api::EndpointSlice>::InitDone);
+    cluster.apply(Event::<api::Node>::InitDone);
     cluster.apply(service(good_service("bystander", 9)));
     cluster.apply(service(good_service("web", 1)));
     cluster.apply(slice(good_slice()));
@@ -18,12 +17,12 @@ fn cluster() -> Cluster {
     cluster
 }
 
-fn service(object: Value) -> Event {
-    Event::Apply(Box::new(Object::Service(serde_json::from_value(object).unwrap())))
+fn service(object: Value) -> ClusterEvent {
+    Event::Apply(serde_json::from_value::<api::Service>(object).unwrap()).into()
 }
 
-fn slice(object: Value) -> Event {
-    Event::Apply(Box::new(Object::EndpointSlice(serde_json::from_value(object).unwrap())))
+fn slice(object: Value) -> ClusterEvent {
+    Event::Apply(serde_json::from_value::<api::EndpointSlice>(object).unwrap()).into()
 }
 
 fn good_service(name: &str, n: u8) -> Value {
@@ -51,7 +50,7 @@ fn good_slice() -> Value {
 }
 
 /// Applies `object` with `value` at `pointer`, and checks that it alone is rejected, with these words.
-fn rejects(good: &Value, event: fn(Value) -> Event, row: &(&str, Value, &str, &str, &str)) {
+fn rejects(good: &Value, event: fn(Value) -> ClusterEvent, row: &(&str, Value, &str, &str, &str)) {
     let (pointer, value, field, reason, class) = row;
     let mut cluster = cluster();
     let mut bad = good.clone();
@@ -298,7 +297,7 @@ fn a_malformed_range_is_rejected_and_the_good_one_stays() {
     let apply = |cluster: &mut Cluster, cidrs: &[&str]| {
         let spec = Some(api::ServiceCidrSpec { cidrs: cidrs.iter().map(|c| (*c).to_owned()).collect() });
         let metadata = Some(api::ObjectMeta { name: "kubernetes".into(), ..Default::default() });
-        cluster.apply(Event::Apply(Box::new(Object::ServiceCidr(api::ServiceCidr { metadata, spec }))));
+        cluster.apply(Event::Apply(api::ServiceCidr { metadata, spec }));
     };
     apply(&mut cluster, &["10.96.0.0/16", "fd96::/112"]);
     assert!(cluster.take_changes().service_cidrs.is_some());

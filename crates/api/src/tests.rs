@@ -2,6 +2,8 @@
 
 use super::*;
 use proptest::prelude::*;
+use prost::Message;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 fn both_ways<T>(object: &T) -> Result<(), TestCaseError>
@@ -29,6 +31,13 @@ fn metadata() -> impl Strategy<Value = Option<ObjectMeta>> {
     let meta = (text(), text(), text(), time(), time(), labels(), labels()).prop_map(
         |(name, namespace, uid, creation_timestamp, deletion_timestamp, labels, annotations)| ObjectMeta {
             resource_version: uid.clone(),
+            generate_name: name.clone(),
+            finalizers: vec![uid.clone()],
+            owner_references: vec![OwnerReference {
+                uid: uid.clone(),
+                controller: Some(true),
+                ..OwnerReference::default()
+            }],
             name,
             namespace,
             uid,
@@ -132,6 +141,20 @@ proptest! {
     #[test]
     fn ranges(metadata in metadata(), cidrs in texts()) {
         both_ways(&ServiceCidr { metadata, spec: Some(ServiceCidrSpec { cidrs }) })?;
+    }
+
+    #[test]
+    fn leases(metadata in metadata(), holder in prop::option::of(text()), seconds in 0..4_000_000_000i64, micros in 0..1_000_000) {
+        let time = Some(MicroTime { seconds, nanos: micros * 1000 });
+        let spec = LeaseSpec {
+            holder_identity: holder,
+            lease_duration_seconds: Some(15),
+            acquire_time: time,
+            renew_time: time,
+            lease_transitions: Some(micros),
+            ..LeaseSpec::default()
+        };
+        both_ways(&Lease { metadata, spec: Some(spec) })?;
     }
 
     #[test]

@@ -1,5 +1,69 @@
-//! RFC 3339 times: read as far as the API server writes them (UTC or with an offset, with or without fractions),
-//! written as it does.
+//! Times of objects: seconds in protobuf, RFC 3339 text in JSON, read as far as the API server writes it (UTC or with an
+//! offset, with or without fractions) and written as it does.
+
+use prost::Message;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A timestamp: seconds in protobuf, RFC 3339 text in JSON.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Time {
+    /// Seconds since the epoch.
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&format_rfc3339(self.seconds))
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let (seconds, _) = read(d)?;
+        Ok(Time { seconds })
+    }
+}
+
+/// `meta/v1 MicroTime`: a timestamp with microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct MicroTime {
+    /// Seconds since the epoch.
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+    /// Nanoseconds; only whole microseconds are written.
+    #[prost(int32, tag = "2")]
+    pub nanos: i32,
+}
+
+impl MicroTime {
+    /// From the time since the epoch.
+    pub fn since_epoch(since: std::time::Duration) -> MicroTime {
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        MicroTime { seconds, nanos: since.subsec_micros() as i32 * 1000 }
+    }
+}
+
+impl Serialize for MicroTime {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let seconds = format_rfc3339(self.seconds);
+        s.serialize_str(&format!("{}.{:06}Z", seconds.trim_end_matches('Z'), self.nanos / 1000))
+    }
+}
+
+impl<'de> Deserialize<'de> for MicroTime {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let (seconds, nanos) = read(d)?;
+        Ok(MicroTime { seconds, nanos: i32::try_from(nanos).unwrap_or(0) })
+    }
+}
+
+fn read<'de, D: Deserializer<'de>>(d: D) -> Result<(i64, u32), D::Error> {
+    let text = String::deserialize(d)?;
+    parse_rfc3339(&text).ok_or_else(|| {
+        serde::de::Error::custom(format_args!("{text:?} is not a time such as 2006-01-02T15:04:05Z"))
+    })
+}
 
 /// Seconds since the epoch and nanoseconds, or `None` if `text` is not such a time.
 pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
@@ -91,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn text_that_is_no_time_is_none() {
         for text in
             ["", "yesterday", "2024-02-29", "2024-13-01T00:00:00Z", "2024-02-29T12:34:56", "2024-2-9T1:2:3Z"]
         {
@@ -100,7 +164,7 @@ mod tests {
     }
     proptest! {
         #[test]
-        fn what_is_written_is_read(seconds in -62_135_596_800i64..253_402_300_800) {
+        fn a_written_time_is_read_back(seconds in -62_135_596_800i64..253_402_300_800) {
             let text = format_rfc3339(seconds);
             prop_assert_eq!(parse_rfc3339(&text), Some((seconds, 0)), "{}", text);
         }

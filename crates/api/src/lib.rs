@@ -1,0 +1,51 @@
+//! Kubernetes object types: the fields that Portway reads and writes.
+//!
+//! One struct serves both wire formats: prost reads the API server's protobuf (the tags are those of upstream's
+//! `generated.proto`), serde reads its JSON and the YAML of manifests. Both skip fields that are not listed, so a
+//! watched object is never held whole. A type that [`Writable`] is implemented for has every field of its kind and
+//! can be sent back.
+//!
+//! [`Resource`] says where a type is served and how it is decoded; [`ResourceType`] is the same as a value.
+//! [`Event`] is a change of one resource, and [`Store`] keeps what a consumer makes of the objects. Everything here
+//! is pure: no clock, no I/O.
+
+mod endpoint_slice;
+mod event;
+mod event_record;
+mod lease;
+mod meta;
+mod node;
+mod resource;
+mod service;
+mod service_cidr;
+mod store;
+#[cfg(test)]
+mod tests;
+pub mod time;
+
+pub use endpoint_slice::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, Named};
+pub use event::Event;
+pub use event_record::{EventRecord, EventSeries, ObjectReference};
+pub use lease::{Lease, LeaseSpec};
+pub use meta::{ObjectMeta, OwnerReference};
+pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, Taint};
+pub use resource::{Resource, ResourceType, Scope, Writable};
+pub use service::{
+    ClientIpConfig, LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec,
+    ServiceStatus, SessionAffinityConfig,
+};
+pub use service_cidr::{ServiceCidr, ServiceCidrSpec};
+pub use store::{Applied, Store};
+pub use time::{MicroTime, Time};
+
+use serde::{Deserialize, Deserializer};
+
+/// Go writes an empty list as `null`, and people write `ports:` with nothing behind it.
+fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_default())
+}
+
+/// Whether a field has its zero value, which the API server leaves out of JSON too.
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

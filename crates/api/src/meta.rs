@@ -1,0 +1,82 @@
+//! `meta/v1 ObjectMeta`, the metadata of every object.
+
+use crate::{Time, is_zero, null_is_empty};
+use prost::Message;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// `metadata` of any object. `managedFields` is left out: the server keeps it when an object is sent back without.
+#[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectMeta {
+    /// Object name.
+    #[prost(string, tag = "1")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub name: String,
+    /// Beginning of a name that the server completes.
+    #[prost(string, tag = "2")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub generate_name: String,
+    /// Namespace; empty for cluster-scoped objects.
+    #[prost(string, tag = "3")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub namespace: String,
+    /// Unique id, quoted in Events.
+    #[prost(string, tag = "5")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub uid: String,
+    /// Version to watch from, and to compare with before a write.
+    #[prost(string, tag = "6")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub resource_version: String,
+    /// Creation time: of two Services that claim the same address, the older one has it.
+    #[prost(message, optional, tag = "8")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<Time>,
+    /// Present once the object is being deleted.
+    #[prost(message, optional, tag = "9")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deletion_timestamp: Option<Time>,
+    /// Labels.
+    #[prost(map = "string, string", tag = "11")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "HashMap::is_empty")]
+    pub labels: HashMap<String, String>,
+    /// Annotations.
+    #[prost(map = "string, string", tag = "12")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "HashMap::is_empty")]
+    pub annotations: HashMap<String, String>,
+    /// Objects whose deletion deletes this one.
+    #[prost(message, repeated, tag = "13")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    pub owner_references: Vec<OwnerReference>,
+    /// Names that have to be removed before the object is deleted.
+    #[prost(string, repeated, tag = "14")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    pub finalizers: Vec<String>,
+}
+
+/// `meta/v1 OwnerReference`.
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OwnerReference {
+    /// Kind of the owner.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// Its name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// Its unique id.
+    #[prost(string, tag = "4")]
+    pub uid: String,
+    /// Its API version.
+    #[prost(string, tag = "5")]
+    pub api_version: String,
+    /// Whether the owner is the controller of the object.
+    #[prost(bool, optional, tag = "6")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller: Option<bool>,
+    /// Whether a foreground deletion of the owner waits for the object.
+    #[prost(bool, optional, tag = "7")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_owner_deletion: Option<bool>,
+}

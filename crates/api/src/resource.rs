@@ -1,0 +1,196 @@
+//! Where a kind of object is served, and how it is decoded.
+//!
+//! [`Resource`] is the type-level description; [`ResourceType`] is the same description as a small value that can be a
+//! map key, a metrics label or a part of a message.
+
+use crate::meta::ObjectMeta;
+use prost::Message;
+use prost::bytes::Buf;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt;
+
+/// Whether objects live in namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// One object per name in the cluster.
+    Cluster,
+    /// One object per name in each namespace.
+    Namespaced,
+}
+
+/// A kind of object that an API server serves.
+pub trait Resource:
+    Message + Clone + Default + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
+    /// API group; empty for the core group.
+    const GROUP: &'static str;
+    /// Version that is asked for.
+    const VERSION: &'static str = "v1";
+    /// Older versions with the same fields, which manifests may name.
+    const OLDER_VERSIONS: &'static [&'static str] = &[];
+    /// Kind, as in `kind: Service`.
+    const KIND: &'static str;
+    /// Plural name in lower case, as in paths and RBAC rules.
+    const PLURAL: &'static str;
+    /// Whether objects live in namespaces.
+    const SCOPE: Scope;
+    /// All of that as a value.
+    const TYPE: ResourceType = ResourceType(&Description {
+        group: Self::GROUP,
+        version: Self::VERSION,
+        kind: Self::KIND,
+        plural: Self::PLURAL,
+        scope: Self::SCOPE,
+    });
+
+    /// The object's metadata, if it has any.
+    fn metadata(&self) -> Option<&ObjectMeta>;
+
+    /// The object's metadata, to be changed.
+    fn metadata_mut(&mut self) -> &mut Option<ObjectMeta>;
+
+    /// Decodes the object from protobuf, without the envelope.
+    fn from_protobuf(bytes: impl Buf) -> Result<Self, prost::DecodeError> {
+        Self::decode(bytes)
+    }
+
+    /// Decodes the object from JSON.
+    fn from_json(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+/// A resource whose type has every field of its kind, so that sending it back loses nothing.
+pub trait Writable: Resource {}
+
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Description {
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    scope: Scope,
+}
+
+/// A [`Resource`] as a value, as large as a pointer. Printed, it is the kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceType(&'static Description);
+
+impl ResourceType {
+    /// API group; empty for the core group.
+    pub const fn group(self) -> &'static str {
+        self.0.group
+    }
+
+    /// Version within the group.
+    pub const fn version(self) -> &'static str {
+        self.0.version
+    }
+
+    /// Kind, as in `kind: Service`.
+    pub const fn kind(self) -> &'static str {
+        self.0.kind
+    }
+
+    /// Plural name in lower case.
+    pub const fn plural(self) -> &'static str {
+        self.0.plural
+    }
+
+    /// Whether objects live in namespaces.
+    pub const fn scope(self) -> Scope {
+        self.0.scope
+    }
+
+    /// `v1`, `discovery.k8s.io/v1`: as an object's `apiVersion` has it.
+    pub fn api_version(self) -> String {
+        match self.0.group {
+            "" => self.0.version.to_owned(),
+            group => format!("{group}/{}", self.0.version),
+        }
+    }
+
+    /// `services`, `endpointslices.discovery.k8s.io`: as RBAC's messages and `kubectl auth can-i` write it.
+    pub fn qualified(self) -> String {
+        match self.0.group {
+            "" => self.0.plural.to_owned(),
+            group => format!("{}.{group}", self.0.plural),
+        }
+    }
+
+    /// Path of the collection: in one namespace, or in all of them (and of cluster-scoped objects) without one.
+    pub fn path(self, namespace: Option<&str>) -> String {
+        let Description { group, version, plural, .. } = self.0;
+        let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
+        match namespace {
+            Some(namespace) => format!("{root}/{version}/namespaces/{namespace}/{plural}"),
+            None => format!("{root}/{version}/{plural}"),
+        }
+    }
+}
+
+impl fmt::Display for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.kind)
+    }
+}
+
+impl fmt::Debug for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.qualified())
+    }
+}
+
+/// Implements [`Resource`] for a type with a `metadata: Option<ObjectMeta>`.
+macro_rules! resource {
+    ($type:ty, $group:literal, $kind:literal, $plural:literal, $scope:ident $(, older: $older:expr)?) => {
+        impl $crate::Resource for $type {
+            const GROUP: &'static str = $group;
+            const KIND: &'static str = $kind;
+            const PLURAL: &'static str = $plural;
+            const SCOPE: $crate::Scope = $crate::Scope::$scope;
+            $(const OLDER_VERSIONS: &'static [&'static str] = $older;)?
+
+            fn metadata(&self) -> Option<&$crate::ObjectMeta> {
+                self.metadata.as_ref()
+            }
+
+            fn metadata_mut(&mut self) -> &mut Option<$crate::ObjectMeta> {
+                &mut self.metadata
+            }
+        }
+    };
+}
+pub(crate) use resource;
+
+#[cfg(test)]
+mod tests {
+    use crate::{EndpointSlice, Lease, Node, Resource, Service, ServiceCidr};
+
+    #[test]
+    fn a_type_knows_its_paths_and_names() {
+        assert_eq!(Service::TYPE.path(None), "/api/v1/services");
+        assert_eq!(Node::TYPE.path(None), "/api/v1/nodes");
+        assert_eq!(Service::TYPE.path(Some("shop")), "/api/v1/namespaces/shop/services");
+        assert_eq!(EndpointSlice::TYPE.path(None), "/apis/discovery.k8s.io/v1/endpointslices");
+        assert_eq!(
+            Lease::TYPE.path(Some("kube-system")),
+            "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+        );
+        assert_eq!(Service::TYPE.qualified(), "services");
+        assert_eq!(ServiceCidr::TYPE.qualified(), "servicecidrs.networking.k8s.io");
+        assert_eq!(ServiceCidr::TYPE.to_string(), "ServiceCIDR");
+        assert_eq!(
+            (Node::TYPE.api_version(), Lease::TYPE.api_version()),
+            ("v1".into(), "coordination.k8s.io/v1".into())
+        );
+    }
+
+    #[test]
+    fn types_are_compared_by_content() {
+        assert_eq!(Service::TYPE, Service::TYPE);
+        assert_ne!(Service::TYPE, Node::TYPE);
+        assert_eq!(size_of_val(&Service::TYPE), size_of::<usize>());
+    }
+}

@@ -1,0 +1,102 @@
+//! The four resources that a node's plans depend on, in one event type.
+
+use portway_api::{EndpointSlice, Event, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
+use serde::Serialize;
+
+/// A change of one of the resources that [`crate::Cluster`] is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClusterEvent {
+    /// Of Services.
+    Service(Event<Service>),
+    /// Of EndpointSlices.
+    EndpointSlice(Event<EndpointSlice>),
+    /// Of Nodes.
+    Node(Event<Node>),
+    /// Of ServiceCIDRs.
+    ServiceCidr(Event<ServiceCidr>),
+}
+
+/// An object of one of these resources.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Object {
+    /// A Service.
+    Service(Service),
+    /// A slice of endpoints.
+    EndpointSlice(EndpointSlice),
+    /// A node.
+    Node(Node),
+    /// A range of cluster IPs.
+    ServiceCidr(ServiceCidr),
+}
+
+/// Evaluates an expression for the object in either enum.
+macro_rules! each {
+    ($enum:ident, $value:expr, $object:ident => $result:expr) => {
+        match $value {
+            $enum::Service($object) => $result,
+            $enum::EndpointSlice($object) => $result,
+            $enum::Node($object) => $result,
+            $enum::ServiceCidr($object) => $result,
+        }
+    };
+}
+
+impl Object {
+    /// The resource it is of.
+    pub fn resource_type(&self) -> ResourceType {
+        fn of<R: Resource>(_: &R) -> ResourceType {
+            R::TYPE
+        }
+        each!(Object, self, object => of(object))
+    }
+
+    /// Its metadata, if it has any.
+    pub fn metadata(&self) -> Option<&ObjectMeta> {
+        each!(Object, self, object => object.metadata())
+    }
+
+    /// Its metadata, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut Option<ObjectMeta> {
+        each!(Object, self, object => object.metadata_mut())
+    }
+
+    /// In protobuf, without the envelope.
+    pub fn to_protobuf(&self) -> Vec<u8> {
+        each!(Object, self, object => prost::Message::encode_to_vec(object))
+    }
+}
+
+impl ClusterEvent {
+    /// The resource that it is about.
+    pub fn resource_type(&self) -> ResourceType {
+        fn of<R: Resource>(_: &Event<R>) -> ResourceType {
+            R::TYPE
+        }
+        each!(ClusterEvent, self, event => of(event))
+    }
+}
+
+impl From<Object> for ClusterEvent {
+    fn from(object: Object) -> ClusterEvent {
+        each!(Object, object, object => Event::Apply(object).into())
+    }
+}
+
+macro_rules! from_events {
+    ($($resource:ident)*) => {$(
+        impl From<Event<$resource>> for ClusterEvent {
+            fn from(event: Event<$resource>) -> ClusterEvent {
+                ClusterEvent::$resource(event)
+            }
+        }
+
+        impl From<$resource> for Object {
+            fn from(object: $resource) -> Object {
+                Object::$resource(object)
+            }
+        }
+    )*};
+}
+
+from_events! { Service EndpointSlice Node ServiceCidr }
