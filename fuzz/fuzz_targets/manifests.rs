@@ -6,15 +6,15 @@
 
 use libfuzzer_sys::fuzz_target;
 use portway_client::manifests::parse;
-use portway_model::api::{Event, Kind, Object};
-use portway_model::{Cluster, Identity, ServiceChange};
+use portway_model::api::{EndpointSlice, Event, Node, Resource, Service, ServiceCidr};
+use portway_model::{Cluster, ClusterEvent, Identity, ServiceChange};
 
-const KINDS: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+type Set = (Service, EndpointSlice, Node, ServiceCidr);
 
 fuzz_target!(|data: &[u8]| {
     let Some((format, text)) = data.split_first() else { return };
     let name = if format % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };
-    let Ok(objects) = parse(name, text) else { return };
+    let Ok(objects) = parse::<Set, ClusterEvent>(name, text) else { return };
     let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
     list(&mut cluster, &objects);
     let first = plans(cluster.take_changes().services);
@@ -25,24 +25,35 @@ fuzz_target!(|data: &[u8]| {
     cluster.touch_all();
     assert_eq!(plans(cluster.take_changes().services), first, "planned again, it is another plan");
     // Everything goes, and with it every plan.
-    for object in &objects {
-        let Some(meta) = object.metadata() else { continue };
-        let (namespace, name) = (meta.namespace.clone(), meta.name.clone());
-        cluster.apply(Event::Delete { kind: object.kind(), namespace, name });
+    for object in objects {
+        match object {
+            ClusterEvent::Service(event) => cluster.apply(deletion(event)),
+            ClusterEvent::EndpointSlice(event) => cluster.apply(deletion(event)),
+            ClusterEvent::Node(event) => cluster.apply(deletion(event)),
+            ClusterEvent::ServiceCidr(event) => cluster.apply(deletion(event)),
+        }
     }
     assert_eq!(plans(cluster.take_changes().services), Vec::new(), "a plan outlives its Service");
 });
 
-fn list(cluster: &mut Cluster, objects: &[Object]) {
-    for kind in KINDS {
-        cluster.apply(Event::Init(kind));
-    }
+fn deletion<R: Resource>(event: Event<R>) -> Event<R> {
+    let Event::Apply(object) = event else { return event };
+    let meta = object.metadata().cloned().unwrap_or_default();
+    Event::Delete { namespace: meta.namespace, name: meta.name }
+}
+
+fn list(cluster: &mut Cluster, objects: &[ClusterEvent]) {
+    cluster.apply(Event::<Service>::Init);
+    cluster.apply(Event::<EndpointSlice>::Init);
+    cluster.apply(Event::<Node>::Init);
+    cluster.apply(Event::<ServiceCidr>::Init);
     for object in objects {
-        cluster.apply(Event::Apply(Box::new(object.clone())));
+        cluster.apply(object.clone());
     }
-    for kind in KINDS {
-        cluster.apply(Event::InitDone(kind));
-    }
+    cluster.apply(Event::<Service>::InitDone);
+    cluster.apply(Event::<EndpointSlice>::InitDone);
+    cluster.apply(Event::<Node>::InitDone);
+    cluster.apply(Event::<ServiceCidr>::InitDone);
 }
 
 fn plans(changes: Vec<ServiceChange>) -> Vec<ServiceChange> {

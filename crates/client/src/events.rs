@@ -1,4 +1,4 @@
-//! Kubernetes Events: telling `kubectl describe` what could not be served, and why.
+//! Kubernetes Events: `kubectl describe` shows which objects could not be served, and why.
 //!
 //! In: warnings, from anywhere, without waiting. Out: `events.k8s.io/v1` Events. The same warning is written at most
 //! once in ten minutes, with a count. At most [`KEPT`] warnings are remembered and [`QUEUED`] wait to be written; beyond
@@ -6,11 +6,9 @@
 
 mod series;
 
-use crate::Client;
-use crate::kubernetes::WriteError;
-use portway_model::api::Kind;
-use portway_model::time::format_rfc3339;
-use serde_json::{Value, json};
+use crate::{Client, ObjectName, Part, Patch, RequestError};
+use portway_api::{EventRecord, EventSeries, MicroTime, ObjectMeta, ObjectReference, ResourceType};
+use serde_json::json;
 use series::{Due, Series};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
@@ -26,11 +24,11 @@ const LONGEST_NOTE: usize = 1024;
 
 const CONTROLLER: &str = "portway-proxy";
 
-/// What a warning is about.
+/// The object that a warning is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Regarding {
-    /// Its kind.
-    pub kind: Kind,
+    /// Its resource.
+    pub resource: ResourceType,
     /// Its namespace, or empty.
     pub namespace: String,
     /// Its name.
@@ -98,9 +96,9 @@ impl Writer {
                     failing = false;
                 }
                 Err(error) if !failing => {
-                    let Regarding { kind, namespace, name, .. } = &warning.regarding;
+                    let Regarding { resource, namespace, name, .. } = &warning.regarding;
                     let reason = warning.reason;
-                    tracing::debug!(%error, %kind, namespace, name, reason, "Kubernetes Event not written");
+                    tracing::debug!(%error, %resource, namespace, name, reason, "Kubernetes Event not written");
                     failing = true;
                 }
                 Err(_) => {}
@@ -109,16 +107,17 @@ impl Writer {
     }
 
     /// Writes a new Event and returns its name.
-    async fn create(&self, warning: &Warning) -> Result<String, WriteError> {
-        let event = event(warning, &self.instance, now());
-        let written = self.client.create(&collection(warning), &event).await?;
-        Ok(written["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+    async fn create(&self, warning: &Warning) -> Result<String, RequestError> {
+        let written = self.client.create(&event(warning, &self.instance, now())).await?;
+        Ok(written.metadata.map(|meta| meta.name).unwrap_or_default())
     }
 
-    /// Counts an Event up; a new one if the old one's hour is over.
-    async fn count(&self, warning: &Warning, event: &str, count: i32) -> Result<String, WriteError> {
-        let patch = json!({ "series": { "count": count, "lastObservedTime": micro_time(now()) } });
-        match self.client.merge(&format!("{}/{event}", collection(warning)), &patch).await {
+    /// Counts an Event up; a new one if the old one has been deleted, an hour after it was written.
+    async fn count(&self, warning: &Warning, event: &str, count: i32) -> Result<String, RequestError> {
+        let series = EventSeries { count, last_observed_time: Some(MicroTime::since_epoch(now())) };
+        let name = ObjectName::new(event_namespace(warning), event);
+        let patch = Patch::Merge(json!({ "series": series }));
+        match self.client.patch::<EventRecord>(name, Part::Main, &patch).await {
             Ok(_) => Ok(event.to_owned()),
             Err(error) if error.is_not_found() => self.create(warning).await,
             Err(error) => Err(error),
@@ -134,61 +133,48 @@ fn event_namespace(warning: &Warning) -> &str {
     }
 }
 
-fn collection(warning: &Warning) -> String {
-    format!("/apis/events.k8s.io/v1/namespaces/{}/events", event_namespace(warning))
-}
-
 /// Time since the epoch.
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// As the API server writes a `MicroTime`.
-fn micro_time(now: Duration) -> String {
-    let seconds = format_rfc3339(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
-    format!("{}.{:06}Z", seconds.trim_end_matches('Z'), now.subsec_micros())
-}
-
-/// The Event that tells a warning for the first time.
-fn event(warning: &Warning, instance: &str, now: Duration) -> Value {
-    let Regarding { kind, namespace, name, uid } = &warning.regarding;
-    let api_version = match kind {
-        Kind::Service | Kind::Node => "v1",
-        Kind::EndpointSlice => "discovery.k8s.io/v1",
-        Kind::ServiceCidr => "networking.k8s.io/v1",
-    };
-    let mut regarding = json!({ "apiVersion": api_version, "kind": kind.to_string() });
-    for (field, value) in [("namespace", namespace), ("name", name), ("uid", uid)] {
-        if !value.is_empty() {
-            regarding[field] = value.as_str().into();
-        }
-    }
-    json!({
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {
+/// The Event of a new warning.
+fn event(warning: &Warning, instance: &str, now: Duration) -> EventRecord {
+    let Regarding { resource, namespace, name, uid } = &warning.regarding;
+    EventRecord {
+        metadata: Some(ObjectMeta {
             // As client-go names them: unique, and sorted by time.
-            "name": format!("{name}.{:x}", now.as_nanos()),
-            "namespace": event_namespace(warning),
-        },
-        "regarding": regarding,
-        "eventTime": micro_time(now),
-        "reportingController": CONTROLLER,
-        "reportingInstance": format!("{CONTROLLER}-{instance}"),
-        "action": "Sync",
-        "reason": warning.reason,
-        "note": warning.note,
-        "type": "Warning",
-    })
+            name: format!("{name}.{:x}", now.as_nanos()),
+            namespace: event_namespace(warning).to_owned(),
+            ..ObjectMeta::default()
+        }),
+        regarding: Some(ObjectReference {
+            api_version: resource.api_version(),
+            kind: resource.kind().to_owned(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+            uid: uid.clone(),
+            ..ObjectReference::default()
+        }),
+        event_time: Some(MicroTime::since_epoch(now)),
+        reporting_controller: CONTROLLER.to_owned(),
+        reporting_instance: format!("{CONTROLLER}-{instance}"),
+        action: "Sync".to_owned(),
+        reason: warning.reason.clone(),
+        note: warning.note.clone(),
+        severity: "Warning".to_owned(),
+        ..EventRecord::default()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portway_api::{Resource, Service};
 
     fn warning(namespace: &str) -> Warning {
         let regarding = Regarding {
-            kind: Kind::Service,
+            resource: Service::TYPE,
             namespace: namespace.into(),
             name: "web".into(),
             uid: "u".into(),
@@ -199,6 +185,7 @@ mod tests {
     #[test]
     fn an_event_points_at_its_object() {
         let event = event(&warning("shop"), "node-1", Duration::new(1_700_000_000, 5_000));
+        let event = serde_json::to_value(event).unwrap();
         assert_eq!(event["metadata"], json!({ "namespace": "shop", "name": "web.17979cfe362a1388" }));
         assert_eq!(event["reportingInstance"], "portway-proxy-node-1");
         assert_eq!(event["eventTime"], "2023-11-14T22:13:20.000005Z");
@@ -209,7 +196,7 @@ mod tests {
 
     #[test]
     fn an_object_without_a_namespace_is_reported_in_default() {
-        let event = event(&warning(""), "n", Duration::ZERO);
+        let event = serde_json::to_value(event(&warning(""), "n", Duration::ZERO)).unwrap();
         assert_eq!(event["metadata"]["namespace"], "default");
         assert_eq!(event["regarding"].get("namespace"), None);
     }

@@ -1,37 +1,40 @@
-//! What this crate sends, and the channel it sends it through.
+//! What a source of objects sends, and the channel it sends it through.
 //!
-//! In: the futures of [`crate::watch`] and [`crate::manifests::watch`]. Out: their [`Notice`]s, in order per
-//! kind. The channel is short on purpose: a decoded object waits in it only until the consumer has stored its
-//! compact form, so the memory of a list does not depend on its length.
+//! In: the futures of [`crate::watch`] and [`crate::manifests::watch`]. Out: their [`Notice`]s, in order per resource,
+//! with `E`, the consumer's own type for the events of all its resources. The channel holds few objects on purpose: a
+//! decoded object waits in it only until the consumer has stored its compact form, so the memory of a list does not
+//! depend on its length.
 
+mod sink;
+
+pub use sink::Sink;
+
+use crate::manifests::ResourceSet;
 use crate::{Client, Selection};
-use portway_model::api::{Event, Kind};
+use portway_api::{Event, Resource, ResourceType};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Decoded objects that may wait for the consumer. A large EndpointSlice is some 50 KB when decoded.
-const CAPACITY: usize = 32;
-
-/// One thing the consumer should know.
+/// One message to the consumer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Notice {
-    /// The world changed.
-    Event(Event),
-    /// An object or a file could not be read; the rest goes on.
+pub enum Notice<E> {
+    /// Objects changed.
+    Event(E),
+    /// An object or a file could not be read; the others are sent as usual.
     Rejected(Rejected),
     /// The source cannot be read at the moment. Sent when it begins and when its message changes.
-    Trouble(Trouble),
-    /// The trouble last reported for this kind is over.
-    Recovered(Option<Kind>),
+    Outage(Outage),
+    /// The outage last reported for this resource is over.
+    Recovered(Option<ResourceType>),
 }
 
-/// An object or a file that could not be decoded. What was known of it before stays.
+/// An object or a file that could not be decoded. Its last good version stays in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rejected {
-    /// Kind, if it is known.
-    pub kind: Option<Kind>,
+    /// Resource, if it is known.
+    pub resource: Option<ResourceType>,
     /// Namespace, or empty.
     pub namespace: String,
     /// Name, or empty.
@@ -42,7 +45,7 @@ pub struct Rejected {
     pub file: Option<PathBuf>,
     /// The line in that file, counted from 1.
     pub line: Option<u64>,
-    /// What is wrong with it.
+    /// The mistake.
     pub reason: String,
 }
 
@@ -53,8 +56,8 @@ impl fmt::Display for Rejected {
             (Some(file), None) => write!(f, "{}: ", file.display())?,
             (None, _) => {}
         }
-        if let Some(kind) = self.kind {
-            write!(f, "{kind} ")?;
+        if let Some(resource) = self.resource {
+            write!(f, "{resource} ")?;
             if !self.namespace.is_empty() {
                 write!(f, "{}/", self.namespace)?;
             }
@@ -66,35 +69,35 @@ impl fmt::Display for Rejected {
 
 /// Why a source cannot be read, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// The kind whose list or watch fails; a directory fails as a whole.
-    pub kind: Option<Kind>,
-    /// What sort of trouble it is, for metrics and health.
-    pub cause: Cause,
-    /// What happened and what to do next, for people.
+pub struct Outage {
+    /// The resource whose list or watch fails; a directory fails as a whole.
+    pub resource: Option<ResourceType>,
+    /// Its class, for metrics and health.
+    pub reason: OutageReason,
+    /// The failure and the next step, for people.
     pub message: String,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-/// Sorts of [`Trouble`].
+/// Classes of [`Outage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum OutageReason {
     /// No connection, or a connection that breaks.
     Unreachable,
     /// The credential is not accepted (401).
     Unauthorized,
-    /// The credential may not read this kind (403).
+    /// The credential may not read this resource (403).
     Forbidden,
-    /// The server does not know this kind (404).
+    /// The server does not have this resource (404).
     NotServed,
-    /// The server asks us to come back later (429, 503).
+    /// The server asks for fewer requests (429, 503).
     Overloaded,
-    /// Any other refusal, or an answer that cannot be understood.
+    /// Any other refusal, or a response that cannot be decoded.
     Refused,
     /// The directory of manifests is missing or cannot be read.
     Directory,
@@ -102,44 +105,81 @@ pub enum Cause {
 
 /// A running source of [`Notice`]s. Dropping it stops everything it started.
 #[derive(Debug)]
-pub struct Source {
-    notices: mpsc::Receiver<Notice>,
+pub struct Source<E> {
+    batches: mpsc::Receiver<Vec<Notice<E>>>,
+    batch: std::vec::IntoIter<Notice<E>>,
     _tasks: JoinSet<()>,
 }
 
-impl Source {
-    /// Lists and watches each selection at an API server. Needs a tokio runtime.
-    pub fn kubernetes(client: &Client, selections: impl IntoIterator<Item = Selection>) -> Self {
-        let (sender, notices) = mpsc::channel(CAPACITY);
-        let mut tasks = JoinSet::new();
-        for selection in selections {
-            tasks.spawn(crate::watch(client.clone(), selection, sender.clone()));
+/// A channel of notices: watches push into the [`Sink`], the consumer takes them from the [`Source`].
+pub fn channel<E>() -> (Sink<E>, Source<E>) {
+    let (sink, batches) = sink::channel();
+    (sink, Source { batches, batch: Vec::new().into_iter(), _tasks: JoinSet::new() })
+}
+
+impl<E: Send + 'static> Source<E> {
+    /// Lists and watches resources at an API server. Needs a tokio runtime.
+    pub fn kubernetes(client: &Client) -> Subscriptions<E> {
+        let (sink, source) = channel();
+        Subscriptions { client: client.clone(), sink, source }
+    }
+
+    /// Reads and watches a directory of manifests of these resources. Needs a tokio runtime.
+    pub fn manifests<S: ResourceSet<E>>(directory: &Path) -> Self {
+        let (sink, mut source) = channel();
+        source._tasks.spawn(crate::manifests::watch::<S, E>(directory.to_owned(), sink));
+        source
+    }
+
+    /// The next notice, or `None` once there cannot be any more. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Notice<E>> {
+        loop {
+            if let Some(notice) = self.batch.next() {
+                return Some(notice);
+            }
+            self.batch = self.batches.recv().await?.into_iter();
         }
-        Source { notices, _tasks: tasks }
     }
 
-    /// Reads and watches a directory of manifests. Needs a tokio runtime.
-    pub fn manifests(directory: &Path) -> Self {
-        let (sender, notices) = mpsc::channel(CAPACITY);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(crate::manifests::watch(directory.to_owned(), sender));
-        Source { notices, _tasks: tasks }
+    /// The next notice if one has already arrived, to take a burst in one go.
+    pub fn ready(&mut self) -> Option<Notice<E>> {
+        loop {
+            if let Some(notice) = self.batch.next() {
+                return Some(notice);
+            }
+            self.batch = self.batches.try_recv().ok()?.into_iter();
+        }
+    }
+}
+
+/// The resources that a source watches, before it is used.
+#[derive(Debug)]
+pub struct Subscriptions<E> {
+    client: Client,
+    sink: Sink<E>,
+    source: Source<E>,
+}
+
+impl<E: Send + 'static> Subscriptions<E> {
+    /// Adds a resource; its list begins at once.
+    pub fn watch<R: Resource>(mut self, selection: Selection) -> Self
+    where
+        E: From<Event<R>>,
+    {
+        self.source._tasks.spawn(crate::watch::<R, E>(self.client.clone(), selection, self.sink.another()));
+        self
     }
 
-    /// The next notice, or `None` once nothing can come any more. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Notice> {
-        self.notices.recv().await
-    }
-
-    /// The next notice if one is already there, to take a burst in one go.
-    pub fn ready(&mut self) -> Option<Notice> {
-        self.notices.try_recv().ok()
+    /// The source of all of them.
+    pub fn start(self) -> Source<E> {
+        self.source
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portway_api::{Node, Service};
 
     #[test]
     fn a_rejected_file_is_printed_as_compilers_do() {
@@ -155,7 +195,7 @@ mod tests {
     #[test]
     fn a_rejected_object_is_named() {
         let rejected = Rejected {
-            kind: Some(Kind::Service),
+            resource: Some(Service::TYPE),
             namespace: "default".into(),
             name: "web".into(),
             reason: "no ports".into(),
@@ -163,7 +203,7 @@ mod tests {
         };
         assert_eq!(rejected.to_string(), "Service default/web: no ports");
         let node =
-            Rejected { kind: Some(Kind::Node), namespace: String::new(), name: "n1".into(), ..rejected };
+            Rejected { resource: Some(Node::TYPE), namespace: String::new(), name: "n1".into(), ..rejected };
         assert_eq!(node.to_string(), "Node n1: no ports");
     }
 }

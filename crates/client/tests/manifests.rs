@@ -1,7 +1,7 @@
 //! A directory of manifests: everything people, editors and the kubelet do to it.
 
+use portway_api::{EndpointSlice, Event, Node, Resource, Service, ServiceCidr};
 use portway_client::{Notice, Source};
-use portway_model::api::{Event, Object};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,38 @@ fn service(name: &str, ip: &str) -> String {
     )
 }
 
+type Set = (Service, EndpointSlice, Node, ServiceCidr);
+
+/// An event, in short.
+#[derive(Debug)]
+struct Told(String);
+
+macro_rules! told {
+    ($($resource:ident $detail:expr;)*) => {$(
+        impl From<Event<$resource>> for Told {
+            fn from(event: Event<$resource>) -> Told {
+                Told(match event {
+                    Event::Init => format!("init {}", $resource::TYPE),
+                    Event::InitDone => format!("done {}", $resource::TYPE),
+                    Event::Apply(object) => $detail(&object, &object.metadata().unwrap().name),
+                    Event::Delete { name, .. } => format!("-{name}"),
+                })
+            }
+        }
+    )*};
+}
+
+told! {
+    Service |o: &Service, name: &str| format!("+{name} {}", o.spec.clone().unwrap_or_default().cluster_ip);
+    EndpointSlice |_: &EndpointSlice, name: &str| format!("+EndpointSlice {name}");
+    Node |_: &Node, name: &str| format!("+Node {name}");
+    ServiceCidr |_: &ServiceCidr, name: &str| format!("+ServiceCIDR {name}");
+}
+
 struct Lab {
     _root: tempfile::TempDir,
     dir: PathBuf,
-    source: Source,
+    source: Source<Told>,
 }
 
 impl Lab {
@@ -30,7 +58,7 @@ impl Lab {
         let dir = root.path().join("manifests");
         fs::create_dir(&dir).unwrap();
         prepare(&dir);
-        let source = Source::manifests(&dir);
+        let source = Source::manifests::<Set>(&dir);
         Lab { _root: root, dir, source }
     }
 
@@ -74,23 +102,14 @@ impl Lab {
         assert_eq!(self.next().await, "-sentinel");
     }
 
-    fn print(&self, notice: Notice) -> String {
+    fn print(&self, notice: Notice<Told>) -> String {
         match notice {
-            Notice::Event(Event::Init(kind)) => format!("init {kind}"),
-            Notice::Event(Event::InitDone(kind)) => format!("done {kind}"),
-            Notice::Event(Event::Apply(object)) => match *object {
-                Object::Service(service) => {
-                    let metadata = service.metadata.unwrap();
-                    format!("+{} {}", metadata.name, service.spec.unwrap_or_default().cluster_ip)
-                }
-                other => format!("+{} {}", other.kind(), other.metadata().unwrap().name),
-            },
-            Notice::Event(Event::Delete { name, .. }) => format!("-{name}"),
+            Notice::Event(told) => told.0,
             Notice::Rejected(rejected) => {
                 let prefix = format!("{}/", self.dir.display());
                 format!("rejected {rejected}").replace(&prefix, "")
             }
-            Notice::Trouble(_) => "trouble".into(),
+            Notice::Outage(_) => "outage".into(),
             Notice::Recovered(_) => "recovered".into(),
         }
     }
@@ -251,7 +270,7 @@ async fn a_directory_that_goes_takes_nothing_with_it_and_may_come_back() {
     .await;
     let aside = lab.dir.with_extension("aside");
     fs::rename(&lab.dir, &aside).unwrap();
-    assert_eq!(lab.next().await, "trouble");
+    assert_eq!(lab.next().await, "outage");
     // Complete at once: made elsewhere and renamed.
     fs::remove_file(aside.join("b.yaml")).unwrap();
     fs::write(aside.join("c.yaml"), service("c", "10.0.0.3")).unwrap();
@@ -268,7 +287,7 @@ async fn a_directory_that_is_removed_and_made_again_is_watched_again() {
     let parent = lab.dir.parent().unwrap().to_owned();
     for _ in 0..3 {
         fs::remove_dir_all(&lab.dir).unwrap();
-        assert_eq!(lab.next().await, "trouble");
+        assert_eq!(lab.next().await, "outage");
         fs::create_dir(&lab.dir).unwrap();
         let mut told = lab.take(2).await;
         told.sort();
@@ -284,16 +303,16 @@ async fn a_directory_that_is_removed_and_made_again_is_watched_again() {
 async fn a_directory_may_come_after_us_with_all_the_folders_above_it() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("x/y/manifests");
-    let source = Source::manifests(&dir);
+    let source = Source::manifests::<Set>(&dir);
     let mut lab = Lab { _root: root, dir, source };
-    assert_eq!(lab.next().await, "trouble");
+    assert_eq!(lab.next().await, "outage");
     fs::create_dir_all(&lab.dir).unwrap();
     let mut told = lab.take(9).await;
     told.retain(|line| !line.starts_with("init") && !line.starts_with("done"));
     assert_eq!(told, ["recovered"]);
     lab.nothing_else().await;
     fs::remove_dir_all(lab.dir.parent().unwrap()).unwrap();
-    assert_eq!(lab.next().await, "trouble");
+    assert_eq!(lab.next().await, "outage");
     fs::create_dir_all(&lab.dir).unwrap();
     assert_eq!(lab.next().await, "recovered");
     lab.nothing_else().await;

@@ -1,14 +1,14 @@
 //! Certificate authorities, client certificates and credential plugins, with real TLS handshakes, and what follows when one of
 //! them changes.
 
-use portway_client::{Access, Cause, Notice, Selection, connect, watch};
-use portway_model::api::{Event, Kind};
+use portway_api::{Event, Service};
+use portway_client::{Access, Notice, OutageReason, Selection, Source, connect};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
@@ -47,6 +47,12 @@ impl Authority {
         (certificate.pem(), key.serialize_pem(), certificate.der().to_vec())
     }
 }
+
+/// The end of a streamed list with nothing in it.
+const INITIAL_END: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
+
+/// A watch of Services.
+type Services = Source<Event<Service>>;
 
 /// What a client showed: its certificate, and its `Authorization` header.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,7 +98,7 @@ impl Server {
     }
 
     /// Watches with a kubeconfig of these fields, in YAML. `{dir}` is the directory of its files.
-    async fn watch(&self, cluster: &str, user: &str) -> Receiver<Notice> {
+    async fn watch(&self, cluster: &str, user: &str) -> Services {
         let (cluster, user) = (self.fill(cluster), self.fill(user));
         let kubeconfig = self.file(
             "kubeconfig",
@@ -106,9 +112,7 @@ impl Server {
         );
         let access = Access { kubeconfig: Some(kubeconfig), qps: 0.0, ..Access::default() };
         let client = connect(&access).await.unwrap();
-        let (sender, receiver) = channel(16);
-        tokio::spawn(watch(client, Selection::all(Kind::Service), sender));
-        receiver
+        Source::kubernetes(&client).watch::<Service>(Selection::all()).start()
     }
 
     fn fill(&self, text: &str) -> String {
@@ -158,9 +162,9 @@ async fn answer(mut stream: TlsStream<TcpStream>, shown: Sender<Shown>, refused:
         let certificate = certificates.and_then(|c| c.first()).map(|c| c.to_vec());
         let status = if authorization.as_deref().is_some_and(|a| refused.contains(&a)) { 401 } else { 200 };
         // A watch ends at once, so the next request comes soon.
-        let body = match (status, head.contains("watch=")) {
-            (200, false) => "{\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[]}",
-            (200, true) => "",
+        let body = match (status, head.contains("sendInitialEvents=")) {
+            (200, true) => INITIAL_END,
+            (200, false) => "",
             _ => "{\"code\":401,\"message\":\"Unauthorized\"}",
         };
         let answer = format!(
@@ -175,12 +179,12 @@ async fn answer(mut stream: TlsStream<TcpStream>, shown: Sender<Shown>, refused:
 }
 
 /// Waits for a complete list.
-async fn is_listed(notices: &mut Receiver<Notice>) {
+async fn is_listed(notices: &mut Services) {
     let listed = async {
         loop {
-            match notices.recv().await.unwrap() {
-                Notice::Event(Event::InitDone(_)) => return,
-                Notice::Trouble(trouble) => panic!("{}", trouble.message),
+            match notices.next().await.unwrap() {
+                Notice::Event(Event::InitDone) => return,
+                Notice::Outage(outage) => panic!("{}", outage.message),
                 _ => {}
             }
         }
@@ -188,16 +192,16 @@ async fn is_listed(notices: &mut Receiver<Notice>) {
     timeout(PATIENCE, listed).await.expect("no list came");
 }
 
-/// The first trouble.
-async fn trouble(mut notices: Receiver<Notice>) -> (Cause, String) {
+/// The first outage.
+async fn outage(mut notices: Services) -> (OutageReason, String) {
     let found = async {
         loop {
-            if let Notice::Trouble(trouble) = notices.recv().await.unwrap() {
-                return (trouble.cause, trouble.message);
+            if let Notice::Outage(outage) = notices.next().await.unwrap() {
+                return (outage.reason, outage.message);
             }
         }
     };
-    timeout(PATIENCE, found).await.expect("no trouble came")
+    timeout(PATIENCE, found).await.expect("no outage came")
 }
 
 fn encoded(pem: &str) -> String {
@@ -215,8 +219,8 @@ async fn the_authority_in_a_file_or_in_the_kubeconfig_is_trusted_and_no_other() 
     let data = format!("certificate-authority-data: {}", encoded(&server.authority.pem));
     is_listed(&mut server.watch(&data, "").await).await;
     for cluster in ["certificate-authority: other.pem", ""] {
-        let (cause, message) = trouble(server.watch(cluster, "").await).await;
-        assert_eq!(cause, Cause::Unreachable);
+        let (reason, message) = outage(server.watch(cluster, "").await).await;
+        assert_eq!(reason, OutageReason::Unreachable);
         assert!(message.contains("check certificate-authority in kubeconfig"), "{message}");
     }
     is_listed(&mut server.watch("insecure-skip-tls-verify: true", "").await).await;
@@ -226,7 +230,7 @@ async fn the_authority_in_a_file_or_in_the_kubeconfig_is_trusted_and_no_other() 
 async fn the_name_in_the_certificate_counts_and_may_be_another_than_the_host() {
     let server = Server::start("kubernetes.default.svc", &[]).await;
     server.file("ca.pem", &server.authority.pem);
-    let (_, message) = trouble(server.watch("certificate-authority: ca.pem", "").await).await;
+    let (_, message) = outage(server.watch("certificate-authority: ca.pem", "").await).await;
     assert!(message.contains("certificate"), "{message}");
     let cluster = "certificate-authority: ca.pem, tls-server-name: kubernetes.default.svc";
     is_listed(&mut server.watch(cluster, "").await).await;
@@ -354,14 +358,78 @@ async fn a_plugin_that_fails_is_named_with_its_own_words() {
     let server = Server::start("127.0.0.1", &[]).await;
     server.file("ca.pem", &server.authority.pem);
     let user = plugin(&server, "{}");
-    let (cause, message) = trouble(server.watch("certificate-authority: ca.pem", &user).await).await;
-    assert_eq!(cause, Cause::Unauthorized);
+    let (reason, message) = outage(server.watch("certificate-authority: ca.pem", &user).await).await;
+    assert_eq!(reason, OutageReason::Unauthorized);
     assert!(message.contains("user \"u\"") && !message.contains("check that it runs"), "{message}");
     assert!(message.contains("plugin: it gives neither a token nor a client certificate"), "{message}");
     server.file("plugin", "#!/bin/sh\necho log in first >&2\nexit 3\n");
-    let (_, message) = trouble(server.watch("certificate-authority: ca.pem", &user).await).await;
+    let (_, message) = outage(server.watch("certificate-authority: ca.pem", &user).await).await;
     assert!(message.contains("exit status: 3: log in first"), "{message}");
     let user = user.replace("./plugin", "./absent, installHint: get it from the shop");
-    let (_, message) = trouble(server.watch("certificate-authority: ca.pem", &user).await).await;
+    let (_, message) = outage(server.watch("certificate-authority: ca.pem", &user).await).await;
     assert!(message.contains("No such file") && message.contains("get it from the shop"), "{message}");
+}
+
+#[tokio::test]
+async fn authorities_that_change_in_their_file_are_trusted_without_a_restart() {
+    let server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &Authority::new().pem);
+    let mut notices = server.watch("certificate-authority: ca.pem", "").await;
+    assert!(matches!(notices.next().await, Some(Notice::Outage(_))));
+    // Half a file, as while it is being written, changes nothing.
+    server.file("ca.pem", "-----BEGIN CERTIFICATE-----\n");
+    server.file("ca.pem", &server.authority.pem);
+    let recovered = async { while !matches!(notices.next().await, Some(Notice::Recovered(_))) {} };
+    timeout(PATIENCE, recovered).await.expect("the new authority is not trusted");
+    is_listed(&mut notices).await;
+}
+
+/// A proxy for one connection: its CONNECT request comes back.
+async fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(mut client: S) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        assert_ne!(client.read_buf(&mut head).await.unwrap(), 0, "the client hung up");
+    }
+    let head = String::from_utf8(head).unwrap();
+    let target = head.split(' ').nth(1).unwrap();
+    let mut server = TcpStream::connect(target).await.unwrap();
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+    head
+}
+
+#[tokio::test]
+async fn connections_go_through_the_proxy_of_the_kubeconfig() {
+    let server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let (_, key, certificate) = server.authority.issue("127.0.0.1");
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.into()], pem_key(&key))
+        .unwrap();
+    let tls = TlsAcceptor::from(Arc::new(config));
+    for scheme in ["http", "https"] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let proxy =
+            format!("certificate-authority: ca.pem, proxy-url: \"{scheme}://me:s%40cret@127.0.0.1:{port}\"");
+        let mut notices = server.watch(&proxy, "").await;
+        let accepted = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            match scheme {
+                "http" => tunnel(stream).await,
+                _ => tunnel(tls.accept(stream).await.unwrap()).await,
+            }
+        };
+        let head = timeout(PATIENCE, accepted).await.expect("the proxy is not used");
+        assert!(head.starts_with(&format!("CONNECT 127.0.0.1:{} HTTP/1.1", server.port)), "{head}");
+        let authorization = format!("basic {}", data_encoding::BASE64.encode(b"me:s@cret"));
+        assert!(
+            head.to_lowercase().contains(&format!("proxy-authorization: {}", authorization.to_lowercase())),
+            "{head}"
+        );
+        is_listed(&mut notices).await;
+    }
 }

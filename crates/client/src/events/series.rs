@@ -74,11 +74,15 @@ impl Series {
 mod tests {
     use super::super::Regarding;
     use super::*;
-    use portway_model::api::Kind;
+    use portway_api::{Node, Resource};
 
     fn warning(note: &str) -> Warning {
-        let regarding =
-            Regarding { kind: Kind::Node, namespace: String::new(), name: "n".into(), uid: String::new() };
+        let regarding = Regarding {
+            resource: Node::TYPE,
+            namespace: String::new(),
+            name: "n".into(),
+            uid: String::new(),
+        };
         Warning { regarding, reason: "R".into(), note: note.into() }
     }
 

@@ -1,11 +1,12 @@
-//! From what the administrator gave us to a client.
+//! Flags and files to a client.
 //!
 //! In: [`Access`]. Out: a [`Client`], or a [`ConnectError`] that says what to do next. Nothing is sent yet: whether the
-//! server is there, and what it lets us read, is found out (and reported as trouble) by the watches.
+//! server is there, and which resources may be read, is found out (and reported as an outage) by the watches.
 
 use super::credential::{Credential, TokenFile, basic, bearer};
 use super::exec::Exec;
 use super::kubeconfig::{self, Cluster, Data, Selected, User};
+use super::proxy::Proxy;
 use super::tls::{Identity, Pem, Trust};
 use super::transport::{Destination, Transport};
 use http::Uri;
@@ -14,6 +15,7 @@ use rustls::client::ResolvesClientCert;
 use rustls::pki_types::ServerName;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How to reach the API server.
 #[derive(Clone, Debug)]
@@ -46,15 +48,27 @@ pub enum Encoding {
     Json,
 }
 
-/// A client for one API server, cheap to clone. It knows where it goes and as whom, for messages.
+/// A client for one API server, cheap to clone. It knows its address and credential, for messages.
 #[derive(Clone)]
 pub struct Client {
     pub(super) transport: Arc<Transport>,
     pub(super) encoding: Encoding,
     pub(super) origin: Arc<Origin>,
+    /// The server has refused or ignored a request to stream a list.
+    pub(super) no_streaming: Arc<AtomicBool>,
 }
 
 impl Client {
+    /// Whether the server may stream initial lists: it has not refused yet.
+    pub(super) fn can_stream(&self) -> bool {
+        !self.no_streaming.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that the server does not stream initial lists.
+    pub(super) fn cannot_stream(&self) {
+        self.no_streaming.store(true, Ordering::Relaxed);
+    }
+
     /// The address of the API server.
     pub fn server(&self) -> &str {
         &self.origin.server
@@ -74,7 +88,7 @@ pub(super) struct Origin {
     pub(super) server: String,
     /// What set it.
     pub(super) address_from: String,
-    /// What we log in with.
+    /// The credential that is sent.
     pub(super) credential: String,
 }
 
@@ -112,12 +126,9 @@ pub enum ConnectError {
         /// What is wrong.
         reason: String,
     },
-    /// The kubeconfig asks for a proxy.
-    #[error("kubeconfig {}: proxy-url is not supported: reach the API server directly, or remove it", path.display())]
-    Proxy {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The proxy of the environment cannot be used.
+    #[error("{0}: check the environment of this process")]
+    Proxy(String),
     /// `master` is not a URL.
     #[error("--master {master:?} is not a URL such as https://10.0.0.1:6443: {reason}")]
     Master {
@@ -151,17 +162,28 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Makes a client. Must be called inside a tokio runtime.
 pub async fn connect(access: &Access) -> Result<Client, ConnectError> {
-    let (destination, origin) = match (&access.kubeconfig, &access.master) {
+    let (mut destination, origin) = match (&access.kubeconfig, &access.master) {
         (Some(path), master) => from_kubeconfig(path, master.as_deref())?,
         (None, Some(master)) => from_master(master)?,
         (None, None) => in_pod()?,
     };
-    if std::env::vars_os().any(|(name, _)| name.eq_ignore_ascii_case("https_proxy")) {
-        tracing::warn!("HTTPS_PROXY is set in the environment but is not used for the API server");
+    // proxy-url counts before the environment, as in client-go.
+    if destination.proxy.is_none() {
+        let variable = |name: &str| std::env::var(name).ok();
+        destination.proxy =
+            Proxy::from_environment(&destination.server, variable).map_err(ConnectError::Proxy)?;
+    }
+    if let Some(proxy) = &destination.proxy {
+        tracing::info!(proxy = %proxy.uri, "the API server is reached through a proxy");
     }
     let transport = Transport::new(destination, access.qps, access.burst)
         .map_err(|reason| ConnectError::Credential { origin: origin.address_from.clone(), reason })?;
-    Ok(Client { transport: Arc::new(transport), encoding: access.encoding, origin: Arc::new(origin) })
+    Ok(Client {
+        transport: Arc::new(transport),
+        encoding: access.encoding,
+        origin: Arc::new(origin),
+        no_streaming: Arc::default(),
+    })
 }
 
 impl Origin {
@@ -181,6 +203,7 @@ fn from_master(master: &str) -> Result<(Destination, Origin), ConnectError> {
         identity: Arc::default(),
         credential: Credential::None,
         headers: Vec::new(),
+        proxy: None,
     };
     Ok((destination, origin))
 }
@@ -196,8 +219,8 @@ fn in_pod() -> Result<(Destination, Origin), ConnectError> {
         .map_err(|e| ConnectError::NotInPod(format!("KUBERNETES_SERVICE_HOST {host:?}: {e}")))?;
     let directory = Path::new(SERVICE_ACCOUNT);
     let ca = directory.join("ca.crt");
-    let trust = match std::fs::read(&ca) {
-        Ok(authorities) => Trust::Authorities(authorities, ca.display().to_string()),
+    let trust = match Trust::file(&ca, ca.display().to_string()) {
+        Ok(trust) => trust,
         Err(error) => {
             let file = ca.display();
             tracing::warn!(%file, %error, "the cluster's certificate authority cannot be read; trusting the system's");
@@ -213,6 +236,7 @@ fn in_pod() -> Result<(Destination, Origin), ConnectError> {
         identity: Arc::default(),
         credential: Credential::File(open_token(&token, None, &mut origin)?),
         headers: Vec::new(),
+        proxy: None,
     };
     Ok((destination, origin))
 }
@@ -229,9 +253,6 @@ fn open_token(
 fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Origin), ConnectError> {
     let Selected { mut cluster, user, user_name } = kubeconfig::read(path)?;
     let wrong = |reason: String| ConnectError::Kubeconfig { path: path.to_owned(), reason };
-    if !cluster.proxy_url.is_empty() {
-        return Err(ConnectError::Proxy { path: path.to_owned() });
-    }
     let file = format!("kubeconfig {}", path.display());
     let (server, address_from) = match master {
         Some(master) => {
@@ -252,6 +273,7 @@ fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Or
         headers: impersonation(&user).map_err(&wrong)?,
         identity: Arc::default(),
         credential: Credential::None,
+        proxy: proxy(&cluster).map_err(&wrong)?,
     };
     if destination.server.scheme_str() == Some("http") {
         // As in client-go: a credential is not sent in clear text.
@@ -272,6 +294,13 @@ fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Or
     Ok((destination, origin))
 }
 
+fn proxy(cluster: &Cluster) -> Result<Option<Proxy>, String> {
+    match cluster.proxy_url.as_str() {
+        "" => Ok(None),
+        url => Proxy::parse(url).map(Some).map_err(|reason| format!("proxy-url: {reason}")),
+    }
+}
+
 fn server_name(cluster: &Cluster) -> Result<Option<ServerName<'static>>, String> {
     let name = &cluster.tls_server_name;
     if name.is_empty() {
@@ -286,14 +315,14 @@ fn trust(cluster: &Cluster) -> Result<Trust, String> {
         return Ok(Trust::Anything);
     }
     if !cluster.certificate_authority_data.is_empty() {
-        let data = cluster.certificate_authority_data.bytes();
-        return Ok(Trust::Authorities(data, "certificate-authority-data".into()));
+        let pem = cluster.certificate_authority_data.bytes();
+        return Ok(Trust::Authorities { pem, from: "certificate-authority-data".into(), file: None });
     }
     if path.as_os_str().is_empty() {
         return Ok(Trust::System);
     }
     let from = format!("certificate-authority {}", path.display());
-    std::fs::read(path).map_err(|e| format!("{from}: {e}")).map(|pem| Trust::Authorities(pem, from))
+    Trust::file(path, from.clone()).map_err(|e| format!("{from}: {e}"))
 }
 
 fn identity(user: &User) -> Result<Identity, String> {
@@ -330,7 +359,7 @@ fn credential_of(
     }
     if let Some(plugin) = user.exec {
         let authorities: &[u8] = match &destination.trust {
-            Trust::Authorities(pem, _) => pem,
+            Trust::Authorities { pem, .. } => pem,
             Trust::System | Trust::Anything => &[],
         };
         let exec = Exec::new(plugin, cluster, server, authorities, Arc::clone(&destination.identity))?;

@@ -6,7 +6,7 @@ use super::kubeconfig::{Cluster, Plugin, or_default};
 use super::tls::Identity;
 use data_encoding::BASE64;
 use http::HeaderValue;
-use portway_model::time::parse_rfc3339;
+use portway_api::time::parse_rfc3339;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::process::Stdio;
@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 /// A plugin that asks a cloud for a token takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest part of what a plugin writes to its standard error that is told.
+/// The longest part of a plugin's standard error that is reported.
 const EXCERPT: usize = 300;
 
 /// The name of the extension of a cluster that is for its plugin.

@@ -2,10 +2,11 @@
 //!
 //! In: a file. Out: [`Selected`], with every path absolute and every `-data` field decoded, or an error that names entry and
 //! field and quotes no line of the file, since secrets are in it. Entries that the context does not select only have to be
-//! YAML, and fields that only kubectl uses are skipped.
+//! YAML; fields that only kubectl uses are skipped.
 
 use super::access::ConnectError;
 use data_encoding::BASE64;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_saphyr::options;
@@ -25,21 +26,32 @@ pub(super) struct Selected {
 struct File {
     #[serde(deserialize_with = "or_default")]
     current_context: String,
+    /// Entries are read once they are selected: mistakes in others do not matter.
     #[serde(deserialize_with = "or_default")]
-    contexts: Vec<NamedContext>,
+    contexts: Vec<Value>,
     #[serde(deserialize_with = "or_default")]
-    clusters: Vec<NamedCluster>,
+    clusters: Vec<Value>,
     #[serde(deserialize_with = "or_default")]
-    users: Vec<NamedUser>,
+    users: Vec<Value>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NamedContext {
-    #[serde(deserialize_with = "or_default")]
-    name: String,
-    #[serde(deserialize_with = "or_default")]
-    context: Context,
+/// The content of the entry with a name, if there is one.
+fn entry<T: DeserializeOwned + Default>(
+    list: &[Value],
+    name: &str,
+    field: &str,
+) -> Option<Result<T, String>> {
+    let entry =
+        list.iter().find(|entry| entry["name"].as_str().unwrap_or_default() == name && entry.is_object())?;
+    Some(match &entry[field] {
+        Value::Null => Ok(T::default()),
+        // The error may quote a secret; only the type that is expected is told.
+        content => T::deserialize(content).map_err(|error| {
+            let text = error.to_string();
+            let expected = text.rsplit_once("expected ").map_or("another", |(_, expected)| expected);
+            format!("{field} {name:?}: a field has the wrong type: {expected} is expected")
+        }),
+    })
 }
 
 #[derive(Default, Deserialize)]
@@ -49,24 +61,6 @@ struct Context {
     cluster: String,
     #[serde(deserialize_with = "or_default")]
     user: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NamedCluster {
-    #[serde(deserialize_with = "or_default")]
-    name: String,
-    #[serde(deserialize_with = "or_default")]
-    cluster: Cluster,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NamedUser {
-    #[serde(deserialize_with = "or_default")]
-    name: String,
-    #[serde(deserialize_with = "or_default")]
-    user: User,
 }
 
 /// How to reach an API server. Empty means not given, in every field.
@@ -198,18 +192,18 @@ pub(super) fn read(path: &Path) -> Result<Selected, ConnectError> {
     if name.is_empty() {
         return Err(ConnectError::NoContext { path: path.to_owned() });
     }
-    let context = file.contexts.into_iter().find(|c| c.name == name);
-    let context =
-        context.ok_or_else(|| wrong(format!("current-context: {name:?} is not in contexts")))?.context;
+    let context: Context = entry(&file.contexts, &name, "context")
+        .ok_or_else(|| wrong(format!("current-context: {name:?} is not in contexts")))?
+        .map_err(wrong)?;
     let missing =
         |field: &str, value: &str| wrong(format!("context {name:?}: {field}: {value:?} is not in {field}s"));
-    let cluster = file.clusters.into_iter().find(|c| c.name == context.cluster);
-    let mut cluster = cluster.ok_or_else(|| missing("cluster", &context.cluster))?.cluster;
-    let mut user = match context.user.as_str() {
+    let mut cluster: Cluster = entry(&file.clusters, &context.cluster, "cluster")
+        .ok_or_else(|| missing("cluster", &context.cluster))?
+        .map_err(wrong)?;
+    let mut user: User = match context.user.as_str() {
         "" => User::default(),
-        wanted => {
-            let user = file.users.into_iter().find(|u| u.name == wanted);
-            user.ok_or_else(|| missing("user", wanted))?.user
+        selected => {
+            entry(&file.users, selected, "user").ok_or_else(|| missing("user", selected))?.map_err(wrong)?
         }
     };
     check_cluster(&cluster).map_err(|e| wrong(format!("cluster {:?}: {e}", context.cluster)))?;

@@ -1,17 +1,19 @@
 //! One piece of a response to one object.
 //!
-//! In: the bytes of an item of a list or of a frame of a watch. Out: an [`Object`], or a [`Rejected`] that names it as
-//! well as can be. Pure.
+//! In: the bytes of an item of a list or of a frame of a watch. Out: an object of the resource that was asked for, or a
+//! [`Rejected`] that names it as well as possible. Pure.
 
 use super::status::Status;
 use super::wire::{Format, Garbled, MAGIC};
 use crate::Rejected;
 use bytes::Bytes;
-use portway_model::api::{EndpointSlice, Event, Kind, Node, Object, ObjectMeta, Service, ServiceCidr};
+use portway_api::{Event, ObjectMeta, Resource, ResourceType};
 use prost::Message;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+
+/// The annotation of the bookmark that ends the initial events of a stream (KEP-3157).
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// `runtime.Unknown`, the envelope of every object in protobuf.
 #[derive(Clone, PartialEq, Message)]
@@ -52,14 +54,14 @@ struct Bare {
     metadata: Option<ObjectMeta>,
 }
 
-/// What a frame of a watch says.
+/// A decoded frame of a watch.
 #[derive(Debug, PartialEq)]
-pub(super) enum Frame {
-    /// Something happened; the version is where to go on from, empty if it could not be read.
-    Change { version: String, change: Result<Event, Box<Rejected>> },
-    /// Nothing happened up to this version.
-    Bookmark { version: String },
-    /// The server gives up on this watch.
+pub(super) enum Frame<R> {
+    /// An object changed; the version is where to go on from, empty if it could not be read.
+    Change { version: String, change: Result<Event<R>, Box<Rejected>> },
+    /// There were no changes up to this version. `initial_end`: every object that existed at the beginning has been sent.
+    Bookmark { version: String, initial_end: bool },
+    /// The server ends this watch.
     Error(Status),
     /// A type from the future.
     Unknown(String),
@@ -71,15 +73,12 @@ pub(super) fn unwrap(bytes: &[u8]) -> Option<Unknown> {
 }
 
 /// Reads an item of a list.
-pub(super) fn item(kind: Kind, format: Format, bytes: &Bytes) -> Result<Object, Box<Rejected>> {
-    let reject = |reason: String| reject(kind, format, bytes, reason);
-    let object = match kind {
-        Kind::Service => decode::<Service>(format, bytes).map(Object::Service),
-        Kind::EndpointSlice => decode::<EndpointSlice>(format, bytes).map(Object::EndpointSlice),
-        Kind::Node => decode::<Node>(format, bytes).map(Object::Node),
-        Kind::ServiceCidr => decode::<ServiceCidr>(format, bytes).map(Object::ServiceCidr),
-    }
-    .map_err(reject)?;
+pub(super) fn item<R: Resource>(format: Format, bytes: &Bytes) -> Result<R, Box<Rejected>> {
+    let reject = |reason: String| reject(R::TYPE, format, bytes, reason);
+    let object = match format {
+        Format::Protobuf => R::from_protobuf(bytes.clone()).map_err(|error| reject(error.to_string()))?,
+        Format::Json => R::from_json(bytes).map_err(|error| reject(error.to_string()))?,
+    };
     match object.metadata() {
         Some(metadata) if !metadata.name.is_empty() => Ok(object),
         _ => Err(reject("it has no name".into())),
@@ -87,7 +86,7 @@ pub(super) fn item(kind: Kind, format: Format, bytes: &Bytes) -> Result<Object, 
 }
 
 /// Reads a frame of a watch.
-pub(super) fn frame(kind: Kind, format: Format, bytes: Bytes) -> Result<Frame, Garbled> {
+pub(super) fn frame<R: Resource>(format: Format, bytes: Bytes) -> Result<Frame<R>, Garbled> {
     let (change, bytes) = match format {
         Format::Protobuf => protobuf_event(bytes)?,
         Format::Json => {
@@ -97,10 +96,10 @@ pub(super) fn frame(kind: Kind, format: Format, bytes: Bytes) -> Result<Frame, G
         }
     };
     Ok(match change.as_str() {
-        "ADDED" | "MODIFIED" => match item(kind, format, &bytes) {
+        "ADDED" | "MODIFIED" => match item::<R>(format, &bytes) {
             Ok(object) => {
                 let version = object.metadata().map(|m| m.resource_version.clone()).unwrap_or_default();
-                Frame::Change { version, change: Ok(Event::Apply(Box::new(object))) }
+                Frame::Change { version, change: Ok(Event::Apply(object)) }
             }
             Err(rejected) => {
                 Frame::Change { version: bare(format, &bytes).resource_version, change: Err(rejected) }
@@ -109,13 +108,18 @@ pub(super) fn frame(kind: Kind, format: Format, bytes: Bytes) -> Result<Frame, G
         "DELETED" => {
             let metadata = bare(format, &bytes);
             let change = if metadata.name.is_empty() {
-                Err(reject(kind, format, &bytes, "a deleted object has no name".into()))
+                Err(reject(R::TYPE, format, &bytes, "a deleted object has no name".into()))
             } else {
-                Ok(Event::Delete { kind, namespace: metadata.namespace, name: metadata.name })
+                Ok(Event::Delete { namespace: metadata.namespace, name: metadata.name })
             };
             Frame::Change { version: metadata.resource_version, change }
         }
-        "BOOKMARK" => Frame::Bookmark { version: bare(format, &bytes).resource_version },
+        "BOOKMARK" => {
+            let metadata = bare(format, &bytes);
+            let initial_end =
+                metadata.annotations.get(INITIAL_EVENTS_END).is_some_and(|value| value == "true");
+            Frame::Bookmark { version: metadata.resource_version, initial_end }
+        }
         "ERROR" => Frame::Error(match format {
             Format::Protobuf => Status::decode(bytes).unwrap_or_default(),
             Format::Json => serde_json::from_slice(&bytes).unwrap_or_default(),
@@ -138,20 +142,17 @@ fn protobuf_event(bytes: Bytes) -> Result<(String, Bytes), Garbled> {
     Ok((event.kind, object.raw))
 }
 
-fn decode<T: Message + Default + DeserializeOwned>(format: Format, bytes: &Bytes) -> Result<T, String> {
-    match format {
-        Format::Protobuf => T::decode(bytes.clone()).map_err(|error| error.to_string()),
-        Format::Json => serde_json::from_slice(bytes).map_err(|error| error.to_string()),
-    }
-}
-
 fn bare(format: Format, bytes: &Bytes) -> ObjectMeta {
-    decode::<Bare>(format, bytes).ok().and_then(|bare| bare.metadata).unwrap_or_default()
+    let bare = match format {
+        Format::Protobuf => Bare::decode(bytes.clone()).ok(),
+        Format::Json => serde_json::from_slice::<Bare>(bytes).ok(),
+    };
+    bare.and_then(|bare| bare.metadata).unwrap_or_default()
 }
 
-fn reject(kind: Kind, format: Format, bytes: &Bytes, reason: String) -> Box<Rejected> {
+fn reject(resource: ResourceType, format: Format, bytes: &Bytes, reason: String) -> Box<Rejected> {
     let ObjectMeta { namespace, name, uid, .. } = bare(format, bytes);
-    Box::new(Rejected { kind: Some(kind), namespace, name, uid, reason, ..Rejected::default() })
+    Box::new(Rejected { resource: Some(resource), namespace, name, uid, reason, ..Rejected::default() })
 }
 
 #[cfg(test)]

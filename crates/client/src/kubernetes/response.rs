@@ -4,9 +4,9 @@
 //! it; nothing is read ahead.
 
 use super::access::{Client, Encoding};
-use super::advice::{Asked, Failure};
+use super::failure::{Asked, Failure};
 use super::object::{self, Frame};
-use super::resource::{Request, Selection};
+use super::request::{Request, Selection};
 use super::status::Status;
 use super::step::Input;
 use super::throttle::Unlimited;
@@ -16,12 +16,15 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming as Body;
-use portway_model::api::Kind;
+use portway_api::{Resource, ResourceType};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// The server's own time-out for a request is a minute.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server that streams initial objects is never silent for so long while it does; one that does not know how to is.
+const INITIAL_SILENCE: Duration = Duration::from_secs(15);
 
 /// Bytes of a refusal that are read. A `Status` has less than a kilobyte.
 const REFUSAL: usize = 64 * 1024;
@@ -29,11 +32,13 @@ const REFUSAL: usize = 64 * 1024;
 /// The longest wait a server may ask for.
 const LONGEST_WAIT: u64 = 120;
 
-/// A response, or what became of it.
+/// A response, or the failure in its place.
 pub(super) struct Response<'a> {
     asked: Asked<'a>,
     since: Instant,
     content: Content,
+    /// Bytes of the last object.
+    size: usize,
 }
 
 enum Content {
@@ -51,6 +56,8 @@ enum Content {
         format: Format,
         frames: Frames,
         until: Instant,
+        /// The initial objects are still being streamed: silence is suspicious.
+        initial: bool,
     },
 }
 
@@ -58,21 +65,28 @@ impl<'a> Response<'a> {
     /// Asks, and waits for the head of the response. `seconds` is how long a watch may last.
     pub(super) async fn open(
         client: &'a Client,
+        resource: ResourceType,
         selection: &Selection,
         request: &Request,
         seconds: u32,
     ) -> Self {
-        let asked = Asked { origin: &client.origin, kind: selection.kind, verb: request.verb() };
+        let asked = Asked { origin: &client.origin, resource, verb: request.verb() };
         let since = Instant::now();
         let content = match head(client, selection, request, seconds, asked).await {
             Ok(content) => Content::Opened(Box::new(content)),
             Err(failure) => Content::Failed(Some(failure)),
         };
-        Response { asked, since, content }
+        Response { asked, since, content, size: 0 }
     }
 
-    /// What happens next. After the last input it says that the response is closed.
-    pub(super) async fn next(&mut self) -> Input {
+    /// Bytes on the wire of the object of the last input.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The next input. After the last one it says that the response is closed.
+    pub(super) async fn next<R: Resource>(&mut self) -> Input<R> {
+        let size = &mut self.size;
         let asked = self.asked;
         let next = match &mut self.content {
             Content::Failed(failure) => match failure.take() {
@@ -83,10 +97,22 @@ impl<'a> Response<'a> {
                 self.content = std::mem::replace(content, Content::Failed(None));
                 Ok(Some(Input::Opened))
             }
-            Content::List { body, format, list } => next_item(body, *format, list, asked).await.map(Some),
-            Content::Watch { body, format, frames, until } => {
-                let soon = *until;
-                timeout_at(soon, next_frame(body, *format, frames, asked)).await.unwrap_or(Ok(None))
+            Content::List { body, format, list } => {
+                next_item(body, *format, list, asked, size).await.map(Some)
+            }
+            Content::Watch { body, format, frames, until, initial } => {
+                let (silence, last) = (Instant::now() + INITIAL_SILENCE, *until);
+                let end = if *initial { silence.min(last) } else { last };
+                let next = timeout_at(end, next_frame(body, *format, frames, asked, size)).await;
+                match next {
+                    Ok(Ok(Some(Input::InitialEnd { version }))) => {
+                        *initial = false;
+                        Ok(Some(Input::InitialEnd { version }))
+                    }
+                    Ok(next) => next,
+                    Err(_) if *initial => Ok(Some(Input::Silent)),
+                    Err(_) => Ok(None),
+                }
             }
         };
         let lasted = self.since.elapsed();
@@ -105,11 +131,11 @@ async fn head(
     seconds: u32,
     asked: Asked<'_>,
 ) -> Result<Content, Failure> {
-    let mut http = http::Request::get(request.uri(selection, seconds))
+    let mut http = http::Request::get(request.uri(asked.resource, selection, seconds))
         .header(ACCEPT, accept(client.encoding, request))
         .body(Full::default())
         .map_err(|error| Failure::garbled(asked, &error))?;
-    if matches!(request, Request::List { continue_token: Some(_) }) {
+    if matches!(request, Request::Page { continue_token: Some(_) }) {
         http.extensions_mut().insert(Unlimited);
     }
     let response = match client.transport.send(http, PATIENCE).await {
@@ -123,23 +149,20 @@ async fn head(
         return Err(refusal(response, format, asked).await);
     }
     let body = response.into_body();
-    Ok(match request {
-        Request::List { .. } => Content::List { body, format, list: List::new(format) },
-        Request::Watch { .. } => {
-            // The server ends the watch itself; this is for one that forgets to.
-            let until = Instant::now() + Duration::from_secs(u64::from(seconds)) + PATIENCE;
-            Content::Watch { body, format, frames: Frames::new(format), until }
-        }
-    })
+    if !request.is_watch() {
+        return Ok(Content::List { body, format, list: List::new(format) });
+    }
+    // The server ends the watch itself; this is for one that forgets to.
+    let until = Instant::now() + Duration::from_secs(u64::from(seconds)) + PATIENCE;
+    let initial = matches!(request, Request::Stream { .. });
+    Ok(Content::Watch { body, format, frames: Frames::new(format), until, initial })
 }
 
 fn accept(encoding: Encoding, request: &Request) -> &'static str {
-    match (encoding, request) {
+    match (encoding, request.is_watch()) {
         (Encoding::Json, _) => "application/json",
-        (Encoding::Protobuf, Request::List { .. }) => "application/vnd.kubernetes.protobuf, application/json",
-        (Encoding::Protobuf, Request::Watch { .. }) => {
-            "application/vnd.kubernetes.protobuf;stream=watch, application/json"
-        }
+        (Encoding::Protobuf, false) => "application/vnd.kubernetes.protobuf, application/json",
+        (Encoding::Protobuf, true) => "application/vnd.kubernetes.protobuf;stream=watch, application/json",
     }
 }
 
@@ -156,15 +179,17 @@ async fn refusal(response: http::Response<Body>, format: Format, asked: Asked<'_
     failure
 }
 
-async fn next_item(
+async fn next_item<R: Resource>(
     body: &mut Body,
     format: Format,
     list: &mut List,
     asked: Asked<'_>,
-) -> Result<Input, Failure> {
+    size: &mut usize,
+) -> Result<Input<R>, Failure> {
     loop {
         if let Some(bytes) = list.next().map_err(|error| Failure::garbled(asked, &error))? {
-            return Ok(Input::Item(object::item(asked.kind, format, &bytes).map(Box::new)));
+            *size = bytes.len();
+            return Ok(Input::Item(object::item(format, &bytes)));
         }
         match timeout(PATIENCE, chunk(body)).await {
             Ok(Ok(Some(bytes))) => list.push(&bytes),
@@ -178,15 +203,17 @@ async fn next_item(
 }
 
 /// The next input, or `None` at the end of the watch.
-async fn next_frame(
+async fn next_frame<R: Resource>(
     body: &mut Body,
     format: Format,
     frames: &mut Frames,
     asked: Asked<'_>,
-) -> Result<Option<Input>, Failure> {
+    size: &mut usize,
+) -> Result<Option<Input<R>>, Failure> {
     loop {
         if let Some(bytes) = frames.next().map_err(|error| Failure::garbled(asked, &error))? {
-            match read_frame(asked.kind, format, bytes, asked)? {
+            *size = bytes.len();
+            match read_frame(format, bytes, asked)? {
                 Some(input) => return Ok(Some(input)),
                 None => continue,
             }
@@ -199,13 +226,18 @@ async fn next_frame(
     }
 }
 
-fn read_frame(kind: Kind, format: Format, bytes: Bytes, asked: Asked<'_>) -> Result<Option<Input>, Failure> {
-    match object::frame(kind, format, bytes).map_err(|error| Failure::garbled(asked, &error))? {
+fn read_frame<R: Resource>(
+    format: Format,
+    bytes: Bytes,
+    asked: Asked<'_>,
+) -> Result<Option<Input<R>>, Failure> {
+    match object::frame(format, bytes).map_err(|error| Failure::garbled(asked, &error))? {
         Frame::Change { version, change } => Ok(Some(Input::Change { version, change })),
-        Frame::Bookmark { version } => Ok(Some(Input::Bookmark { version })),
+        Frame::Bookmark { version, initial_end: true } => Ok(Some(Input::InitialEnd { version })),
+        Frame::Bookmark { version, initial_end: false } => Ok(Some(Input::Bookmark { version })),
         Frame::Error(status) => Err(Failure::refused(asked, &status)),
         Frame::Unknown(change) => {
-            tracing::debug!(%kind, change, "unknown event type skipped");
+            tracing::debug!(resource = %R::TYPE, change, "unknown event type skipped");
             Ok(None)
         }
     }

@@ -1,4 +1,4 @@
-//! The API server's way of saying no: `meta/v1 Status`.
+//! Refusals of the API server: `meta/v1 Status`.
 //!
 //! In: the body of a refused request, or the object of an `ERROR` event. Out: code, reason and message. Something
 //! in between (a proxy, a load balancer) may answer in neither format; then the text itself is the message.
@@ -39,6 +39,10 @@ pub(super) struct Details {
 pub(super) struct StatusCause {
     #[prost(string, tag = "1")]
     pub(super) reason: String,
+    #[prost(string, tag = "2")]
+    pub(super) message: String,
+    #[prost(string, tag = "3")]
+    pub(super) field: String,
 }
 
 impl Status {
@@ -55,7 +59,7 @@ impl Status {
         status
     }
 
-    /// Whether what was asked for is too old (or, after a restored etcd, too new) to go on from.
+    /// Whether the version asked for is too old (or, after a restored etcd, too new) to go on from.
     pub(super) fn is_expired(&self) -> bool {
         let too_new =
             |details: &Details| details.causes.iter().any(|c| c.reason == "ResourceVersionTooLarge");
@@ -70,7 +74,7 @@ impl Status {
         u64::try_from(seconds).ok().filter(|&seconds| seconds > 0).map(Duration::from_secs)
     }
 
-    /// The user the server took us for. Only its message for a 403 says so: `… User "x" cannot list resource …`.
+    /// The user that the server sees. Only its message for a 403 says so: `… User "x" cannot list resource …`.
     pub(super) fn user(&self) -> Option<&str> {
         let (_, rest) = self.message.split_once("User \"")?;
         rest.split_once('"').map(|(user, _)| user).filter(|user| !user.is_empty())
@@ -101,7 +105,7 @@ mod tests {
     fn too_old_and_too_new_both_mean_start_over() {
         let gone = Status { code: 410, ..Status::default() };
         let expired = Status { code: 500, reason: "Expired".into(), ..Status::default() };
-        let cause = StatusCause { reason: "ResourceVersionTooLarge".into() };
+        let cause = StatusCause { reason: "ResourceVersionTooLarge".into(), ..StatusCause::default() };
         let details = Details { causes: vec![cause], retry_after_seconds: 1 };
         let too_new = Status { code: 504, details: Some(details), ..Status::default() };
         assert!(gone.is_expired() && expired.is_expired() && too_new.is_expired());

@@ -1,7 +1,8 @@
 //! TLS towards the API server: the certificate authorities that are trusted, and the client certificate that is sent.
 //!
-//! In: [`Trust`] and an [`Identity`]. Out: rustls' configuration. A client certificate in files is read anew before every
-//! request, because the kubelet and cert-manager rotate it in place; one that cannot be read leaves the last in use.
+//! In: [`Trust`] and an [`Identity`]. Out: rustls' configuration. Authorities and a client certificate in files are read
+//! anew before every request, because the kubelet and cert-manager rotate them in place; a file that cannot be used leaves
+//! the last one in use.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -13,17 +14,38 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The authorities that may have signed the server's certificate.
 pub(super) enum Trust {
     /// The authorities that this system trusts.
     System,
-    /// The authorities in these PEM bytes; the text says where they are from.
-    Authorities(Vec<u8>, String),
+    /// The authorities in PEM.
+    Authorities {
+        /// The certificates.
+        pem: Vec<u8>,
+        /// Where they are from, for messages.
+        from: String,
+        /// The file they are in, if they are in one.
+        file: Option<PathBuf>,
+    },
     /// Any: `insecure-skip-tls-verify`.
     Anything,
+}
+
+impl Trust {
+    /// The authorities in a file.
+    pub(super) fn file(path: &Path, from: String) -> std::io::Result<Trust> {
+        Ok(Trust::Authorities { pem: std::fs::read(path)?, from, file: Some(path.to_owned()) })
+    }
+
+    /// The authorities as they are in their file now, if that is not what it was.
+    pub(super) fn changed(&self) -> Option<Trust> {
+        let Trust::Authorities { pem, from, file: Some(file) } = self else { return None };
+        let now = std::fs::read(file).ok().filter(|now| !now.is_empty() && now != pem)?;
+        Some(Trust::Authorities { pem: now, from: from.clone(), file: Some(file.clone()) })
+    }
 }
 
 /// Where half of an identity is.
@@ -134,7 +156,7 @@ pub(super) fn config(trust: &Trust, identity: Arc<Identity>) -> Result<ClientCon
             builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerifier::new(&provider)))
         }
         Trust::System => builder.with_root_certificates(system_roots()),
-        Trust::Authorities(pem, from) => builder.with_root_certificates(roots(pem, from)?),
+        Trust::Authorities { pem, from, .. } => builder.with_root_certificates(roots(pem, from)?),
     };
     let mut config = builder.with_client_cert_resolver(identity);
     // A resumed session goes on with the certificate of the one before, rotated or not. client-go has none either.

@@ -4,6 +4,8 @@
 //! reported where it is known what was asked.
 
 use super::credential::{Authorized, Credential};
+use super::dial::{Connector, connector};
+use super::proxy::Proxy;
 use super::throttle::{Bucket, Unlimited};
 use super::tls::{self, Identity, Trust};
 use bytes::Bytes;
@@ -12,20 +14,18 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::pki_types::ServerName;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const AGENT: &str = concat!("portway/", env!("CARGO_PKG_VERSION"));
 
-/// Bytes of a response that hyper may hold beyond what we have taken.
+/// Bytes of a response that hyper may hold before they are decoded.
 const READ_BUFFER: usize = 64 * 1024;
 
-type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+type Http = legacy::Client<Connector, Full<Bytes>>;
 
 /// The server that requests go to, and the credential that they carry.
 pub(super) struct Destination {
@@ -38,6 +38,7 @@ pub(super) struct Destination {
     pub(super) credential: Credential,
     /// Headers of every request, for impersonation.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) proxy: Option<Proxy>,
 }
 
 /// Sends requests.
@@ -47,8 +48,16 @@ pub(super) struct Transport {
     headers: Vec<(HeaderName, HeaderValue)>,
     identity: Arc<Identity>,
     bucket: Mutex<Option<Bucket>>,
-    connector: HttpsConnector<HttpConnector>,
-    http: Mutex<Http>,
+    server_name: Option<ServerName<'static>>,
+    proxy: Option<Proxy>,
+    connections: Mutex<Connections>,
+}
+
+/// How connections are opened, and those that are open.
+struct Connections {
+    trust: Trust,
+    connector: Connector,
+    http: Http,
 }
 
 /// Why a request has no response.
@@ -68,22 +77,18 @@ pub(super) enum SendError {
 impl Transport {
     /// Fails if the authorities' certificates are of no use.
     pub(super) fn new(to: Destination, qps: f32, burst: i32) -> Result<Transport, String> {
-        let tls =
-            HttpsConnectorBuilder::new().with_tls_config(tls::config(&to.trust, Arc::clone(&to.identity))?);
-        let tls = tls.https_or_http();
-        let tls = match to.server_name {
-            Some(name) => tls.with_server_name_resolver(FixedServerNameResolver::new(name)),
-            None => tls,
-        };
-        let connector = tls.enable_http1().wrap_connector(connector());
+        let tls = tls::config(&to.trust, Arc::clone(&to.identity))?;
+        let connector = connector(tls, to.server_name.as_ref(), to.proxy.as_ref());
+        let connections = Connections { trust: to.trust, http: http(connector.clone()), connector };
         Ok(Transport {
             server: to.server,
             credential: to.credential,
             headers: to.headers,
             identity: to.identity,
             bucket: Mutex::new(Bucket::new(qps, burst, Instant::now())),
-            http: Mutex::new(http(connector.clone())),
-            connector,
+            server_name: to.server_name,
+            proxy: to.proxy,
+            connections: Mutex::new(connections),
         })
     }
 
@@ -104,7 +109,8 @@ impl Transport {
         if authorized.renewed | self.identity.refresh() {
             self.forget_connections();
         }
-        let http = self.http.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.refresh_trust();
+        let http = self.connections().http.clone();
         let response = tokio::time::timeout(patience, http.request(request)).await;
         let response = response.map_err(|_| SendError::TimedOut(patience))??;
         if response.status() == StatusCode::UNAUTHORIZED {
@@ -115,10 +121,32 @@ impl Transport {
         Ok(response)
     }
 
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The next request opens a connection of its own, with the certificate that there is then. Connections in use end by
     /// themselves.
     fn forget_connections(&self) {
-        *self.http.lock().unwrap_or_else(PoisonError::into_inner) = http(self.connector.clone());
+        let mut connections = self.connections();
+        connections.http = http(connections.connector.clone());
+    }
+
+    /// Trusts the authorities that are in their file now. A file that cannot be used leaves the last ones trusted, and
+    /// connections in use end by themselves.
+    fn refresh_trust(&self) {
+        let mut connections = self.connections();
+        let Some(trust) = connections.trust.changed() else { return };
+        match tls::config(&trust, Arc::clone(&self.identity)) {
+            Ok(tls) => {
+                tracing::debug!("certificate authorities of the API server read anew");
+                let connector = connector(tls, self.server_name.as_ref(), self.proxy.as_ref());
+                *connections = Connections { trust, http: http(connector.clone()), connector };
+            }
+            Err(error) => {
+                tracing::debug!(error, "certificate authorities not read anew; the last ones stay trusted");
+            }
+        }
     }
 
     async fn complete(&self, headers: &mut HeaderMap) -> Result<Authorized, String> {
@@ -139,27 +167,13 @@ fn join(server: &Uri, path: &Uri) -> Uri {
     Uri::from_parts(parts).unwrap_or_else(|_| path.clone())
 }
 
-fn http(connector: HttpsConnector<HttpConnector>) -> Http {
+fn http(connector: Connector) -> Http {
     legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(1)
         .http1_max_buf_size(READ_BUFFER)
         .build(connector)
-}
-
-fn connector() -> HttpConnector {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(Duration::from_secs(10)));
-    // A watch may be silent for a minute. These make a server that vanished without a word an error within
-    // another one.
-    http.set_keepalive(Some(Duration::from_secs(30)));
-    http.set_keepalive_interval(Some(Duration::from_secs(10)));
-    http.set_keepalive_retries(Some(3));
-    http.set_tcp_user_timeout(Some(Duration::from_secs(60)));
-    http
 }
 
 #[cfg(test)]

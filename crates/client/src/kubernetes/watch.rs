@@ -1,73 +1,117 @@
 //! The loop around [`super::step`]: does what it says.
 //!
-//! In: a [`Client`] and a [`Selection`]. Out: [`Notice`]s, for as long as someone takes them.
+//! In: a [`Client`] and a [`Selection`]. Out: [`Notice`]s, until the consumer is gone.
 
 use super::access::Client;
 use super::backoff;
-use super::resource::{Request, Selection};
+use super::request::{Request, Selection};
 use super::response::Response;
-use super::step::{Output, State, step};
-use crate::Notice;
-use portway_model::api::Kind;
+use super::step::{Input, Output, State, step};
+use crate::source::{Notice, Sink};
+use portway_api::{Event, Resource, ResourceType};
+use std::pin::pin;
 use std::time::Duration;
-use tokio::sync::mpsc::Sender;
 
-/// Lists and watches until the receiving end of `notices` is dropped.
+/// Lists and watches objects of `R` until the source is dropped.
 ///
-/// Sends `Init`, every object and `InitDone`, then what changes. After a failure it goes on from where it was, and
-/// lists anew (`Init` again) only if the server has forgotten that place. A failure is a
-/// [`Trouble`](crate::Trouble), never an end; the consumer keeps what it has. While `notices` is full nothing more is
+/// Sends `Init`, every object and `InitDone`, then each change. After a failure it goes on from where it was, and
+/// lists anew (`Init` again) only if the server has forgotten that version. A failure is an
+/// [`Outage`](crate::Outage), never an end; the consumer keeps what it has. While the channel is full nothing more is
 /// read from the server.
-pub async fn watch(client: Client, selection: Selection, notices: Sender<Notice>) {
-    let (mut state, outputs) = State::begin(selection.kind);
-    let mut next = perform(outputs, selection.kind, &notices).await;
-    while let Ok(Some(Next { wait, request })) = next {
+pub async fn watch<R, E>(client: Client, mut selection: Selection, mut sink: Sink<E>)
+where
+    R: Resource,
+    E: From<Event<R>> + Send,
+{
+    let (state, request) = State::begin(R::TYPE, selection.optional, client.can_stream());
+    let mut state = state.with_optional_fields(selection.fields_are_optional);
+    let mut next = Some(Next { wait: Duration::ZERO, request });
+    while let Some(Next { wait, request }) = next.take() {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = notices.closed() => return,
+            _ = sink.flush_and_wait() => return,
         }
-        tracing::debug!(kind = %selection.kind, ?request, ?wait, "asking");
+        tracing::debug!(resource = %R::TYPE, ?request, ?wait, "asking");
         let seconds = backoff::watch_seconds(rand::random());
-        let mut response = Response::open(&client, &selection, &request, seconds).await;
-        next = loop {
-            let input = tokio::select! {
-                input = response.next() => input,
-                () = notices.closed() => return,
-            };
+        let mut response = tokio::select! {
+            response = Response::open(&client, R::TYPE, &selection, &request, seconds) => response,
+            _ = sink.flush_and_wait() => return,
+        };
+        while next.is_none() {
+            let Some(input) = next_input::<R, E>(&mut response, &mut sink).await else { return };
             let (stepped, outputs) = step(state, input);
             state = stepped;
-            match perform(outputs, selection.kind, &notices).await {
-                Ok(None) => {}
-                next_or_closed => break next_or_closed,
+            if outputs.contains(&Output::DropFieldSelector) {
+                let fields = selection.field_selector.take().unwrap_or_default();
+                tracing::info!(resource = %R::TYPE, fields, "the API server does not know this field selector; listing without it");
             }
-        };
+            let mut full = false;
+            next =
+                perform(outputs, R::TYPE, &client, |notice| full |= push(&mut sink, notice, response.size()));
+            if full && sink.flush().await.is_err() {
+                return;
+            }
+        }
         // The response ends here, before any wait, and its buffers with it.
     }
 }
 
-/// Nobody listens any more.
-struct Closed;
+/// The next input. What was collected is sent before anything is waited for. None: the consumer is gone.
+async fn next_input<R: Resource, E>(response: &mut Response<'_>, sink: &mut Sink<E>) -> Option<Input<R>> {
+    let mut next = pin!(response.next());
+    tokio::select! {
+        biased;
+        input = &mut next => Some(input),
+        _ = sink.flush_and_wait() => None,
+    }
+}
 
-/// What to ask for, and after how long.
+fn push<R, E: From<Event<R>>>(sink: &mut Sink<E>, notice: Notice<Event<R>>, bytes: usize) -> bool {
+    let notice = match notice {
+        Notice::Event(event) => Notice::Event(event.into()),
+        Notice::Rejected(rejected) => Notice::Rejected(rejected),
+        Notice::Outage(outage) => Notice::Outage(outage),
+        Notice::Recovered(resource) => Notice::Recovered(resource),
+    };
+    sink.push(notice, bytes)
+}
+
+/// The next request, and how long to wait before it.
 struct Next {
     wait: Duration,
     request: Request,
 }
 
-/// Sends what is to be sent; what is to be asked for next, if anything, is left to the caller.
-async fn perform(outputs: Vec<Output>, kind: Kind, notices: &Sender<Notice>) -> Result<Option<Next>, Closed> {
+/// Pushes the notices; the next request, if there is one, is left to the caller.
+fn perform<R>(
+    outputs: Vec<Output<R>>,
+    resource: ResourceType,
+    client: &Client,
+    mut push: impl FnMut(Notice<Event<R>>),
+) -> Option<Next> {
     let mut wait = Duration::ZERO;
     for output in outputs {
         match output {
-            Output::Send(notice) => notices.send(notice).await.map_err(|_| Closed)?,
+            Output::Send(notice) => push(notice),
+            // The caller has done it.
+            Output::DropFieldSelector => {}
             Output::NoteAbsent => {
-                tracing::info!(%kind, "the API server does not have this kind; going on without it");
+                tracing::info!(%resource, "the API server does not serve this resource; going on without it");
+            }
+            Output::NoteNoStreaming => {
+                if client.can_stream() {
+                    tracing::debug!(
+                        server = client.server(),
+                        "initial lists are not streamed by this API server"
+                    );
+                }
+                client.cannot_stream();
             }
             Output::Wait { failures, at_least } => {
                 wait = backoff::wait(failures, rand::random()).max(at_least);
             }
-            Output::Ask(request) => return Ok(Some(Next { wait, request })),
+            Output::Ask(request) => return Some(Next { wait, request }),
         }
     }
-    Ok(None)
+    None
 }

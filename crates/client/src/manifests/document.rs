@@ -55,7 +55,7 @@ fn json_documents(text: &str) -> Result<Vec<Document<'_>>, ParseError> {
 fn yaml_documents(text: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let (mut start, mut before, mut offset, mut number) = (0, 0, 0, 0);
-    // After `...` there may be directives for the next document; we need none of them.
+    // After `...` there may be directives for the next document; none of them is needed.
     let mut ended = false;
     let mut push = |from: usize, to: usize, before: u64| {
         let text = &text[from..to];
@@ -164,7 +164,7 @@ fn reason(error: &serde_saphyr::Error) -> String {
     }
 }
 
-/// The parser's limits are made for small files, ours for one List with everything in it. What a file may cost beyond
+/// The parser's own limits are made for small files, these for one List with everything in it. What a file may cost beyond
 /// its own size, through aliases, stays limited.
 fn yaml_options() -> Options {
     options! {

@@ -1,14 +1,12 @@
 //! A file on disk to the names, fingerprints and content of its objects.
 //!
-//! In: a path. Out: what is in it, if all of it is good. YAML is slow to read, so it is read once: until the whole file is
-//! known to be good, and what in it is news, objects are held in protobuf, which is smaller than their text.
+//! In: a path. Out: its objects, if all of them are good. Until the whole file is known to be good, objects that are new
+//! or changed are held in protobuf.
 
-use super::fingerprint::fingerprint;
 use super::index::{Contents, Key};
 use super::inotify::is_manifest;
 use super::parse::{ParseError, parse_each};
-use portway_model::api::{EndpointSlice, Kind, Node, Object, Service, ServiceCidr};
-use prost::{DecodeError, Message};
+use super::set::{Parsed, ResourceSet};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -18,37 +16,15 @@ use std::sync::Arc;
 /// The largest file read.
 const LARGEST: u64 = 64 << 20;
 
-/// Objects that are news.
+/// Objects that are new or changed.
 pub(super) type Fresh = HashMap<Arc<Key>, Packed>;
 
 /// An object in protobuf.
 #[derive(Debug)]
 pub(super) struct Packed {
-    kind: Kind,
-    bytes: Vec<u8>,
-}
-
-impl Packed {
-    fn pack(object: &Object) -> Self {
-        let bytes = match object {
-            Object::Service(o) => o.encode_to_vec(),
-            Object::EndpointSlice(o) => o.encode_to_vec(),
-            Object::Node(o) => o.encode_to_vec(),
-            Object::ServiceCidr(o) => o.encode_to_vec(),
-        };
-        Packed { kind: object.kind(), bytes }
-    }
-
-    /// The object again. What was packed can be unpacked.
-    pub(super) fn unpack(&self) -> Result<Object, DecodeError> {
-        let bytes = &*self.bytes;
-        Ok(match self.kind {
-            Kind::Service => Object::Service(Service::decode(bytes)?),
-            Kind::EndpointSlice => Object::EndpointSlice(EndpointSlice::decode(bytes)?),
-            Kind::Node => Object::Node(Node::decode(bytes)?),
-            Kind::ServiceCidr => Object::ServiceCidr(ServiceCidr::decode(bytes)?),
-        })
-    }
+    /// Its resource, by index in the set.
+    pub(super) member: usize,
+    pub(super) protobuf: Vec<u8>,
 }
 
 /// The names of the manifests in a directory.
@@ -85,33 +61,29 @@ pub(super) fn load(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// What is in a file, and what of it is not `known`.
-pub(super) fn scan(
+/// The objects of a file, and those of them that are not `known`.
+pub(super) fn scan<S: ResourceSet<E>, E>(
     name: &OsStr,
     bytes: &[u8],
     known: Option<&Contents>,
 ) -> Result<(Contents, Fresh), ParseError> {
     let (mut contents, mut fresh) = (Contents::new(), Fresh::new());
-    parse_each(&name.to_string_lossy(), bytes, &mut |mut object| {
-        let print = fingerprint(&mut object);
-        let Some(key) = key(&object).map(Arc::new) else { return };
-        if known.and_then(|known| known.get(&key)) != Some(&print) {
-            fresh.insert(key.clone(), Packed::pack(&object));
+    parse_each::<S, E>(&name.to_string_lossy(), bytes, &mut |parsed| {
+        let Parsed { member, key, fingerprint, protobuf } = parsed;
+        let key = Arc::new(key);
+        if known.and_then(|known| known.get(&key)) != Some(&fingerprint) {
+            fresh.insert(key.clone(), Packed { member, protobuf });
         }
-        contents.insert(key, print);
+        contents.insert(key, fingerprint);
     })?;
     Ok((contents, fresh))
-}
-
-fn key(object: &Object) -> Option<Key> {
-    let metadata = object.metadata()?;
-    Some(Key { kind: object.kind(), namespace: metadata.namespace.clone(), name: metadata.name.clone() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::parse;
     use super::*;
+    use portway_api::{EndpointSlice, Event, Service};
 
     const TEXT: &str = "
 apiVersion: v1
@@ -126,20 +98,50 @@ endpoints: [{addresses: [10.0.0.1], conditions: {ready: false}, hints: {}}]
 ports: [{port: 0}, {}]
 ";
 
-    #[test]
-    fn packing_loses_nothing() {
-        for object in parse("a.yaml", TEXT.as_bytes()).unwrap() {
-            assert_eq!(Packed::pack(&object).unpack().unwrap(), object);
+    type Set = (Service, EndpointSlice);
+
+    /// An event of either resource.
+    #[derive(Debug)]
+    #[expect(clippy::large_enum_variant, reason = "there are two of them, in a test")]
+    enum Either {
+        Service(Event<Service>),
+        EndpointSlice(Event<EndpointSlice>),
+    }
+
+    impl From<Event<Service>> for Either {
+        fn from(event: Event<Service>) -> Self {
+            Either::Service(event)
+        }
+    }
+
+    impl From<Event<EndpointSlice>> for Either {
+        fn from(event: Event<EndpointSlice>) -> Self {
+            Either::EndpointSlice(event)
         }
     }
 
     #[test]
-    fn only_news_is_packed() {
+    fn packing_loses_nothing() {
+        let events = parse::<Set, Either>("a.yaml", TEXT.as_bytes()).unwrap();
+        let [Either::Service(Event::Apply(service)), Either::EndpointSlice(Event::Apply(slice))] =
+            &events[..]
+        else {
+            panic!("{events:?}")
+        };
+        let mut expected: Service = serde_saphyr::from_str(TEXT.split("---").next().unwrap()).unwrap();
+        expected.metadata.as_mut().unwrap().namespace = "default".into();
+        assert_eq!(*service, expected);
+        assert_eq!(slice.ports.len(), 2);
+        assert_eq!(slice.endpoints[0].conditions.unwrap().ready, Some(false));
+    }
+
+    #[test]
+    fn only_new_and_changed_objects_are_packed() {
         let name = OsStr::new("a.yaml");
-        let (contents, fresh) = scan(name, TEXT.as_bytes(), None).unwrap();
+        let scan = |text: &str, known| scan::<Set, Either>(name, text.as_bytes(), known).unwrap();
+        let (contents, fresh) = scan(TEXT, None);
         assert_eq!((contents.len(), fresh.len()), (2, 2));
-        let (_, fresh) =
-            scan(name, TEXT.replace("port: 80", "port: 81").as_bytes(), Some(&contents)).unwrap();
+        let (_, fresh) = scan(&TEXT.replace("port: 80", "port: 81"), Some(&contents));
         assert_eq!(fresh.into_keys().map(|key| key.name.clone()).collect::<Vec<_>>(), ["a"]);
     }
 }

@@ -2,26 +2,18 @@
 //!
 //! In: an object. Out: a number that is the same for equal objects, within one process, and never 0.
 
-use super::parse::metadata_mut;
-use portway_model::api::{Object, ObjectMeta};
-use prost::Message;
+use portway_api::{ObjectMeta, Resource};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The fingerprint of an object, which is left as it was.
-pub(super) fn fingerprint(object: &mut Object) -> u64 {
+pub(super) fn fingerprint<R: Resource>(object: &mut R) -> u64 {
     // Maps have no order of their own, so they are taken out while the rest is encoded.
-    let maps = metadata_mut(object).as_mut().map(take_maps);
+    let maps = object.metadata_mut().as_mut().map(take_maps);
     let mut hasher = DefaultHasher::new();
-    object.kind().hash(&mut hasher);
-    match object {
-        Object::Service(o) => o.encode_to_vec(),
-        Object::EndpointSlice(o) => o.encode_to_vec(),
-        Object::Node(o) => o.encode_to_vec(),
-        Object::ServiceCidr(o) => o.encode_to_vec(),
-    }
-    .hash(&mut hasher);
-    if let (Some(metadata), Some((labels, annotations))) = (metadata_mut(object).as_mut(), maps) {
+    R::TYPE.hash(&mut hasher);
+    object.encode_to_vec().hash(&mut hasher);
+    if let (Some(metadata), Some((labels, annotations))) = (object.metadata_mut().as_mut(), maps) {
         sorted(&labels).hash(&mut hasher);
         sorted(&annotations).hash(&mut hasher);
         (metadata.labels, metadata.annotations) = (labels, annotations);
@@ -50,14 +42,14 @@ pub(super) fn of(value: &(impl Hash + ?Sized)) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parse;
     use super::*;
+    use portway_api::Service;
 
     fn print(text: &str) -> u64 {
-        let mut objects = parse("a.yaml", text.as_bytes()).unwrap();
-        let before = objects[0].clone();
-        let fingerprint = fingerprint(&mut objects[0]);
-        assert_eq!(objects[0], before, "the object is left as it was");
+        let mut object: Service = serde_saphyr::from_str(text).unwrap();
+        let before = object.clone();
+        let fingerprint = fingerprint(&mut object);
+        assert_eq!(object, before, "the object is left as it was");
         fingerprint
     }
 

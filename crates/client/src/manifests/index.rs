@@ -1,9 +1,9 @@
-//! Which file says what, and whose word counts.
+//! Which object is in which file, and which file counts.
 //!
-//! In: what files contain now, as names and fingerprints. Out: what that changes. Pure. A batch is looked at as a whole, so
+//! In: the contents of files, as names and fingerprints. Out: changes. Pure. A batch is looked at as a whole, so
 //! that an object that moves from one file to another does not vanish in between.
 
-use portway_model::api::Kind;
+use portway_api::ResourceType;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// An object's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Key {
-    pub(super) kind: Kind,
+    pub(super) resource: ResourceType,
     pub(super) namespace: String,
     pub(super) name: String,
 }
@@ -19,7 +19,7 @@ pub(super) struct Key {
 /// A file's objects and their fingerprints.
 pub(super) type Contents = HashMap<Arc<Key>, u64>;
 
-/// What a batch changes.
+/// A change that a batch makes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The object is now as it is in this file.
@@ -38,7 +38,7 @@ pub(super) struct Index {
     places: HashMap<Arc<Key>, Vec<OsString>>,
 }
 
-/// Whose word counts for an object.
+/// Which file counts for an object.
 #[derive(PartialEq)]
 struct Standing {
     winner: Option<(OsString, u64)>,
@@ -51,7 +51,7 @@ impl Index {
         self.files.keys()
     }
 
-    /// Takes in what files contain now; `None` for a file that is gone.
+    /// Replaces the contents of files; `None` for a file that is gone.
     pub(super) fn update(&mut self, batch: Vec<(OsString, Option<Contents>)>) -> Vec<Change> {
         let before: Vec<_> = self.touched(&batch).into_iter().map(|key| (self.standing(&key), key)).collect();
         for (file, contents) in batch {
@@ -65,7 +65,7 @@ impl Index {
         changes
     }
 
-    /// What a file contains.
+    /// The contents of a file.
     pub(super) fn contents(&self, file: &OsStr) -> Option<&Contents> {
         self.files.get(file)
     }

@@ -1,7 +1,7 @@
 //! A directory of manifests as a source of events, where there is no API server.
 //!
-//! In: a directory with `.yaml`, `.yml` and `.json` files of Services, EndpointSlices, Nodes and ServiceCIDRs, as
-//! `kubectl apply -f` takes them. Out: [`Notice`](crate::Notice)s. The way a change takes:
+//! In: a directory with `.yaml`, `.yml` and `.json` files, as `kubectl apply -f` takes them, and the set of resources to
+//! read from them. Out: [`Notice`](crate::Notice)s. The way a change takes:
 //!
 //! ```text
 //! inotify (which files) ─▶ file (reads) ─▶ document ─▶ parse (objects) ─▶ index (what changed) ─▶ reader (sends)
@@ -13,10 +13,10 @@
 //! - Of an object in two files, the one in the lexicographically first file counts. When that goes, the other
 //!   takes over.
 //! - A directory that is missing changes nothing; files that are missing from a directory that is there do.
-//! - Objects are not kept, only their names and fingerprints; and what is news until it is sent.
+//! - Objects are not kept, only their names and fingerprints; new and changed ones until they are sent.
 //!
-//! Names that begin with a dot are passed over (editors' temporary files; `..data`, whose swap by the kubelet makes us
-//! look at all files again), and so are folders. A symbolic link is followed, but a change behind it is noticed only if
+//! Names that begin with a dot are passed over (editors' temporary files; `..data`, whose swap by the kubelet causes
+//! all files to be read again), and so are folders. A symbolic link is followed, but a change behind it is noticed only if
 //! it is made the way the kubelet makes it.
 
 mod document;
@@ -26,8 +26,10 @@ mod index;
 mod inotify;
 mod parse;
 mod reader;
+mod set;
 mod strict;
 mod watch;
 
 pub use parse::{ParseError, parse};
+pub use set::ResourceSet;
 pub use watch::watch;

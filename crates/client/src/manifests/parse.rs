@@ -1,53 +1,59 @@
 //! The text of a manifest to objects.
 //!
-//! In: a file's name (for its format) and its bytes. Out: the objects of the kinds we know, or the line and the reason
-//! why there are none. Pure, never panics, and hands out one object at a time. Every object is looked at twice:
-//! first only its `kind`, since what the rest must look like depends on it and other kinds are none of our business
-//! (for most a glance at the text is enough), then all of it.
+//! In: a file's name (for its format) and its bytes. Out: the objects of the resources in a set, or the line and the
+//! reason why there are none. Pure, never panics, and hands out one object at a time. Every object is looked at twice:
+//! first only its `kind`, since the type of the rest depends on it and other kinds are skipped (for most a glance at the
+//! text is enough), then all of it.
 
 use super::document::{Document, documents};
-use portway_model::api::{EndpointSlice, Kind, Node, Object, ObjectMeta, Service, ServiceCidr};
+use super::index::Key;
+use super::set::{Member, Parsed, Read, ResourceSet};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Why a file is of no use.
+/// Why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct ParseError {
     /// The line, counted from 1, if it is known.
     pub line: Option<u64>,
-    /// What is wrong there.
+    /// The mistake there.
     pub reason: String,
 }
 
-/// Reads a whole file. `file_name` tells the format: JSON if it ends in `.json`, YAML otherwise.
+/// Reads a whole file, each object as `Apply`. `file_name` tells the format: JSON if it ends in `.json`, YAML otherwise.
 ///
-/// Namespaces are filled in; names are valid; no object occurs twice. Objects of other kinds are left out.
-pub fn parse(file_name: &str, bytes: &[u8]) -> Result<Vec<Object>, ParseError> {
+/// Namespaces are filled in; names are valid; no object occurs twice. Objects of resources outside of the set are left
+/// out.
+pub fn parse<S: ResourceSet<E>, E>(file_name: &str, bytes: &[u8]) -> Result<Vec<E>, ParseError> {
+    let members = S::members();
     let mut objects = Vec::new();
-    parse_each(file_name, bytes, &mut |object| objects.push(object))?;
+    parse_each::<S, E>(file_name, bytes, &mut |parsed| {
+        objects.extend((members[parsed.member].apply)(&parsed.protobuf).ok());
+    })?;
     Ok(objects)
 }
 
 /// Reads a whole file, one object at a time. Objects handed out before an error was found are not to be used.
-pub(super) fn parse_each(
+pub(super) fn parse_each<S: ResourceSet<E>, E>(
     file_name: &str,
     bytes: &[u8],
-    each: &mut dyn FnMut(Object),
+    each: &mut dyn FnMut(Parsed),
 ) -> Result<(), ParseError> {
+    let members = S::members();
     let mut seen = HashMap::new();
     for document in documents(file_name, bytes)? {
         let line = document.line();
         let mut wrong = None;
-        read_document(&document, &mut |object| {
+        read_document::<S, E>(&document, &members, &mut |read| {
             if wrong.is_some() {
                 return;
             }
-            match finish(object).and_then(|object| unique(&mut seen, object, line)) {
-                Ok(object) => each(object),
+            match read.and_then(|parsed| unique(&mut seen, parsed, line)) {
+                Ok(parsed) => each(parsed),
                 Err(reason) => wrong = Some(reason),
             }
         })?;
@@ -58,7 +64,7 @@ pub(super) fn parse_each(
     Ok(())
 }
 
-/// `apiVersion` and `kind`, which say what the rest is.
+/// `apiVersion` and `kind`, which say the type of the rest.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Head {
@@ -76,28 +82,30 @@ struct Heads {
 /// What a head announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
-    Known(Kind),
+    /// An object of the member with this index.
+    Known(usize),
     List,
     Other,
 }
 
 impl Head {
-    fn announces(&self) -> Result<Announced, String> {
+    fn announces<E>(&self, members: &[Member<E>]) -> Result<Announced, String> {
         let Head { api_version, kind } = self;
-        let (known, versions): (_, &[&str]) = match kind.as_str() {
-            "" => return Err("it has no kind: is it a Kubernetes object?".into()),
-            "Service" => (Announced::Known(Kind::Service), &["v1"]),
-            "Node" => (Announced::Known(Kind::Node), &["v1"]),
-            "EndpointSlice" => (Announced::Known(Kind::EndpointSlice), &["discovery.k8s.io/v1"]),
-            "ServiceCIDR" => {
-                (Announced::Known(Kind::ServiceCidr), &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"])
-            }
-            "List" | "ServiceList" | "NodeList" => (Announced::List, &["v1"]),
-            "EndpointSliceList" => (Announced::List, &["discovery.k8s.io/v1"]),
-            "ServiceCIDRList" => (Announced::List, &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"]),
-            _ => return Ok(Announced::Other),
+        if kind.is_empty() {
+            return Err("it has no kind: is it a Kubernetes object?".into());
+        }
+        let of_kind = |kind: &str| members.iter().position(|member| member.resource.kind() == kind);
+        let core = ["v1".to_owned()];
+        let (known, versions) = match (of_kind(kind), kind.strip_suffix("List")) {
+            (Some(index), _) => (Announced::Known(index), &members[index].versions[..]),
+            (None, Some("")) => (Announced::List, &core[..]),
+            (None, Some(item)) => match of_kind(item) {
+                Some(index) => (Announced::List, &members[index].versions[..]),
+                None => return Ok(Announced::Other),
+            },
+            (None, None) => return Ok(Announced::Other),
         };
-        if versions.contains(&api_version.as_str()) {
+        if versions.contains(api_version) {
             return Ok(known);
         }
         // Other groups may have kinds of the same name, such as Knative's Service.
@@ -109,9 +117,13 @@ impl Head {
     }
 }
 
-fn read_document(document: &Document<'_>, each: &mut dyn FnMut(Object)) -> Result<(), ParseError> {
+fn read_document<S: ResourceSet<E>, E>(
+    document: &Document<'_>,
+    members: &[Member<E>],
+    each: &mut dyn FnMut(Read),
+) -> Result<(), ParseError> {
     let glanced = document.glance().map(|(api_version, kind)| Head { api_version, kind });
-    let head = match glanced.filter(|head| matches!(head.announces(), Ok(Announced::Known(_)))) {
+    let head = match glanced.filter(|head| matches!(head.announces(members), Ok(Announced::Known(_)))) {
         Some(head) => head,
         None => match document.read(PhantomData::<Option<Head>>)? {
             Some(head) => head,
@@ -119,10 +131,14 @@ fn read_document(document: &Document<'_>, each: &mut dyn FnMut(Object)) -> Resul
         },
     };
     let here = |reason| ParseError { line: Some(document.line()), reason };
-    match head.announces().map_err(here)? {
-        Announced::Known(kind) => document.read(One { kind, each }),
+    match head.announces(members).map_err(here)? {
+        Announced::Known(member) => document.read(One::<S, E> { member, each, set: PhantomData }),
         Announced::Other => {
-            tracing::debug!(kind = head.kind, api_version = head.api_version, "not a kind we serve");
+            tracing::debug!(
+                kind = head.kind,
+                api_version = head.api_version,
+                "skipped an object of another kind"
+            );
             Ok(())
         }
         Announced::List => {
@@ -133,103 +149,55 @@ fn read_document(document: &Document<'_>, each: &mut dyn FnMut(Object)) -> Resul
             };
             let heads = document.read(PhantomData::<Heads>)?.items.unwrap_or_default();
             let announce = |head: Option<Head>| match head {
-                Some(head) if head.kind.is_empty() => item.announces(),
-                Some(head) => head.announces(),
+                Some(head) if head.kind.is_empty() => item.announces(members),
+                Some(head) => head.announces(members),
                 None => Ok(Announced::Other),
             };
             let announced = heads.into_iter().map(announce).collect::<Result<Vec<_>, _>>().map_err(here)?;
             if announced.contains(&Announced::List) {
                 return Err(here("a List in a List".into()));
             }
-            document.read(Items { announced: &announced, each })
+            document.read(Items::<S, E> { announced: &announced, each, set: PhantomData })
         }
-    }
-}
-
-/// What only the server fills in or checks otherwise: names and namespaces.
-fn finish(mut object: Object) -> Result<Object, String> {
-    let kind = object.kind();
-    let metadata = metadata_mut(&mut object);
-    let Some(metadata) = metadata.as_mut().filter(|metadata| !metadata.name.is_empty()) else {
-        return Err(format!("{kind} has no metadata.name"));
-    };
-    match kind {
-        Kind::Service | Kind::EndpointSlice if metadata.namespace.is_empty() => {
-            metadata.namespace = "default".to_owned();
-        }
-        Kind::Service | Kind::EndpointSlice => {}
-        Kind::Node | Kind::ServiceCidr => metadata.namespace.clear(),
-    }
-    for (field, value) in [("name", &metadata.name), ("namespace", &metadata.namespace)] {
-        let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-        let ends = |b: Option<&u8>| b.is_none_or(u8::is_ascii_alphanumeric);
-        let bytes = value.as_bytes();
-        if bytes.len() > 253
-            || !bytes.iter().copied().all(valid)
-            || !ends(bytes.first())
-            || !ends(bytes.last())
-        {
-            return Err(format!(
-                "{kind}'s metadata.{field} {value:?} is not a DNS name: up to 253 lower-case letters, digits, - and ."
-            ));
-        }
-    }
-    Ok(object)
-}
-
-pub(super) fn metadata_mut(object: &mut Object) -> &mut Option<ObjectMeta> {
-    match object {
-        Object::Service(o) => &mut o.metadata,
-        Object::EndpointSlice(o) => &mut o.metadata,
-        Object::Node(o) => &mut o.metadata,
-        Object::ServiceCidr(o) => &mut o.metadata,
     }
 }
 
 /// `kubectl apply` would let the last one win without a word.
-fn unique(
-    seen: &mut HashMap<(Kind, String, String), u64>,
-    object: Object,
-    line: u64,
-) -> Result<Object, String> {
-    let Some(ObjectMeta { namespace, name, .. }) = object.metadata() else { return Ok(object) };
-    let kind = object.kind();
-    match seen.insert((kind, namespace.clone(), name.clone()), line) {
-        None => Ok(object),
+fn unique(seen: &mut HashMap<Key, u64>, parsed: Parsed, line: u64) -> Result<Parsed, String> {
+    let Key { resource, namespace, name } = &parsed.key;
+    match seen.insert(parsed.key.clone(), line) {
+        None => Ok(parsed),
         Some(first) if namespace.is_empty() => {
-            Err(format!("{kind} {name} is here twice, first in line {first}"))
+            Err(format!("{resource} {name} is here twice, first in line {first}"))
         }
-        Some(first) => Err(format!("{kind} {namespace}/{name} is here twice, first in line {first}")),
+        Some(first) => Err(format!("{resource} {namespace}/{name} is here twice, first in line {first}")),
     }
 }
 
-/// Reads one object of a kind that is known beforehand.
-struct One<'a> {
-    kind: Kind,
-    each: &'a mut dyn FnMut(Object),
+/// Reads one object of a member that is known beforehand.
+struct One<'a, S, E> {
+    member: usize,
+    each: &'a mut dyn FnMut(Read),
+    set: PhantomData<(S, E)>,
 }
 
-impl<'de> DeserializeSeed<'de> for One<'_> {
+impl<'de, S: ResourceSet<E>, E> DeserializeSeed<'de> for One<'_, S, E> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        (self.each)(match self.kind {
-            Kind::Service => Object::Service(Service::deserialize(deserializer)?),
-            Kind::EndpointSlice => Object::EndpointSlice(EndpointSlice::deserialize(deserializer)?),
-            Kind::Node => Object::Node(Node::deserialize(deserializer)?),
-            Kind::ServiceCidr => Object::ServiceCidr(ServiceCidr::deserialize(deserializer)?),
-        });
+        (self.each)(S::read(self.member, deserializer)?);
         Ok(())
     }
 }
 
 /// Reads the items of a list whose kinds are known beforehand.
-struct Items<'a> {
+struct Items<'a, S, E> {
     announced: &'a [Announced],
-    each: &'a mut dyn FnMut(Object),
+    each: &'a mut dyn FnMut(Read),
+    set: PhantomData<(S, E)>,
 }
 
-impl<'de> DeserializeSeed<'de> for Items<'_> {
+impl<'de, S: ResourceSet<E>, E> DeserializeSeed<'de> for Items<'_, S, E> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -237,17 +205,18 @@ impl<'de> DeserializeSeed<'de> for Items<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Items<'_> {
+impl<'de, S: ResourceSet<E>, E> Visitor<'de> for Items<'_, S, E> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a List")
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             if key == "items" && !self.announced.is_empty() {
-                map.next_value_seed(Sequence { announced: self.announced, each: &mut self.each })?;
+                let (announced, each) = (self.announced, &mut *self.each);
+                map.next_value_seed(Sequence::<S, E> { announced, each, set: PhantomData })?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -256,12 +225,13 @@ impl<'de> Visitor<'de> for Items<'_> {
     }
 }
 
-struct Sequence<'a, 'b> {
+struct Sequence<'a, S, E> {
     announced: &'a [Announced],
-    each: &'b mut &'a mut dyn FnMut(Object),
+    each: &'a mut dyn FnMut(Read),
+    set: PhantomData<(S, E)>,
 }
 
-impl<'de> DeserializeSeed<'de> for Sequence<'_, '_> {
+impl<'de, S: ResourceSet<E>, E> DeserializeSeed<'de> for Sequence<'_, S, E> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -269,7 +239,7 @@ impl<'de> DeserializeSeed<'de> for Sequence<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Sequence<'_, '_> {
+impl<'de, S: ResourceSet<E>, E> Visitor<'de> for Sequence<'_, S, E> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -279,8 +249,9 @@ impl<'de> Visitor<'de> for Sequence<'_, '_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         for announced in self.announced {
             let item = match announced {
-                Announced::Known(kind) => {
-                    items.next_element_seed(One { kind: *kind, each: &mut **self.each })?
+                Announced::Known(member) => {
+                    let (member, each) = (*member, &mut *self.each);
+                    items.next_element_seed(One::<S, E> { member, each, set: PhantomData })?
                 }
                 Announced::List | Announced::Other => items.next_element::<IgnoredAny>()?.map(drop),
             };

@@ -1,4 +1,4 @@
-//! Reads files and tells what that changes.
+//! Reads files and sends the changes.
 //!
 //! In: which files may have changed. Out: [`Notice`]s. Blocks, on the disk and on a full channel, so it runs on a thread
 //! of its own.
@@ -8,40 +8,41 @@ use super::fingerprint;
 use super::index::{Change, Contents, Index, Key};
 use super::inotify::Dirty;
 use super::parse::ParseError;
+use super::set::{Member, ResourceSet};
+use crate::source::Sink;
 use crate::{Notice, Rejected};
-use portway_model::api::{Event, Kind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::mpsc::Sender;
-
-const KINDS: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
 
 /// Why reading ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Stop {
-    /// Nobody listens any more.
-    #[error("nobody listens")]
+    /// The consumer is gone.
+    #[error("the consumer is gone")]
     Closed,
     /// The directory cannot be listed.
     #[error(transparent)]
     Directory(#[from] io::Error),
 }
 
-/// What has been read and told so far.
+/// The contents of a directory as they were last sent.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct Reader<S, E> {
     directory: PathBuf,
-    notices: Sender<Notice>,
+    sink: Sink<E>,
+    members: Vec<Member<E>>,
     index: Index,
-    /// What was last seen in each file, good or bad, so that it is told once.
+    /// Fingerprint of each file as it was last read, good or bad, so that it is reported once.
     seen: HashMap<OsString, u64>,
     started: bool,
+    set: PhantomData<S>,
 }
 
-/// What a file is like now.
+/// The state of a file.
 enum Found {
     Same,
     Gone,
@@ -49,13 +50,20 @@ enum Found {
     Bad(ParseError),
 }
 
-impl Reader {
-    pub(super) fn new(directory: PathBuf, notices: Sender<Notice>) -> Self {
-        Reader { directory, notices, index: Index::default(), seen: HashMap::new(), started: false }
+impl<S: ResourceSet<E>, E> Reader<S, E> {
+    pub(super) fn new(directory: PathBuf, sink: Sink<E>) -> Self {
+        let (index, seen) = (Index::default(), HashMap::new());
+        Reader { directory, sink, members: S::members(), index, seen, started: false, set: PhantomData }
     }
 
-    /// Looks at the files that may have changed. The first time it tells everything.
+    /// Reads the files that may have changed. The first time it sends everything.
     pub(super) fn refresh(&mut self, dirty: &Dirty) -> Result<(), Stop> {
+        let sent = self.refresh_files(dirty);
+        self.sink.flush_blocking().map_err(|_| Stop::Closed)?;
+        sent
+    }
+
+    fn refresh_files(&mut self, dirty: &Dirty) -> Result<(), Stop> {
         let listed = list(&self.directory)?;
         if !self.started {
             return self.start(listed);
@@ -67,17 +75,17 @@ impl Reader {
         self.read(names)
     }
 
-    /// File by file, in the order in which they win, so that one file is in memory at a time and nothing that was told has
-    /// to be taken back.
+    /// File by file, in the order in which they win, so that one file is in memory at a time and nothing that was sent
+    /// has to be taken back.
     fn start(&mut self, names: BTreeSet<OsString>) -> Result<(), Stop> {
-        for kind in KINDS {
-            self.send(Notice::Event(Event::Init(kind)))?;
+        for init in self.members.iter().map(|member| member.init).collect::<Vec<_>>() {
+            self.send(Notice::Event(init()), 0)?;
         }
         for name in names {
             self.read(BTreeSet::from([name]))?;
         }
-        for kind in KINDS {
-            self.send(Notice::Event(Event::InitDone(kind)))?;
+        for done in self.members.iter().map(|member| member.done).collect::<Vec<_>>() {
+            self.send(Notice::Event(done()), 0)?;
         }
         self.started = true;
         Ok(())
@@ -87,7 +95,7 @@ impl Reader {
         let mut batch = Vec::new();
         let mut news = HashMap::new();
         for name in names {
-            match self.look(&name) {
+            match self.inspect(&name) {
                 Found::Same => {}
                 Found::Gone => batch.push((name, None)),
                 Found::Good(contents, fresh) => {
@@ -96,15 +104,15 @@ impl Reader {
                 }
                 Found::Bad(ParseError { line, reason }) => {
                     let file = Some(self.directory.join(name));
-                    self.send(Notice::Rejected(Rejected { file, line, reason, ..Rejected::default() }))?;
+                    self.send(Notice::Rejected(Rejected { file, line, reason, ..Rejected::default() }), 0)?;
                 }
             }
         }
         let changes = self.index.update(batch);
-        self.tell(changes, news)
+        self.send_changes(changes, news)
     }
 
-    fn look(&mut self, name: &OsStr) -> Found {
+    fn inspect(&mut self, name: &OsStr) -> Found {
         let (print, found) = match load(&self.directory.join(name)) {
             Ok(None) => {
                 self.seen.remove(name);
@@ -115,7 +123,7 @@ impl Reader {
                 if self.seen.get(name) == Some(&print) {
                     return Found::Same;
                 }
-                let found = match scan(name, &bytes, self.index.contents(name)) {
+                let found = match scan::<S, E>(name, &bytes, self.index.contents(name)) {
                     Ok((contents, fresh)) => Found::Good(contents, fresh),
                     Err(error) => Found::Bad(error),
                 };
@@ -132,7 +140,7 @@ impl Reader {
         }
     }
 
-    fn tell(&mut self, changes: Vec<Change>, mut news: HashMap<OsString, Fresh>) -> Result<(), Stop> {
+    fn send_changes(&mut self, changes: Vec<Change>, mut news: HashMap<OsString, Fresh>) -> Result<(), Stop> {
         let mut wanted: BTreeMap<OsString, Vec<Arc<Key>>> = BTreeMap::new();
         for change in changes {
             match change {
@@ -140,17 +148,18 @@ impl Reader {
                     wanted.entry(file).or_default().push(key);
                 }
                 Change::Delete { key } => self.delete(&key)?,
-                Change::Duplicate { key, file, winner } => self.send(Notice::Rejected(Rejected {
-                    kind: Some(key.kind),
-                    namespace: key.namespace.clone(),
-                    name: key.name.clone(),
-                    file: Some(self.directory.join(file)),
-                    reason: format!(
-                        "it is also in {}, which comes first and counts",
-                        self.directory.join(winner).display()
-                    ),
-                    ..Rejected::default()
-                }))?,
+                Change::Duplicate { key, file, winner } => {
+                    let winner = self.directory.join(winner);
+                    let rejected = Rejected {
+                        resource: Some(key.resource),
+                        namespace: key.namespace.clone(),
+                        name: key.name.clone(),
+                        file: Some(self.directory.join(file)),
+                        reason: format!("it is also in {}, which comes first and counts", winner.display()),
+                        ..Rejected::default()
+                    };
+                    self.send(Notice::Rejected(rejected), 0)?;
+                }
             }
         }
         for (file, keys) in wanted {
@@ -174,10 +183,10 @@ impl Reader {
             return Ok(());
         }
         let bytes = load(&self.directory.join(file)).ok().flatten().unwrap_or_default();
-        let (contents, mut fresh) = scan(file, &bytes, None).unwrap_or_default();
+        let (contents, mut fresh) = scan::<S, E>(file, &bytes, None).unwrap_or_default();
         for key in taking_over {
-            // The file may have changed or been broken since it was looked at. What is told goes into the index, so that
-            // its next reading brings the rest.
+            // The file may have changed or been broken since it was read. What is sent goes into the index, so that its
+            // next reading brings the rest.
             self.index.correct(file, &key, contents.get(&key).copied());
             match fresh.remove(&key) {
                 Some(packed) => self.send_packed(&packed)?,
@@ -187,9 +196,9 @@ impl Reader {
         Ok(())
     }
 
-    fn send_packed(&self, packed: &Packed) -> Result<(), Stop> {
-        match packed.unpack() {
-            Ok(object) => self.send(Notice::Event(Event::Apply(Box::new(object)))),
+    fn send_packed(&mut self, packed: &Packed) -> Result<(), Stop> {
+        match (self.members[packed.member].apply)(&packed.protobuf) {
+            Ok(event) => self.send(Notice::Event(event), packed.protobuf.len()),
             Err(error) => {
                 tracing::error!(%error, "an object could not be unpacked");
                 Ok(())
@@ -197,12 +206,18 @@ impl Reader {
         }
     }
 
-    fn delete(&self, key: &Key) -> Result<(), Stop> {
-        let Key { kind, namespace, name } = key.clone();
-        self.send(Notice::Event(Event::Delete { kind, namespace, name }))
+    fn delete(&mut self, key: &Key) -> Result<(), Stop> {
+        let Key { resource, namespace, name } = key.clone();
+        match self.members.iter().find(|member| member.resource == resource).map(|member| member.delete) {
+            Some(delete) => self.send(Notice::Event(delete(namespace, name)), 0),
+            None => Ok(()),
+        }
     }
 
-    fn send(&self, notice: Notice) -> Result<(), Stop> {
-        self.notices.blocking_send(notice).map_err(|_| Stop::Closed)
+    fn send(&mut self, notice: Notice<E>, bytes: usize) -> Result<(), Stop> {
+        if self.sink.push(notice, bytes) {
+            self.sink.flush_blocking().map_err(|_| Stop::Closed)?;
+        }
+        Ok(())
     }
 }

@@ -1,55 +1,60 @@
-//! The loop: wait for a change, let it settle, read it.
+//! The loop: wait for a change, wait until there are no more, read.
 //!
-//! In: a directory. Out: [`Notice`]s, for as long as someone takes them.
+//! In: a directory. Out: [`Notice`]s, until the consumer is gone.
 
 use super::inotify::{Dirty, Watcher};
 use super::reader::{Reader, Stop};
-use crate::{Cause, Notice, Trouble};
+use super::set::ResourceSet;
+use crate::source::Sink;
+use crate::{Notice, Outage, OutageReason};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// A change is read when this long nothing else has happened…
+/// A change is read when there was no other for so long…
 const SETTLED: Duration = Duration::from_millis(20);
 
 /// …or at the latest after this long.
 const LATEST: Duration = Duration::from_millis(200);
 
-/// When to try again if the kernel has no watch for us.
+/// When to try again if the kernel has no watch to give.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Reads and watches a directory until the receiving end of `notices` is dropped.
+/// Reads and watches a directory until the source is dropped.
 ///
-/// Sends `Init`, every object and `InitDone` for each of the four kinds, then only the objects that change. A directory
-/// that is missing is a [`Trouble`]; as soon as it is there everything begins or goes on. A file that cannot be used is
-/// a [`Rejected`](crate::Rejected), and what was good in it before stays.
-pub async fn watch(directory: PathBuf, notices: Sender<Notice>) {
+/// Sends `Init`, every object and `InitDone` for each resource of the set, then only the objects that change. A directory
+/// that is missing is an [`Outage`]; as soon as it is there everything begins or goes on. A file that cannot be used is
+/// a [`Rejected`](crate::Rejected), and its last good content stays.
+pub async fn watch<S: ResourceSet<E>, E: Send + 'static>(directory: PathBuf, sink: Sink<E>) {
+    let mut consumer = sink.another();
     tokio::select! {
-        () = follow(directory, &notices) => {}
-        () = notices.closed() => {}
+        () = follow::<S, E>(directory, sink) => {}
+        _ = consumer.flush_and_wait() => {}
     }
 }
 
-async fn follow(directory: PathBuf, notices: &Sender<Notice>) {
-    let mut told = Told { notices, trouble: None };
+async fn follow<S: ResourceSet<E>, E: Send + 'static>(directory: PathBuf, sink: Sink<E>) {
+    let mut reported = Reported { sink, outage: None };
     loop {
-        let Err(error) = attend(&directory, &mut told).await else { return };
+        let Err(error) = watch_files::<S, E>(&directory, &mut reported).await else { return };
         let message = format!(
             "cannot watch {}: {error}; if it is a limit, raise fs.inotify.max_user_instances or max_user_watches",
             directory.display()
         );
-        told.trouble(message).await;
+        reported.outage(message).await;
         sleep(AGAIN).await;
     }
 }
 
-/// Watches for as long as there is someone to tell and the kernel plays along.
-async fn attend(directory: &Path, told: &mut Told<'_>) -> io::Result<()> {
+/// Watches until the consumer is gone or inotify fails.
+async fn watch_files<S: ResourceSet<E>, E: Send + 'static>(
+    directory: &Path,
+    reported: &mut Reported<E>,
+) -> io::Result<()> {
     let directory = std::path::absolute(directory)?;
     let mut watcher = Watcher::new(directory.clone())?;
-    let mut reader = Reader::new(directory.clone(), told.notices.clone());
+    let mut reader = Reader::<S, E>::new(directory.clone(), reported.sink.another());
     let mut dirty = Dirty { all: true, ..Dirty::default() };
     loop {
         let read = tokio::task::spawn_blocking(move || {
@@ -60,7 +65,7 @@ async fn attend(directory: &Path, told: &mut Told<'_>) -> io::Result<()> {
         let Ok((returned, outcome)) = read.await else { return Ok(()) };
         reader = returned;
         match outcome {
-            Ok(()) => told.recovered().await,
+            Ok(()) => reported.recovered().await,
             Err(Stop::Closed) => return Ok(()),
             Err(Stop::Directory(error)) => {
                 let message = format!(
@@ -68,14 +73,14 @@ async fn attend(directory: &Path, told: &mut Told<'_>) -> io::Result<()> {
                      there (an empty one removes everything)",
                     directory.display()
                 );
-                told.trouble(message).await;
+                reported.outage(message).await;
             }
         }
-        dirty = settled(&mut watcher).await?;
+        dirty = next_change(&mut watcher).await?;
     }
 }
 
-async fn settled(watcher: &mut Watcher) -> io::Result<Dirty> {
+async fn next_change(watcher: &mut Watcher) -> io::Result<Dirty> {
     let mut dirty = watcher.changed().await?;
     let latest = Instant::now() + LATEST;
     while let Ok(more) = timeout_at(latest.min(Instant::now() + SETTLED), watcher.changed()).await {
@@ -84,27 +89,30 @@ async fn settled(watcher: &mut Watcher) -> io::Result<Dirty> {
     Ok(dirty)
 }
 
-/// What the consumer has been told of trouble.
-struct Told<'a> {
-    notices: &'a Sender<Notice>,
-    trouble: Option<String>,
+/// The outage that the consumer knows of.
+struct Reported<E> {
+    sink: Sink<E>,
+    outage: Option<String>,
 }
 
-impl Told<'_> {
-    async fn trouble(&mut self, message: String) {
-        if self.trouble.as_ref() != Some(&message) {
-            self.trouble = Some(message.clone());
-            // A closed channel ends the watch by itself.
-            let _ = self
-                .notices
-                .send(Notice::Trouble(Trouble { kind: None, cause: Cause::Directory, message }))
+impl<E> Reported<E> {
+    async fn outage(&mut self, message: String) {
+        if self.outage.as_ref() != Some(&message) {
+            self.outage = Some(message.clone());
+            self.send(Notice::Outage(Outage { resource: None, reason: OutageReason::Directory, message }))
                 .await;
         }
     }
 
     async fn recovered(&mut self) {
-        if self.trouble.take().is_some() {
-            let _ = self.notices.send(Notice::Recovered(None)).await;
+        if self.outage.take().is_some() {
+            self.send(Notice::Recovered(None)).await;
         }
+    }
+
+    async fn send(&mut self, notice: Notice<E>) {
+        self.sink.push(notice, 0);
+        // A closed channel ends the watch by itself.
+        let _ = self.sink.flush().await;
     }
 }

@@ -41,8 +41,8 @@ async fn each_mistake_says_what_to_do() {
     assert!(complaint(&no_context).await.contains("kubectl config use-context"));
     let other_context = GOOD.replace("current-context: x", "current-context: y");
     assert!(complaint(&other_context).await.contains("current-context: \"y\" is not in contexts"));
-    let proxy = GOOD.replace("cluster: {", "cluster: {proxy-url: \"http://p:1\", ");
-    assert!(complaint(&proxy).await.contains("proxy-url"));
+    let proxy = GOOD.replace("cluster: {", "cluster: {proxy-url: \"socks5://p:1\", ");
+    assert!(complaint(&proxy).await.contains("proxy-url: a proxy with scheme socks5 is not supported"));
     let bad_ca = GOOD.replace("cluster: {", "cluster: {certificate-authority-data: \"!\", ");
     assert!(complaint(&bad_ca).await.contains("not base64"));
     let bad_client = GOOD.replace("token: t", "client-certificate-data: YQ==, client-key-data: YQ==");
@@ -84,8 +84,19 @@ async fn a_mistake_shows_no_secret() {
 async fn entries_that_are_not_selected_do_not_matter() {
     let others = GOOD
         .replace("clusters: [", "clusters: [{name: null, cluster: null}, {name: d, cluster: {proxy-url: \"http://p:1\", certificate-authority-data: \"!\"}}, ")
-        .replace("users: [", "users: [{name: v, user: {client-key-data: \"!\", tokenFile: /nonexistent}}, ");
+        .replace("contexts: [", "contexts: [7, {name: [], context: 5}, ")
+        .replace("clusters: [", "clusters: [null, [1], {name: e, cluster: {insecure-skip-tls-verify: perhaps, extensions: 3}}, ")
+        .replace("users: [", "users: [{name: w, user: {exec: {args: 5}, as-groups: x, token: {}}}, {name: v, user: {client-key-data: \"!\", tokenFile: /nonexistent}}, ");
     with(&others).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_selected_entry_with_a_field_of_the_wrong_type_is_named_without_its_value() {
+    for (user, part) in [("token: [SECRET]", "user \"u\""), ("password: {a: SECRET}", "user \"u\"")] {
+        let complaint = complaint(&GOOD.replace("token: t", user)).await;
+        assert!(complaint.contains(part) && complaint.contains("wrong type"), "{complaint}");
+        assert!(!complaint.contains("SECRET"), "{complaint}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Items and frames in both formats; the good and the bad.
 
 use super::*;
+use portway_api::{Node, Service};
 
 fn service() -> Service {
     Service {
@@ -25,13 +26,13 @@ fn event(kind: &str, raw: Vec<u8>) -> Vec<u8> {
     WatchEvent { kind: kind.into(), object: Some(RawExtension { raw: enveloped(raw) }) }.encode_to_vec()
 }
 
-fn read(bytes: Vec<u8>) -> Frame {
-    frame(Kind::Service, Format::Protobuf, bytes.into()).unwrap()
+fn read(bytes: Vec<u8>) -> Frame<Service> {
+    frame(Format::Protobuf, bytes.into()).unwrap()
 }
 
 #[test]
 fn a_change_is_read_with_and_without_an_outer_envelope() {
-    let apply = Event::Apply(Box::new(Object::Service(service())));
+    let apply = Event::Apply(service());
     let expected = Frame::Change { version: "9".into(), change: Ok(apply) };
     let plain = event("ADDED", service().encode_to_vec());
     assert_eq!(read(enveloped(plain.clone()).to_vec()), expected);
@@ -41,16 +42,20 @@ fn a_change_is_read_with_and_without_an_outer_envelope() {
 
 #[test]
 fn a_deletion_reads_only_the_name() {
-    let change = Ok(Event::Delete { kind: Kind::Service, namespace: "default".into(), name: "web".into() });
+    let change = Ok(Event::Delete { namespace: "default".into(), name: "web".into() });
     let expected = Frame::Change { version: "9".into(), change };
     assert_eq!(read(event("DELETED", service().encode_to_vec())), expected);
     let json = br#"{"type":"DELETED","object":{"metadata":{"name":"web","namespace":"default","resourceVersion":"9"},"spec":5}}"#;
-    assert_eq!(frame(Kind::Service, Format::Json, Bytes::from_static(json)), Ok(expected));
+    assert_eq!(frame::<Service>(Format::Json, Bytes::from_static(json)), Ok(expected));
 }
 
 #[test]
 fn bookmarks_errors_and_types_from_the_future() {
-    assert_eq!(read(event("BOOKMARK", service().encode_to_vec())), Frame::Bookmark { version: "9".into() });
+    let bookmark = |initial_end| Frame::Bookmark { version: "9".into(), initial_end };
+    assert_eq!(read(event("BOOKMARK", service().encode_to_vec())), bookmark(false));
+    let mut last = service();
+    last.metadata.as_mut().unwrap().annotations.insert(INITIAL_EVENTS_END.into(), "true".into());
+    assert_eq!(read(event("BOOKMARK", last.encode_to_vec())), bookmark(true));
     let status = Status { code: 410, reason: "Expired".into(), ..Status::default() };
     assert_eq!(read(event("ERROR", status.encode_to_vec())), Frame::Error(status));
     assert_eq!(read(event("PAUSED", Vec::new())), Frame::Unknown("PAUSED".into()));
@@ -73,19 +78,19 @@ fn a_bad_object_is_named_and_its_version_kept() {
 #[test]
 fn a_json_item_of_the_wrong_type_is_rejected_by_name() {
     let json = Bytes::from_static(br#"{"metadata":{"name":"web"},"spec":{"ports":[{"port":"80"}]}}"#);
-    let rejected = item(Kind::Service, Format::Json, &json).unwrap_err();
+    let rejected = item::<Service>(Format::Json, &json).unwrap_err();
     assert_eq!(rejected.name, "web");
     assert!(rejected.reason.contains("expected i32"), "{}", rejected.reason);
 }
 
 #[test]
 fn an_object_without_a_name_is_rejected() {
-    assert!(item(Kind::Node, Format::Protobuf, &Bytes::new()).is_err());
+    assert!(item::<Node>(Format::Protobuf, &Bytes::new()).is_err());
 }
 
 #[test]
 fn a_frame_that_is_no_event_is_garbled() {
-    assert!(frame(Kind::Node, Format::Protobuf, Bytes::from_static(b"\xff\xff")).is_err());
-    assert!(frame(Kind::Node, Format::Protobuf, Bytes::from_static(b"k8s\0")).is_err());
-    assert!(frame(Kind::Node, Format::Json, Bytes::from_static(b"{}")).is_err());
+    assert!(frame::<Node>(Format::Protobuf, Bytes::from_static(b"\xff\xff")).is_err());
+    assert!(frame::<Node>(Format::Protobuf, Bytes::from_static(b"k8s\0")).is_err());
+    assert!(frame::<Node>(Format::Json, Bytes::from_static(b"{}")).is_err());
 }

@@ -1,16 +1,28 @@
 //! Tables: what happens, what is done.
 
 use super::*;
-use portway_model::api::{ObjectMeta, Service};
+use portway_api::{ObjectMeta, Resource, Service};
 use proptest::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_secs(400);
 
+/// How the server behaves.
+#[derive(Clone, Copy)]
+enum Server {
+    /// It streams initial lists.
+    Streams,
+    /// It is known not to.
+    Lists,
+    /// The same, and it may lack the resource.
+    May,
+}
+
 /// Runs inputs from the start and prints what each leads to, one line per input.
-fn run(kind: Kind, inputs: Vec<Input>) -> Vec<String> {
-    let (mut state, outputs) = State::begin(kind);
-    let mut lines = vec![print(&outputs)];
+fn run(server: Server, inputs: Vec<Input<Service>>) -> Vec<String> {
+    let (mut state, request) =
+        State::begin(Service::TYPE, matches!(server, Server::May), matches!(server, Server::Streams));
+    let mut lines = vec![print(&[Output::Ask(request)])];
     for input in inputs {
         let (next, outputs) = step(state, input);
         state = next;
@@ -19,61 +31,166 @@ fn run(kind: Kind, inputs: Vec<Input>) -> Vec<String> {
     lines
 }
 
-fn print(outputs: &[Output]) -> String {
-    let one = |output: &Output| match output {
-        Output::Send(Notice::Event(Event::Init(_))) => "init".into(),
-        Output::Send(Notice::Event(Event::InitDone(_))) => "done".into(),
+fn print(outputs: &[Output<Service>]) -> String {
+    let one = |output: &Output<Service>| match output {
+        Output::Send(Notice::Event(Event::Init)) => "init".into(),
+        Output::Send(Notice::Event(Event::InitDone)) => "done".into(),
         Output::Send(Notice::Event(Event::Apply(object))) => format!("+{}", object.metadata().unwrap().name),
         Output::Send(Notice::Event(Event::Delete { name, .. })) => format!("-{name}"),
         Output::Send(Notice::Rejected(rejected)) => format!("rejected {}", rejected.name),
-        Output::Send(Notice::Trouble(trouble)) => format!("trouble {}", trouble.message),
+        Output::Send(Notice::Outage(outage)) => format!("outage {}", outage.message),
         Output::Send(Notice::Recovered(_)) => "recovered".into(),
         Output::NoteAbsent => "absent".into(),
+        Output::NoteNoStreaming => "no streaming".into(),
+        Output::DropFieldSelector => "drop fields".into(),
         Output::Wait { failures, at_least } if at_least.is_zero() => format!("wait {failures}"),
         Output::Wait { failures, at_least } => format!("wait {failures}/{at_least:?}"),
-        Output::Ask(Request::List { continue_token: None }) => "list".into(),
-        Output::Ask(Request::List { continue_token: Some(token) }) => format!("list {token}"),
+        Output::Ask(Request::Stream { version }) => format!("stream {version}").trim_end().into(),
+        Output::Ask(Request::CachedList { version }) => format!("list {version}"),
+        Output::Ask(Request::Page { continue_token: None }) => "pages".into(),
+        Output::Ask(Request::Page { continue_token: Some(token) }) => format!("page {token}"),
         Output::Ask(Request::Watch { version }) => format!("watch {version}"),
     };
     outputs.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn service(name: &str) -> Box<Object> {
+fn service(name: &str) -> Service {
     let metadata = ObjectMeta { name: name.into(), ..ObjectMeta::default() };
-    Box::new(Object::Service(Service { metadata: Some(metadata), ..Service::default() }))
+    Service { metadata: Some(metadata), ..Service::default() }
 }
 
-fn item(name: &str) -> Input {
+fn item(name: &str) -> Input<Service> {
     Input::Item(Ok(service(name)))
 }
 
-fn page(continue_token: &str) -> Input {
+fn page(continue_token: &str) -> Input<Service> {
     Input::PageEnd(ListMeta { resource_version: "10".into(), continue_token: continue_token.into() })
 }
 
-fn change(name: &str, version: &str) -> Input {
+fn change(name: &str, version: &str) -> Input<Service> {
     Input::Change { version: version.into(), change: Ok(Event::Apply(service(name))) }
 }
 
-fn bookmark(version: &str) -> Input {
+fn bookmark(version: &str) -> Input<Service> {
     Input::Bookmark { version: version.into() }
 }
 
-fn fail(what: What, message: &str, lasted: Duration) -> Input {
-    Input::Failed { failure: Failure { what, message: message.into(), retry_after: None }, lasted }
+fn fail(kind: FailureKind, message: &str, lasted: Duration) -> Input<Service> {
+    Input::Failed { failure: Failure { kind, message: message.into(), retry_after: None }, lasted }
 }
 
-fn refused() -> Input {
-    fail(What::Trouble(Cause::Unreachable), "refused", SHORT)
+fn unreachable() -> Input<Service> {
+    fail(FailureKind::Outage(OutageReason::Unreachable), "gone", SHORT)
 }
 
-fn closed(lasted: Duration) -> Input {
+fn closed(lasted: Duration) -> Input<Service> {
     Input::Closed { lasted }
+}
+
+/// A stream is refused, and so is a list from the cache.
+fn only_pages() -> Vec<Input<Service>> {
+    vec![fail(FailureKind::Expired, "too new", SHORT)]
+}
+
+#[test]
+fn a_stream_is_list_and_watch_in_one() {
+    let end = Input::InitialEnd { version: "10".into() };
+    let inputs = vec![
+        Input::Opened,
+        change("a", "3"),
+        change("b", "9"),
+        end,
+        change("c", "11"),
+        fail(FailureKind::Dropped, "reset", SHORT),
+        Input::Opened,
+    ];
+    assert_eq!(
+        run(Server::Streams, inputs),
+        ["stream", "init", "+a", "+b", "done", "+c", "wait 1, watch 11", ""]
+    );
+}
+
+#[test]
+fn a_stream_that_breaks_off_starts_over_and_its_objects_are_no_version_to_go_on_from() {
+    let dropped = || fail(FailureKind::Dropped, "reset", LONG);
+    let inputs = vec![Input::Opened, change("a", "3"), dropped(), Input::Opened, change("a", "3"), dropped()];
+    assert_eq!(
+        run(Server::Streams, inputs),
+        ["stream", "init", "+a", "wait 1, stream", "init", "+a", "outage reset, wait 2, stream"]
+    );
+}
+
+#[test]
+fn a_server_that_refuses_to_stream_is_listed_from_at_once_and_ever_after() {
+    let invalid = || fail(FailureKind::Invalid, "422", SHORT);
+    let inputs = vec![
+        invalid(),
+        Input::Opened,
+        item("a"),
+        page(""),
+        Input::Opened,
+        bookmark("20"),
+        fail(FailureKind::Expired, "410", LONG),
+    ];
+    assert_eq!(
+        run(Server::Streams, inputs),
+        ["stream", "no streaming, list 0", "init", "+a", "done, watch 10", "", "", "list 20"]
+    );
+}
+
+#[test]
+fn a_server_that_ignores_the_wish_to_stream_is_listed_from() {
+    let opened = || vec![Input::Opened, change("a", "3")];
+    for sign in [bookmark("20"), Input::Silent] {
+        let mut inputs = opened();
+        inputs.push(sign);
+        inputs.extend([Input::Opened, item("a"), page("")]);
+        assert_eq!(
+            run(Server::Streams, inputs),
+            ["stream", "init", "+a", "no streaming, list 0", "init", "+a", "done, watch 10"]
+        );
+    }
+    let mut inputs = opened();
+    inputs.push(closed(SHORT));
+    assert_eq!(run(Server::Streams, inputs)[3..], ["wait 1, list 0"]);
+}
+
+#[test]
+fn a_relist_streams_from_the_last_version_and_then_from_any() {
+    let end = || Input::InitialEnd { version: "10".into() };
+    let expired = || fail(FailureKind::Expired, "410", SHORT);
+    let inputs = vec![Input::Opened, end(), change("a", "12"), expired(), expired(), Input::Opened, end()];
+    assert_eq!(
+        run(Server::Streams, inputs),
+        ["stream", "init", "done", "+a", "stream 12", "wait 1, stream", "init", "done"]
+    );
+}
+
+#[test]
+fn a_way_to_list_that_fails_again_and_again_is_left_for_the_next() {
+    let refused = || fail(FailureKind::Outage(OutageReason::Refused), "500", SHORT);
+    let inputs = (0..7).map(|_| refused()).collect();
+    assert_eq!(
+        run(Server::Streams, inputs)[1..],
+        [
+            "outage 500, wait 1, stream",
+            "wait 2, stream",
+            "wait 3, list 0",
+            "wait 4, pages",
+            "wait 5, pages",
+            "wait 6, pages",
+            "wait 7, pages"
+        ]
+    );
+    // A server that is gone says nothing about the way.
+    let inputs = (0..5).map(|_| unreachable()).collect();
+    assert_eq!(run(Server::Streams, inputs)[5..], ["wait 5, stream"]);
 }
 
 #[test]
 fn pages_are_one_list_and_then_a_watch() {
-    let inputs = vec![
+    let mut inputs = only_pages();
+    inputs.extend([
         Input::Opened,
         item("a"),
         page("t1"),
@@ -82,34 +199,37 @@ fn pages_are_one_list_and_then_a_watch() {
         page(""),
         Input::Opened,
         change("c", "11"),
-    ];
+    ]);
     assert_eq!(
-        run(Kind::Service, inputs),
-        ["list", "init", "+a", "list t1", "", "+b", "done, watch 10", "", "+c"]
+        run(Server::Lists, inputs),
+        ["list 0", "wait 1, pages", "init", "+a", "page t1", "", "+b", "done, watch 10", "", "+c"]
     );
 }
 
 #[test]
 fn an_expired_page_starts_the_list_over() {
-    let inputs = vec![
+    let mut inputs = only_pages();
+    inputs.extend([
         Input::Opened,
         item("a"),
         page("t1"),
-        fail(What::Expired, "410", SHORT),
+        fail(FailureKind::Expired, "410", SHORT),
         Input::Opened,
         item("a"),
         page(""),
-    ];
+    ]);
     assert_eq!(
-        run(Kind::Service, inputs),
-        ["list", "init", "+a", "list t1", "wait 1, list", "init", "+a", "done, watch 10"]
+        run(Server::Lists, inputs)[2..],
+        ["init", "+a", "page t1", "wait 1, pages", "init", "+a", "done, watch 10"]
     );
 }
 
 #[test]
 fn a_page_that_breaks_off_is_asked_for_again() {
-    let inputs = vec![Input::Opened, page("t1"), Input::Opened, item("b"), fail(What::Dropped, "eof", SHORT)];
-    assert_eq!(run(Kind::Service, inputs), ["list", "init", "list t1", "", "+b", "wait 1, list t1"]);
+    let mut inputs = only_pages();
+    let dropped = fail(FailureKind::Dropped, "eof", SHORT);
+    inputs.extend([Input::Opened, page("t1"), Input::Opened, item("b"), dropped]);
+    assert_eq!(run(Server::Lists, inputs)[2..], ["init", "page t1", "", "+b", "wait 1, page t1"]);
 }
 
 #[test]
@@ -120,45 +240,87 @@ fn a_dropped_watch_goes_on_from_the_last_version_without_a_list() {
         Input::Opened,
         change("a", "11"),
         bookmark("20"),
-        fail(What::Dropped, "reset", SHORT),
+        fail(FailureKind::Dropped, "reset", SHORT),
         Input::Opened,
         change("b", "21"),
         closed(SHORT),
     ];
     assert_eq!(
-        run(Kind::Service, inputs),
-        ["list", "init", "done, watch 10", "", "+a", "", "wait 1, watch 20", "", "+b", "watch 21"]
+        run(Server::Lists, inputs),
+        ["list 0", "init", "done, watch 10", "", "+a", "", "wait 1, watch 20", "", "+b", "watch 21"]
     );
 }
 
 #[test]
+fn a_server_that_expires_every_watch_is_not_streamed_from_in_a_loop() {
+    let end = || Input::InitialEnd { version: "10".into() };
+    let expired = || fail(FailureKind::Expired, "410", SHORT);
+    let inputs = vec![
+        Input::Opened,
+        end(),
+        expired(),
+        Input::Opened,
+        end(),
+        expired(),
+        Input::Opened,
+        end(),
+        expired(),
+    ];
+    assert_eq!(
+        run(Server::Streams, inputs),
+        [
+            "stream",
+            "init",
+            "done",
+            "stream 10",
+            "init",
+            "done",
+            "wait 1, stream 10",
+            "init",
+            "done",
+            "wait 2, stream 10"
+        ]
+    );
+}
+
+#[test]
+fn a_server_that_does_not_know_a_field_is_asked_without_it_once() {
+    let invalid = || fail(FailureKind::Invalid, "field label not supported", SHORT);
+    let (state, _) = State::begin(Service::TYPE, false, false);
+    let (state, outputs) = step(state.with_optional_fields(true), invalid());
+    assert_eq!(print(&outputs), "drop fields, list 0");
+    let (_, outputs) = step(state, invalid());
+    assert!(print(&outputs).starts_with("outage field label not supported"), "{}", print(&outputs));
+}
+
+#[test]
 fn an_expired_watch_lists_anew_at_once_but_not_in_a_loop() {
-    let expired = || fail(What::Expired, "410", SHORT);
+    let expired = || fail(FailureKind::Expired, "410", SHORT);
     // As when a server restarts: gone for a while, back, and it has forgotten the version.
     let mut inputs =
-        vec![Input::Opened, page(""), Input::Opened, refused(), refused(), Input::Opened, expired()];
+        vec![Input::Opened, page(""), Input::Opened, unreachable(), unreachable(), Input::Opened, expired()];
     for _ in 0..2 {
         inputs.extend([Input::Opened, page(""), Input::Opened, expired()]);
     }
     inputs.extend([Input::Opened, page(""), Input::Opened, bookmark("20"), expired()]);
     assert_eq!(
-        run(Kind::Service, inputs)[6..],
+        run(Server::Lists, inputs)[6..],
         [
             "recovered",
-            "list",
+            "list 10",
             "init",
             "done, watch 10",
             "",
-            "wait 1, list",
+            "wait 1, list 10",
             "init",
             "done, watch 10",
             "",
-            "wait 2, list",
+            "wait 2, list 10",
             "init",
             "done, watch 10",
             "",
             "",
-            "list"
+            "list 20"
         ]
     );
 }
@@ -167,88 +329,90 @@ fn an_expired_watch_lists_anew_at_once_but_not_in_a_loop() {
 fn silence_is_a_success_if_it_lasted() {
     let inputs = vec![Input::Opened, page(""), closed(SHORT), closed(SHORT), closed(LONG), closed(SHORT)];
     assert_eq!(
-        run(Kind::Service, inputs)[3..],
+        run(Server::Lists, inputs)[3..],
         ["wait 1, watch 10", "wait 2, watch 10", "watch 10", "wait 1, watch 10"]
     );
 }
 
 #[test]
-fn trouble_is_told_once_until_it_changes_or_ends() {
-    let forbidden = || fail(What::Trouble(Cause::Forbidden), "rbac", SHORT);
-    let inputs = vec![refused(), refused(), forbidden(), forbidden(), Input::Opened, page(""), refused()];
+fn an_outage_is_reported_once_until_it_changes_or_ends() {
+    let forbidden = || fail(FailureKind::Outage(OutageReason::Forbidden), "rbac", SHORT);
+    let inputs =
+        vec![unreachable(), unreachable(), forbidden(), forbidden(), Input::Opened, page(""), unreachable()];
     assert_eq!(
-        run(Kind::Service, inputs),
+        run(Server::Lists, inputs),
         [
-            "list",
-            "trouble refused, wait 1, list",
-            "wait 2, list",
-            "trouble rbac, wait 3, list",
-            "wait 4, list",
+            "list 0",
+            "outage gone, wait 1, list 0",
+            "wait 2, list 0",
+            "outage rbac, wait 3, list 0",
+            "wait 4, list 0",
             "recovered, init",
             "done, watch 10",
-            "trouble refused, wait 5, watch 10",
+            "outage gone, wait 5, watch 10",
         ]
     );
 }
 
 #[test]
-fn one_broken_connection_is_no_trouble_but_two_are() {
-    let dropped = || fail(What::Dropped, "reset", SHORT);
+fn one_broken_connection_is_no_outage_but_two_are() {
+    let dropped = || fail(FailureKind::Dropped, "reset", SHORT);
     let inputs =
         vec![Input::Opened, page(""), Input::Opened, dropped(), Input::Opened, dropped(), Input::Opened];
     assert_eq!(
-        run(Kind::Service, inputs)[4..],
-        ["wait 1, watch 10", "", "trouble reset, wait 2, watch 10", "recovered"]
+        run(Server::Lists, inputs)[4..],
+        ["wait 1, watch 10", "", "outage reset, wait 2, watch 10", "recovered"]
     );
 }
 
 #[test]
 fn the_server_may_ask_for_a_longer_wait() {
     let failure = Failure {
-        what: What::Trouble(Cause::Overloaded),
+        kind: FailureKind::Outage(OutageReason::Overloaded),
         message: "429".into(),
         retry_after: Some(Duration::from_secs(7)),
     };
     let inputs = vec![Input::Failed { failure, lasted: SHORT }];
-    assert_eq!(run(Kind::Service, inputs), ["list", "trouble 429, wait 1/7s, list"]);
+    assert_eq!(run(Server::Lists, inputs), ["list 0", "outage 429, wait 1/7s, list 0"]);
 }
 
 #[test]
 fn a_version_that_is_refused_again_and_again_is_given_up() {
-    let bad = || fail(What::Trouble(Cause::Refused), "400", SHORT);
+    let bad = || fail(FailureKind::Invalid, "400", SHORT);
     let inputs = vec![Input::Opened, page(""), bad(), bad(), bad(), bad()];
     assert_eq!(
-        run(Kind::Service, inputs)[3..],
-        ["trouble 400, wait 1, watch 10", "wait 2, watch 10", "wait 3, watch 10", "wait 4, list"]
+        run(Server::Lists, inputs)[3..],
+        ["outage 400, wait 1, watch 10", "wait 2, watch 10", "wait 3, watch 10", "wait 4, list 0"]
     );
 }
 
 #[test]
 fn a_page_that_is_refused_starts_the_list_over() {
-    let inputs = vec![Input::Opened, page("t1"), fail(What::Trouble(Cause::Refused), "400", SHORT)];
-    assert_eq!(run(Kind::Service, inputs)[2..], ["list t1", "trouble 400, wait 1, list"]);
+    let mut inputs = only_pages();
+    inputs.extend([Input::Opened, page("t1"), fail(FailureKind::Invalid, "400", SHORT)]);
+    assert_eq!(run(Server::Lists, inputs)[3..], ["page t1", "outage 400, wait 1, pages"]);
 }
 
 #[test]
-fn a_kind_the_server_lacks_is_an_empty_list_only_if_it_may_lack_it() {
-    let lacks = || fail(What::Trouble(Cause::NotServed), "404", SHORT);
+fn a_resource_the_server_lacks_is_an_empty_list_only_if_it_may_lack_it() {
+    let lacks = || fail(FailureKind::Outage(OutageReason::NotServed), "404", SHORT);
     assert_eq!(
-        run(Kind::ServiceCidr, vec![lacks(), lacks(), Input::Opened]),
-        ["list", "absent, init, done, wait 1/600s, list", "init, done, wait 1/600s, list", "init"]
+        run(Server::May, vec![lacks(), lacks(), Input::Opened]),
+        ["list 0", "absent, init, done, wait 1/600s, list 0", "init, done, wait 1/600s, list 0", "init"]
     );
-    assert_eq!(run(Kind::Service, vec![lacks()]), ["list", "trouble 404, wait 1, list"]);
+    assert_eq!(run(Server::Lists, vec![lacks()]), ["list 0", "outage 404, wait 1, list 0"]);
 }
 
 #[test]
-fn an_optional_kind_that_is_forbidden_is_trouble_but_blocks_nothing() {
-    let forbidden = || fail(What::Trouble(Cause::Forbidden), "rbac", SHORT);
+fn an_optional_resource_that_is_forbidden_is_an_outage_but_blocks_nothing() {
+    let forbidden = || fail(FailureKind::Outage(OutageReason::Forbidden), "rbac", SHORT);
     assert_eq!(
-        run(Kind::ServiceCidr, vec![forbidden(), forbidden()]),
-        ["list", "trouble rbac, init, done, wait 1/600s, list", "init, done, wait 1/600s, list"]
+        run(Server::May, vec![forbidden(), forbidden()]),
+        ["list 0", "outage rbac, init, done, wait 1/600s, list 0", "init, done, wait 1/600s, list 0"]
     );
     // Once it has been listed it stays.
-    let inputs = vec![Input::Opened, page(""), fail(What::Expired, "410", LONG), forbidden()];
-    assert_eq!(run(Kind::ServiceCidr, inputs)[3..], ["list", "trouble rbac, wait 1, list"]);
+    let inputs = vec![Input::Opened, page(""), fail(FailureKind::Expired, "410", LONG), forbidden()];
+    assert_eq!(run(Server::May, inputs)[3..], ["list 10", "outage rbac, wait 1, list 10"]);
 }
 
 #[test]
@@ -263,27 +427,32 @@ fn a_bad_object_is_reported_and_its_version_counts() {
         closed(SHORT),
     ];
     assert_eq!(
-        run(Kind::Service, inputs)[2..],
+        run(Server::Lists, inputs)[2..],
         ["rejected bad", "done, watch 10", "rejected bad", "rejected bad", "watch 12"]
     );
 }
 
 /// Any of the inputs that a phase can see, by number.
-fn any_input(state: &State, choice: u8) -> Input {
-    let what = match choice / 8 % 6 {
-        0 => What::Expired,
-        1 => What::Dropped,
-        2 => What::Trouble(Cause::NotServed),
-        3 => What::Trouble(Cause::Forbidden),
-        4 => What::Trouble(Cause::Refused),
-        _ => What::Trouble(Cause::Unreachable),
+fn any_input(state: &State, choice: u8) -> Input<Service> {
+    let kind = match choice / 8 % 7 {
+        0 => FailureKind::Expired,
+        1 => FailureKind::Dropped,
+        2 => FailureKind::Outage(OutageReason::NotServed),
+        3 => FailureKind::Outage(OutageReason::Forbidden),
+        4 => FailureKind::Outage(OutageReason::Refused),
+        5 => FailureKind::Invalid,
+        _ => FailureKind::Outage(OutageReason::Unreachable),
     };
     let lasted = if choice.is_multiple_of(2) { SHORT } else { LONG };
     match (&state.phase, choice % 8) {
-        (_, 0 | 1) => fail(what, "x", lasted),
-        (Phase::Listing { .. }, 2 | 3) => item("a"),
-        (Phase::Listing { .. }, 4) => page("t"),
-        (Phase::Listing { .. }, _) => page(""),
+        (_, 0 | 1) => fail(kind, "x", lasted),
+        (Phase::Streaming { .. }, 2 | 3) => change("a", "5"),
+        (Phase::Streaming { .. }, 4) => bookmark("6"),
+        (Phase::Streaming { .. }, 5) => Input::Silent,
+        (Phase::Streaming { .. }, _) => Input::InitialEnd { version: "7".into() },
+        (Phase::Cached { .. } | Phase::Paged { .. }, 2 | 3) => item("a"),
+        (Phase::Paged { .. }, 4) => page("t"),
+        (Phase::Cached { .. } | Phase::Paged { .. }, _) => page(""),
         (Phase::Watching { .. }, 2 | 3) => change("b", "20"),
         (Phase::Watching { .. }, 4 | 5) => bookmark("21"),
         (Phase::Watching { .. }, _) => closed(lasted),
@@ -293,10 +462,9 @@ fn any_input(state: &State, choice: u8) -> Input {
 proptest! {
     #[test]
     fn every_end_asks_once_and_every_list_is_whole(
-        choices in proptest::collection::vec(any::<(u8, bool)>(), 0..60), optional: bool,
+        choices in proptest::collection::vec(any::<(u8, bool)>(), 0..60), optional: bool, streaming: bool,
     ) {
-        let kind = if optional { Kind::ServiceCidr } else { Kind::Service };
-        let (mut state, _) = State::begin(kind);
+        let (mut state, _) = State::begin(Service::TYPE, optional, streaming);
         let mut in_list = false;
         let mut opened = false;
         for (choice, open) in choices {
@@ -308,7 +476,9 @@ proptest! {
             };
             opened = opened || open;
             if input == Input::Opened { opened = true; }
-            let ends = matches!(input, Input::PageEnd(_) | Input::Closed { .. } | Input::Failed { .. });
+            let ignored = matches!(input, Input::Bookmark { .. }) && !state.is_watching();
+            let ends = ignored
+                || matches!(input, Input::PageEnd(_) | Input::Silent | Input::Closed { .. } | Input::Failed { .. });
             let (next, outputs) = step(state, input);
             state = next;
             let asks = outputs.iter().filter(|o| matches!(o, Output::Ask(_))).count();
@@ -319,8 +489,8 @@ proptest! {
             }
             for output in &outputs {
                 match output {
-                    Output::Send(Notice::Event(Event::Init(_))) => in_list = true,
-                    Output::Send(Notice::Event(Event::InitDone(_))) => {
+                    Output::Send(Notice::Event(Event::Init)) => in_list = true,
+                    Output::Send(Notice::Event(Event::InitDone)) => {
                         prop_assert!(in_list);
                         in_list = false;
                     }

@@ -1,10 +1,11 @@
 //! Files come, change, move and go; and a check against doing it all from scratch.
 
 use super::*;
+use portway_api::{Resource, Service};
 use proptest::prelude::*;
 
 fn key(name: &str) -> Arc<Key> {
-    Arc::new(Key { kind: Kind::Service, namespace: "default".into(), name: name.into() })
+    Arc::new(Key { resource: Service::TYPE, namespace: "default".into(), name: name.into() })
 }
 
 /// `"a1 b2"` is object a with fingerprint 1 and object b with fingerprint 2.
@@ -30,7 +31,7 @@ fn print(change: &Change) -> String {
 }
 
 #[test]
-fn only_what_changed_is_told() {
+fn only_changes_are_told() {
     let mut index = Index::default();
     assert_eq!(update(&mut index, &[("f", Some("a1 b1"))]), ["+a of f", "+b of f"]);
     assert_eq!(update(&mut index, &[("f", Some("a1 b1"))]), [""; 0]);
@@ -79,7 +80,7 @@ fn a_corrected_fingerprint_counts() {
 }
 
 proptest! {
-    /// Whoever follows the changes knows what reading everything would tell.
+    /// Following the changes gives the same objects as reading everything.
     #[test]
     fn following_equals_reading_anew(
         batches in proptest::collection::vec(

@@ -1,6 +1,7 @@
 //! Files as people write them, and as they should not.
 
-use super::*;
+use super::ParseError;
+use portway_api::{EndpointSlice, Event, Node, ObjectMeta, Resource, Service, ServiceCidr};
 use proptest::prelude::*;
 
 const SERVICE: &str = "apiVersion: v1
@@ -16,13 +17,37 @@ spec:
     targetPort: http
 ";
 
+type Set = (Service, EndpointSlice, Node, ServiceCidr);
+
+/// An object of any resource of the set, by its name and first port.
+#[derive(Debug)]
+struct Named(String, Option<i32>);
+
+macro_rules! named {
+    ($($resource:ident $port:expr;)*) => {$(
+        impl From<Event<$resource>> for Named {
+            fn from(event: Event<$resource>) -> Named {
+                let Event::Apply(object) = event else { panic!("{event:?}") };
+                let ObjectMeta { namespace, name, .. } = object.metadata().unwrap();
+                Named(format!("{} {namespace}/{name}", $resource::TYPE), $port(&object))
+            }
+        }
+    )*};
+}
+
+named! {
+    Service |o: &Service| Some(o.spec.as_ref()?.ports.first()?.port);
+    EndpointSlice |_: &EndpointSlice| None;
+    Node |_: &Node| None;
+    ServiceCidr |_: &ServiceCidr| None;
+}
+
+fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Named>, ParseError> {
+    super::parse::<Set, Named>(file, bytes)
+}
+
 fn names(file: &str, text: &str) -> Vec<String> {
-    let objects = parse(file, text.as_bytes()).unwrap();
-    let name = |o: &Object| {
-        let m = o.metadata().unwrap();
-        format!("{} {}/{}", o.kind(), m.namespace, m.name)
-    };
-    objects.iter().map(name).collect()
+    parse(file, text.as_bytes()).unwrap().into_iter().map(|named| named.0).collect()
 }
 
 fn complaint(file: &str, text: &str) -> (u64, String) {
@@ -31,7 +56,7 @@ fn complaint(file: &str, text: &str) -> (u64, String) {
 }
 
 #[test]
-fn the_four_kinds_are_read_and_others_left_out() {
+fn the_resources_of_the_set_are_read_and_others_left_out() {
     let text = format!(
         "{SERVICE}---
 apiVersion: apps/v1
@@ -63,8 +88,7 @@ spec: {{ports: 7}}
     );
     let expected = ["Service default/web", "EndpointSlice shop/web-1", "Node /n1", "ServiceCIDR /kubernetes"];
     assert_eq!(names("a.yaml", &text), expected);
-    let Object::Service(service) = &parse("a.yaml", SERVICE.as_bytes()).unwrap()[0] else { panic!() };
-    assert_eq!(service.spec.as_ref().unwrap().ports[0].port, 80);
+    assert_eq!(parse("a.yaml", SERVICE.as_bytes()).unwrap()[0].1, Some(80));
 }
 
 #[test]
@@ -153,9 +177,8 @@ fn aliases_cannot_blow_up() {
         text.push_str(&format!("a{level}: &a{level} [{}]\n", vec![below; 10].join(", ")));
     }
     text.push_str("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n");
-    let started = std::time::Instant::now();
-    let _ = parse("a.yaml", text.as_bytes());
-    assert!(started.elapsed() < std::time::Duration::from_secs(20));
+    // Expanded, these are a million million items: only a limit ends the parsing.
+    assert!(parse("a.yaml", text.as_bytes()).is_err());
 }
 
 #[test]

@@ -3,14 +3,13 @@
 //! One connection per request, so that an answer can be cut off wherever a test wants it cut.
 
 use bytes::Bytes;
-use portway_client::{Access, Client, Encoding, Notice, connect};
-use portway_model::api::{Event, ObjectMeta, Service};
+use portway_api::{Event, ObjectMeta, Resource, Service};
+use portway_client::{Access, Client, Encoding, Notice, Selection, Source, connect};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
 /// Nothing in these tests takes that long unless it fails.
@@ -273,7 +272,15 @@ pub(crate) fn event(kind: &str, name: &str, version: &str) -> Vec<u8> {
     frame(kind, &service(name, version))
 }
 
-/// A frame of a watch that says no.
+/// The bookmark that ends the initial objects of a stream.
+pub(crate) fn initial_end(version: &str) -> Vec<u8> {
+    let mut bookmark = service("", version);
+    let annotations = &mut bookmark.metadata.as_mut().unwrap().annotations;
+    annotations.insert("k8s.io/initial-events-end".into(), "true".into());
+    frame("BOOKMARK", &bookmark)
+}
+
+/// A frame of a watch that ends it with an error.
 pub(crate) fn error(code: i32, reason: &str) -> Vec<u8> {
     frame("ERROR", &Status { message: "too old".into(), reason: reason.into(), code })
 }
@@ -283,22 +290,66 @@ pub(crate) fn status(code: i32, reason: &str, message: &str) -> Vec<u8> {
     enveloped(&Status { message: message.into(), reason: reason.into(), code })
 }
 
-/// The next notice, in short: `+name`, `-name`, `init`, `done`…
-pub(crate) async fn next(notices: &mut Receiver<Notice>) -> String {
-    let notice = timeout(PATIENCE, notices.recv()).await.expect("no notice came").expect("the watch ended");
+/// An event, in short: `+name`, `-name`, `init`, `done`.
+#[derive(Debug)]
+pub(crate) struct Told(String);
+
+impl<R: Resource> From<Event<R>> for Told {
+    fn from(event: Event<R>) -> Told {
+        Told(match event {
+            Event::Init => "init".into(),
+            Event::InitDone => "done".into(),
+            Event::Apply(object) => format!("+{}", object.metadata().unwrap().name),
+            Event::Delete { name, .. } => format!("-{name}"),
+        })
+    }
+}
+
+/// A running watch.
+pub(crate) type Notices = Source<Told>;
+
+/// Starts a watch.
+pub(crate) async fn start<R: Resource>(api: &Api, selection: Selection) -> Notices {
+    Source::kubernetes(&api.client().await).watch::<R>(selection).start()
+}
+
+/// Starts a watch of Services at a server that refuses to stream lists.
+pub(crate) async fn start_lists(api: &Api) -> Notices {
+    let notices = start::<Service>(api, Selection::all()).await;
+    refuse_stream(api).await;
+    notices
+}
+
+/// The same, and lists from its cache fail, so that there are only pages.
+pub(crate) async fn start_pages(api: &Api) -> Notices {
+    let notices = start_lists(api).await;
+    let list = api.next().await;
+    assert_eq!((list.parameter("resourceVersion"), list.parameter("limit")), (Some("0"), None));
+    list.reply(504, PROTOBUF, status(410, "Expired", "the cache is not ready")).await;
+    notices
+}
+
+/// Refuses a stream, as servers without the feature do.
+pub(crate) async fn refuse_stream(api: &Api) {
+    let request = api.next().await;
+    assert_eq!(request.parameter("sendInitialEvents"), Some("true"), "{}", request.target());
+    let message = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+    request.reply(422, PROTOBUF, status(422, "Invalid", message)).await;
+}
+
+/// The next notice, in short.
+pub(crate) async fn next(notices: &mut Notices) -> String {
+    let notice = timeout(PATIENCE, notices.next()).await.expect("no notice came").expect("the watch ended");
     match notice {
-        Notice::Event(Event::Init(_)) => "init".into(),
-        Notice::Event(Event::InitDone(_)) => "done".into(),
-        Notice::Event(Event::Apply(object)) => format!("+{}", object.metadata().unwrap().name),
-        Notice::Event(Event::Delete { name, .. }) => format!("-{name}"),
+        Notice::Event(told) => told.0,
         Notice::Rejected(rejected) => format!("rejected {rejected}"),
-        Notice::Trouble(trouble) => format!("trouble {trouble}"),
-        Notice::Recovered(kind) => format!("recovered {}", kind.unwrap()),
+        Notice::Outage(outage) => format!("outage {outage}"),
+        Notice::Recovered(resource) => format!("recovered {}", resource.unwrap()),
     }
 }
 
 /// The next notices.
-pub(crate) async fn take(notices: &mut Receiver<Notice>, count: usize) -> Vec<String> {
+pub(crate) async fn take(notices: &mut Notices, count: usize) -> Vec<String> {
     let mut all = Vec::new();
     while all.len() < count {
         all.push(next(notices).await);

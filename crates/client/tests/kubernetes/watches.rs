@@ -1,26 +1,12 @@
 //! List and watch against a server that the test plays: every way in which a list or a watch can end.
 
-mod api;
-
-use api::*;
-use portway_client::{Notice, Recorder, Regarding, Selection, watch};
-use portway_model::api::Kind;
+use crate::api::*;
+use portway_api::{EndpointSlice, Resource, Service, ServiceCidr};
+use portway_client::{Recorder, Regarding, Selection};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::{Receiver, channel};
-
-/// Starts a watch of Services.
-async fn start(api: &Api) -> Receiver<Notice> {
-    start_kind(api, Kind::Service).await
-}
-
-async fn start_kind(api: &Api, kind: Kind) -> Receiver<Notice> {
-    let (sender, receiver) = channel(16);
-    tokio::spawn(watch(api.client().await, Selection::all(kind), sender));
-    receiver
-}
 
 /// Plays an empty list at version 10 and opens the watch that follows.
-async fn listed(api: &Api, notices: &mut Receiver<Notice>) -> Chunks {
+async fn listed(api: &Api, notices: &mut Notices) -> Chunks {
     api.next().await.reply(200, PROTOBUF, page(&[], "10", "")).await;
     assert_eq!(take(notices, 2).await, ["init", "done"]);
     let request = api.next().await;
@@ -29,47 +15,138 @@ async fn listed(api: &Api, notices: &mut Receiver<Notice>) -> Chunks {
 }
 
 #[tokio::test]
-async fn a_list_is_paged_and_followed_by_a_watch() {
+async fn a_list_is_streamed_and_the_same_response_goes_on_as_a_watch() {
     let api = Api::start().await;
-    let (sender, mut notices) = channel(16);
-    let selection = Selection { label_selector: Some("!x".into()), ..Selection::all(Kind::Service) };
-    tokio::spawn(watch(api.client().await, selection, sender));
-
-    let first = api.next().await;
-    assert_eq!((first.path.as_str(), first.parameter("limit")), ("/api/v1/services", Some("500")));
-    assert_eq!((first.parameter("resourceVersion"), first.parameter("continue")), (None, None));
-    assert_eq!(first.parameter("labelSelector"), Some("%21x"));
-    assert_eq!(first.headers["accept"], "application/vnd.kubernetes.protobuf, application/json");
-    // Without TLS, no credential is sent.
-    assert_eq!(first.headers.get("authorization"), None);
-    first.reply(200, PROTOBUF, page(&["a", "b"], "10", "t1")).await;
-    let second = api.next().await;
-    assert_eq!((second.parameter("continue"), second.parameter("labelSelector")), (Some("t1"), Some("%21x")));
-    second.reply(200, PROTOBUF, page(&["c"], "10", "")).await;
-    assert_eq!(take(&mut notices, 5).await, ["init", "+a", "+b", "+c", "done"]);
-
+    let selection =
+        Selection { field_selector: Some("spec.clusterIP!=None".into()), ..Selection::labels("!x") };
+    let mut notices = start::<Service>(&api, selection).await;
     let request = api.next().await;
-    assert_eq!(
-        (request.parameter("watch"), request.parameter("resourceVersion")),
-        (Some("true"), Some("10"))
-    );
+    assert_eq!((request.path.as_str(), request.parameter("watch")), ("/api/v1/services", Some("true")));
+    assert_eq!(request.parameter("sendInitialEvents"), Some("true"));
+    assert_eq!(request.parameter("resourceVersionMatch"), Some("NotOlderThan"));
     assert_eq!(request.parameter("allowWatchBookmarks"), Some("true"));
+    assert_eq!((request.parameter("resourceVersion"), request.parameter("limit")), (None, None));
+    assert_eq!(request.parameter("labelSelector"), Some("%21x"));
+    assert_eq!(request.parameter("fieldSelector"), Some("spec.clusterIP%21%3DNone"));
     let seconds: u32 = request.parameter("timeoutSeconds").unwrap().parse().unwrap();
     assert!((300..600).contains(&seconds));
     assert_eq!(
         request.headers["accept"],
         "application/vnd.kubernetes.protobuf;stream=watch, application/json"
     );
+    // Without TLS, no credential is sent.
+    assert_eq!(request.headers.get("authorization"), None);
     let mut stream = request.stream(STREAM).await;
+    stream.send(event("ADDED", "a", "3")).await;
+    assert_eq!(take(&mut notices, 2).await, ["init", "+a"], "while the rest is still on its way");
+    stream.send(event("ADDED", "b", "7")).await;
+    stream.send(initial_end("10")).await;
     stream.send(event("MODIFIED", "a", "11")).await;
+    assert_eq!(take(&mut notices, 3).await, ["+b", "done", "+a"]);
+    drop(stream);
+    let again = api.next().await;
+    assert_eq!(
+        (again.parameter("resourceVersion"), again.parameter("sendInitialEvents")),
+        (Some("11"), None)
+    );
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_starts_over() {
+    let api = Api::start().await;
+    let mut notices = start::<Service>(&api, Selection::all()).await;
+    let mut stream = api.next().await.stream(STREAM).await;
+    stream.send(event("ADDED", "a", "3")).await;
+    assert_eq!(take(&mut notices, 2).await, ["init", "+a"]);
+    drop(stream);
+    let again = api.next().await;
+    assert_eq!(
+        (again.parameter("sendInitialEvents"), again.parameter("resourceVersion")),
+        (Some("true"), None)
+    );
+    let mut stream = again.stream(STREAM).await;
+    stream.send(initial_end("10")).await;
+    assert_eq!(take(&mut notices, 2).await, ["init", "done"]);
+}
+
+#[tokio::test]
+async fn a_relist_streams_from_the_last_version() {
+    let api = Api::start().await;
+    let mut notices = start::<Service>(&api, Selection::all()).await;
+    let mut stream = api.next().await.stream(STREAM).await;
+    stream.send(initial_end("10")).await;
+    stream.send(error(410, "Expired")).await;
+    let again = api.next().await;
+    assert_eq!(
+        (again.parameter("sendInitialEvents"), again.parameter("resourceVersion")),
+        (Some("true"), Some("10"))
+    );
+    let mut stream = again.stream(STREAM).await;
+    stream.send(event("ADDED", "z", "12")).await;
+    stream.send(initial_end("20")).await;
+    assert_eq!(take(&mut notices, 5).await, ["init", "done", "init", "+z", "done"]);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_stream_is_listed_from_its_cache_and_remembered() {
+    let api = Api::start().await;
+    let client = api.client().await;
+    let watch =
+        || portway_client::Source::<Told>::kubernetes(&client).watch::<Service>(Selection::all()).start();
+    let mut notices = watch();
+    refuse_stream(&api).await;
+    let list = api.next().await;
+    assert_eq!((list.path.as_str(), list.parameter("limit")), ("/api/v1/services", None));
+    assert_eq!((list.parameter("resourceVersion"), list.parameter("watch")), (Some("0"), None));
+    assert_eq!(list.headers["accept"], "application/vnd.kubernetes.protobuf, application/json");
+    list.reply(200, PROTOBUF, page(&["a", "b"], "10", "")).await;
+    assert_eq!(take(&mut notices, 4).await, ["init", "+a", "+b", "done"]);
+    let watched = api.next().await;
+    assert_eq!(
+        (watched.parameter("watch"), watched.parameter("resourceVersion")),
+        (Some("true"), Some("10"))
+    );
+    assert_eq!(watched.parameter("sendInitialEvents"), None);
+    let mut stream = watched.stream(STREAM).await;
     stream.send(event("DELETED", "b", "12")).await;
-    assert_eq!(take(&mut notices, 2).await, ["+a", "-b"]);
+    assert_eq!(next(&mut notices).await, "-b");
+    // Another watch of the same client does not ask again.
+    let _second = watch();
+    assert_eq!(api.next().await.parameter("sendInitialEvents"), None);
+}
+
+#[tokio::test]
+async fn a_server_that_ignores_the_wish_to_stream_is_listed_from_its_cache() {
+    let api = Api::start().await;
+    let mut notices = start::<Service>(&api, Selection::all()).await;
+    let mut stream = api.next().await.stream(STREAM).await;
+    stream.send(event("ADDED", "a", "3")).await;
+    stream.send(event("BOOKMARK", "", "9")).await;
+    let list = api.next().await;
+    assert_eq!((list.parameter("watch"), list.parameter("resourceVersion")), (None, Some("0")));
+    list.reply(200, PROTOBUF, page(&["a"], "10", "")).await;
+    assert_eq!(take(&mut notices, 5).await, ["init", "+a", "init", "+a", "done"]);
+    stream.hung_up().await;
+}
+
+#[tokio::test]
+async fn pages_are_the_last_resort() {
+    let api = Api::start().await;
+    let mut notices = start_pages(&api).await;
+    let first = api.next().await;
+    assert_eq!((first.parameter("limit"), first.parameter("resourceVersion")), (Some("500"), None));
+    first.reply(200, PROTOBUF, page(&["a", "b"], "10", "t1")).await;
+    let second = api.next().await;
+    assert_eq!((second.parameter("continue"), second.parameter("limit")), (Some("t1"), Some("500")));
+    second.reply(200, PROTOBUF, page(&["c"], "10", "")).await;
+    assert_eq!(take(&mut notices, 5).await, ["init", "+a", "+b", "+c", "done"]);
+    assert_eq!(api.next().await.parameter("resourceVersion"), Some("10"));
 }
 
 #[tokio::test]
 async fn objects_are_sent_as_their_bytes_arrive() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_lists(&api).await;
     let mut list = api.next().await.stream(PROTOBUF).await;
     let bytes = page(&["a", "b"], "10", "");
     let (front, back) = bytes.split_at(bytes.len() - 5);
@@ -83,7 +160,7 @@ async fn objects_are_sent_as_their_bytes_arrive() {
 #[tokio::test]
 async fn an_expired_page_starts_the_list_over() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_pages(&api).await;
     api.next().await.reply(200, PROTOBUF, page(&["a"], "10", "t1")).await;
     let second = api.next().await;
     assert_eq!(second.parameter("continue"), Some("t1"));
@@ -98,7 +175,7 @@ async fn an_expired_page_starts_the_list_over() {
 #[tokio::test]
 async fn a_page_that_breaks_off_is_asked_for_again() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_pages(&api).await;
     api.next().await.reply(200, PROTOBUF, page(&["a"], "10", "t1")).await;
     let mut second = api.next().await.stream(PROTOBUF).await;
     let bytes = page(&["b", "c"], "10", "");
@@ -113,7 +190,7 @@ async fn a_page_that_breaks_off_is_asked_for_again() {
 #[tokio::test]
 async fn a_watch_goes_on_from_the_last_bookmark() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_lists(&api).await;
     let mut stream = listed(&api, &mut notices).await;
     stream.send(event("ADDED", "a", "11")).await;
     stream.send(event("BOOKMARK", "", "50")).await;
@@ -127,7 +204,7 @@ async fn a_watch_goes_on_from_the_last_bookmark() {
 #[tokio::test]
 async fn a_dropped_connection_goes_on_from_the_last_version_without_a_list() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_lists(&api).await;
     let mut stream = listed(&api, &mut notices).await;
     stream.send(event("ADDED", "a", "11")).await;
     let cut = event("ADDED", "b", "12");
@@ -138,18 +215,18 @@ async fn a_dropped_connection_goes_on_from_the_last_version_without_a_list() {
     assert_eq!((again.parameter("watch"), again.parameter("resourceVersion")), (Some("true"), Some("11")));
     let mut stream = again.stream(STREAM).await;
     stream.send(event("ADDED", "b", "12")).await;
-    assert_eq!(next(&mut notices).await, "+b", "and one broken connection is no trouble");
+    assert_eq!(next(&mut notices).await, "+b", "and one broken connection is no outage");
 }
 
 #[tokio::test]
 async fn a_410_as_an_event_lists_anew_at_once() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_lists(&api).await;
     let mut stream = listed(&api, &mut notices).await;
     stream.send(event("BOOKMARK", "", "11")).await;
     stream.send(error(410, "Expired")).await;
     let again = api.next().await;
-    assert_eq!((again.parameter("watch"), again.parameter("limit")), (None, Some("500")));
+    assert_eq!((again.parameter("watch"), again.parameter("resourceVersion")), (None, Some("11")));
     again.reply(200, PROTOBUF, page(&["z"], "90", "")).await;
     assert_eq!(take(&mut notices, 3).await, ["init", "+z", "done"]);
     assert_eq!(api.next().await.parameter("resourceVersion"), Some("90"));
@@ -159,7 +236,7 @@ async fn a_410_as_an_event_lists_anew_at_once() {
 #[tokio::test]
 async fn a_410_as_a_status_lists_anew() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_lists(&api).await;
     api.next().await.reply(200, PROTOBUF, page(&["a"], "10", "")).await;
     assert_eq!(take(&mut notices, 3).await, ["init", "+a", "done"]);
     api.next().await.reply(410, JSON, r#"{"kind":"Status","reason":"Gone","code":410}"#).await;
@@ -172,37 +249,38 @@ async fn a_410_as_a_status_lists_anew() {
 #[tokio::test]
 async fn another_error_event_watches_again_from_the_same_version() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_lists(&api).await;
     let mut stream = listed(&api, &mut notices).await;
     stream.send(error(500, "InternalError")).await;
     let again = api.next().await;
     assert_eq!((again.parameter("watch"), again.parameter("resourceVersion")), (Some("true"), Some("10")));
     let _open = again.stream(STREAM).await;
-    let trouble = next(&mut notices).await;
-    assert!(trouble.contains("refuses to watch services: 500 too old"), "{trouble}");
+    let outage = next(&mut notices).await;
+    assert!(outage.contains("refuses to watch services: 500 too old"), "{outage}");
     assert_eq!(next(&mut notices).await, "recovered Service");
 }
 
 #[tokio::test]
 async fn a_403_names_the_missing_rule_once_and_recovers() {
     let api = Api::start().await;
-    let mut notices = start_kind(&api, Kind::EndpointSlice).await;
-    let message = "endpointslices.discovery.k8s.io is forbidden: User \"bob\" cannot list resource";
+    let mut notices = start::<EndpointSlice>(&api, Selection::all()).await;
+    let message = "endpointslices.discovery.k8s.io is forbidden: User \"bob\" cannot watch resource";
     api.next().await.reply(403, PROTOBUF, status(403, "Forbidden", message)).await;
-    let trouble = next(&mut notices).await;
-    let expected = "bob may not list endpointslices.discovery.k8s.io: grant verbs [list watch] by adding to its \
+    let outage = next(&mut notices).await;
+    let expected = "bob may not watch endpointslices.discovery.k8s.io: grant verbs [list watch] by adding to its \
         ClusterRole's rules: - {apiGroups: [\"discovery.k8s.io\"], resources: [\"endpointslices\"], \
         verbs: [\"list\", \"watch\"]}";
-    assert_eq!(trouble, format!("trouble {expected}"));
+    assert_eq!(outage, format!("outage {expected}"));
     api.next().await.reply(403, PROTOBUF, status(403, "Forbidden", message)).await;
-    api.next().await.reply(200, PROTOBUF, page(&[], "10", "")).await;
+    let mut stream = api.next().await.stream(STREAM).await;
+    stream.send(initial_end("10")).await;
     assert_eq!(take(&mut notices, 3).await, ["recovered EndpointSlice", "init", "done"]);
 }
 
 #[tokio::test]
 async fn json_is_understood_where_protobuf_is_not_spoken() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_lists(&api).await;
     let list = r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"10"},"items":[
         {"metadata":{"name":"a","namespace":"default"},"spec":{"ports":[{"port":80}],"externalIPs":null}},
         {"metadata":{"name":"bad","namespace":"default"},"spec":{"ports":[{"port":"80"}]}},
@@ -226,41 +304,40 @@ async fn json_is_understood_where_protobuf_is_not_spoken() {
 #[tokio::test]
 async fn a_kind_the_server_lacks_is_an_empty_list() {
     let api = Api::start().await;
-    let mut notices = start_kind(&api, Kind::ServiceCidr).await;
+    let mut notices = start::<ServiceCidr>(&api, Selection { optional: true, ..Selection::all() }).await;
     let request = api.next().await;
     assert_eq!(request.path, "/apis/networking.k8s.io/v1/servicecidrs");
     request.reply(404, "text/plain", "404 page not found\n").await;
     assert_eq!(take(&mut notices, 2).await, ["init", "done"]);
     api.nothing_for(Duration::from_millis(1500)).await;
-    assert!(notices.try_recv().is_err(), "and no trouble");
+    assert!(notices.ready().is_none(), "and no outage");
 }
 
 #[tokio::test]
 async fn a_busy_server_is_left_alone_as_long_as_it_asks() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start::<Service>(&api, Selection::all()).await;
     let busy = "Too many requests, please try again later.\n";
-    api.next().await.reply_with(429, "text/plain", "Retry-After: 2\r\n", busy).await;
-    let trouble = next(&mut notices).await;
-    assert!(trouble.contains("overloaded or starting: Too many requests"), "{trouble}");
-    api.nothing_for(Duration::from_millis(1800)).await;
+    let request = api.next().await;
+    let refused = Instant::now();
+    request.reply_with(429, "text/plain", "Retry-After: 2\r\n", busy).await;
+    let outage = next(&mut notices).await;
+    assert!(outage.contains("overloaded or starting: Too many requests"), "{outage}");
     api.next().await;
+    assert!(refused.elapsed() >= Duration::from_secs(2), "asked again too early");
 }
 
 #[tokio::test]
 async fn the_rate_limit_holds_for_requests_but_not_for_pages() {
     let mut api = Api::start().await;
-    (api.access.qps, api.access.burst) = (0.2, 1);
-    let mut notices = start(&api).await;
-    let started = Instant::now();
+    // A fourth limited request would wait a quarter of an hour.
+    (api.access.qps, api.access.burst) = (0.001, 3);
+    let mut notices = start_pages(&api).await;
     for token in ["t1", "t2", "t3", ""] {
         api.next().await.reply(200, PROTOBUF, page(&[], "10", token)).await;
     }
     assert_eq!(take(&mut notices, 2).await, ["init", "done"]);
-    // Limited, three more pages would have taken a quarter of a minute.
-    assert!(started.elapsed() < Duration::from_secs(10), "pages are not limited");
-    api.next().await;
-    assert!(started.elapsed() > Duration::from_millis(4500), "a watch is");
+    api.nothing_for(Duration::from_secs(1)).await;
 }
 
 #[tokio::test]
@@ -269,31 +346,30 @@ async fn an_unreachable_server_is_named() {
     // A port that nothing listens on.
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     api.access.master = Some(format!("http://{closed}"));
-    let mut notices = start(&api).await;
-    let trouble = next(&mut notices).await;
-    assert!(trouble.contains(&format!("cannot reach the API server at http://{closed}: ")), "{trouble}");
-    assert!(trouble.contains("refused") && trouble.contains("the address in --master"), "{trouble}");
+    let mut notices = start::<Service>(&api, Selection::all()).await;
+    let outage = next(&mut notices).await;
+    assert!(outage.contains(&format!("cannot reach the API server at http://{closed}: ")), "{outage}");
+    assert!(outage.contains("refused") && outage.contains("the address in --master"), "{outage}");
 }
 
 #[tokio::test]
 async fn something_that_is_no_api_server_is_said_to_be_none() {
     let api = Api::start().await;
-    let mut notices = start(&api).await;
+    let mut notices = start_lists(&api).await;
     api.next().await.reply(200, "text/html", "<html>hello</html>").await;
     assert_eq!(next(&mut notices).await, "init");
-    let trouble = next(&mut notices).await;
-    assert!(trouble.contains("is an API server's"), "{trouble}");
+    let outage = next(&mut notices).await;
+    assert!(outage.contains("is an API server's"), "{outage}");
 }
 
 #[tokio::test]
 async fn nothing_is_read_ahead_of_a_consumer_that_waits() {
     let api = Api::start().await;
-    let (sender, mut notices) = channel(1);
-    tokio::spawn(watch(api.client().await, Selection::all(Kind::Service), sender));
+    let mut notices = start_lists(&api).await;
     let mut list = api.next().await.stream(PROTOBUF).await;
     let name = "x".repeat(1000);
     let bytes = page(&vec![name.as_str(); 15_000], "10", "");
-    // Far more than the buffers of two sockets and ours: it cannot be sent while nobody takes it.
+    // Far more than the buffers of two sockets and the channel: it cannot be sent while it is not taken.
     let sent = tokio::time::timeout(Duration::from_millis(500), list.send(&bytes)).await;
     assert!(sent.is_err(), "{} bytes went out unread", bytes.len());
     assert_eq!(take(&mut notices, 3).await[0], "init");
@@ -302,11 +378,14 @@ async fn nothing_is_read_ahead_of_a_consumer_that_waits() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_when_nobody_listens() {
+async fn a_watch_ends_when_its_consumer_is_gone() {
     let api = Api::start().await;
-    let (sender, mut notices) = channel(16);
-    let watching = tokio::spawn(watch(api.client().await, Selection::all(Kind::Service), sender));
-    let _stream = listed(&api, &mut notices).await;
+    let client = api.client().await;
+    let (sink, mut notices) = portway_client::channel::<Told>();
+    let watching = tokio::spawn(portway_client::watch::<Service, Told>(client, Selection::all(), sink));
+    let mut stream = api.next().await.stream(STREAM).await;
+    stream.send(initial_end("10")).await;
+    assert_eq!(take(&mut notices, 2).await, ["init", "done"]);
     drop(notices);
     tokio::time::timeout(PATIENCE, watching).await.expect("it goes on").unwrap();
 }
@@ -316,8 +395,12 @@ async fn a_warning_becomes_one_event() {
     let api = Api::start().await;
     let (recorder, writer) = Recorder::new(&api.client().await, "node-1");
     tokio::spawn(writer);
-    let regarding =
-        || Regarding { kind: Kind::Service, namespace: "shop".into(), name: "web".into(), uid: "u1".into() };
+    let regarding = || Regarding {
+        resource: Service::TYPE,
+        namespace: "shop".into(),
+        name: "web".into(),
+        uid: "u1".into(),
+    };
     recorder.warn(regarding(), "PortConflict", "node port 30000 is taken");
     let request = api.next().await;
     assert_eq!(

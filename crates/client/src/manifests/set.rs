@@ -1,0 +1,129 @@
+//! The resources that a directory may hold.
+//!
+//! [`ResourceSet`] is implemented for tuples of [`Resource`]s, such as `(Service, EndpointSlice)`: reading a document
+//! has to be generic over both the resource and the deserializer, which rules out a table of functions.
+
+use super::fingerprint::fingerprint;
+use super::index::Key;
+use portway_api::{Event, ObjectMeta, Resource, ResourceType, Scope};
+use prost::DecodeError;
+use serde::Deserializer;
+
+/// A set of resources whose events `E` can hold.
+pub trait ResourceSet<E>: Send + 'static {
+    /// Its members, in order.
+    #[doc(hidden)]
+    fn members() -> Vec<Member<E>>;
+
+    /// Reads an object of the member with this index.
+    #[doc(hidden)]
+    fn read<'de, D: Deserializer<'de>>(index: usize, deserializer: D) -> Result<Read, D::Error>;
+}
+
+/// A resource of a set.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Member<E> {
+    pub(super) resource: ResourceType,
+    /// The values of `apiVersion` that are understood, the usual one first.
+    pub(super) versions: Vec<String>,
+    pub(super) init: fn() -> E,
+    pub(super) done: fn() -> E,
+    pub(super) delete: fn(String, String) -> E,
+    /// From protobuf.
+    pub(super) apply: fn(&[u8]) -> Result<E, DecodeError>,
+}
+
+/// An object, or the mistake in its name.
+pub(super) type Read = Result<Parsed, String>;
+
+/// An object of a manifest. YAML is slow to read, so it is read once, and kept in protobuf, which is smaller than its text.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Parsed {
+    pub(super) member: usize,
+    pub(super) key: Key,
+    pub(super) fingerprint: u64,
+    pub(super) protobuf: Vec<u8>,
+}
+
+fn member<R: Resource, E: From<Event<R>>>() -> Member<E> {
+    let group = |version: &&str| match R::GROUP {
+        "" => (*version).to_owned(),
+        group => format!("{group}/{version}"),
+    };
+    Member {
+        resource: R::TYPE,
+        versions: [R::VERSION].iter().chain(R::OLDER_VERSIONS).map(group).collect(),
+        init: || Event::Init.into(),
+        done: || Event::InitDone.into(),
+        delete: |namespace, name| Event::Delete { namespace, name }.into(),
+        apply: |bytes| Ok(Event::Apply(R::from_protobuf(bytes)?).into()),
+    }
+}
+
+fn read<'de, R: Resource, D: Deserializer<'de>>(member: usize, deserializer: D) -> Result<Read, D::Error> {
+    let mut object = R::deserialize(deserializer)?;
+    Ok(check_name::<R>(&mut object).map(|key| {
+        let fingerprint = fingerprint(&mut object);
+        Parsed { member, key, fingerprint, protobuf: object.encode_to_vec() }
+    }))
+}
+
+/// What only the server fills in or checks otherwise: names and namespaces.
+fn check_name<R: Resource>(object: &mut R) -> Result<Key, String> {
+    let kind = R::KIND;
+    let Some(metadata) = object.metadata_mut().as_mut().filter(|metadata| !metadata.name.is_empty()) else {
+        return Err(format!("{kind} has no metadata.name"));
+    };
+    match R::SCOPE {
+        Scope::Namespaced if metadata.namespace.is_empty() => "default".clone_into(&mut metadata.namespace),
+        Scope::Namespaced => {}
+        Scope::Cluster => metadata.namespace.clear(),
+    }
+    let ObjectMeta { name, namespace, .. } = metadata;
+    for (field, value) in [("name", &*name), ("namespace", &*namespace)] {
+        if !is_dns_name(value) {
+            return Err(format!(
+                "{kind}'s metadata.{field} {value:?} is not a DNS name: up to 253 lower-case letters, digits, - and ."
+            ));
+        }
+    }
+    Ok(Key { resource: R::TYPE, namespace: namespace.clone(), name: name.clone() })
+}
+
+fn is_dns_name(text: &str) -> bool {
+    let valid = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-' || *b == b'.';
+    let ends = |b: Option<&u8>| b.is_none_or(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 253 && bytes.iter().all(valid) && ends(bytes.first()) && ends(bytes.last())
+}
+
+macro_rules! tuples {
+    ($($name:ident $index:literal),*) => {
+        impl<Ev, $($name),*> ResourceSet<Ev> for ($($name,)*)
+        where
+            $($name: Resource, Ev: From<Event<$name>>,)*
+        {
+            fn members() -> Vec<Member<Ev>> {
+                vec![$(member::<$name, Ev>()),*]
+            }
+
+            fn read<'de, De: Deserializer<'de>>(index: usize, deserializer: De) -> Result<Read, De::Error> {
+                match index {
+                    $($index => read::<$name, De>(index, deserializer),)*
+                    _ => Err(serde::de::Error::custom("there is no such resource")),
+                }
+            }
+        }
+    };
+}
+
+tuples!(A 0);
+tuples!(A 0, B 1);
+tuples!(A 0, B 1, C 2);
+tuples!(A 0, B 1, C 2, D 3);
+tuples!(A 0, B 1, C 2, D 3, E 4);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);

@@ -1,0 +1,5 @@
+//! The client against a server that the test plays.
+
+mod api;
+mod watches;
+mod writes;
