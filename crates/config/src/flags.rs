@@ -1,0 +1,80 @@
+//! Flags built from the table, and their values read as pflag reads them.
+//!
+//! `--masquerade-all` and `--masquerade-all=true`, lists with commas or by repetition, the last of several values
+//! (the command has to be told `args_override_self`), and, through [`normalize_args`], underscores for dashes.
+
+use crate::error::Origin;
+use crate::setting::Setting;
+use crate::table::Table;
+use crate::value::{Given, Kind, Typed, Value};
+use clap::{Arg, ArgAction, ArgMatches};
+use std::ffi::OsString;
+
+impl<C: 'static> Table<C> {
+    /// The flags, each with its help and its default.
+    pub fn args(&self, defaults: &C) -> Vec<Arg> {
+        self.settings().iter().filter_map(|setting| self.arg(setting, defaults)).collect()
+    }
+
+    fn arg(&self, setting: &Setting<C>, defaults: &C) -> Option<Arg> {
+        let (flag, kind) = (setting.flag?, setting.kind);
+        let help = match self.default_text(setting, defaults) {
+            default if default.is_empty() => setting.help.to_owned(),
+            default => format!("{} [default: {default}]", setting.help),
+        };
+        let long = flag.name.trim_start_matches('-');
+        let arg = Arg::new(long)
+            .long(long)
+            .short(flag.short)
+            .help(help)
+            .help_heading(setting.heading)
+            .value_name(flag.value_name)
+            .hide(flag.hidden)
+            .value_parser(move |text: &str| kind.parse(text));
+        Some(match kind {
+            Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+            Kind::Integer | Kind::Number => arg.allow_negative_numbers(true),
+            _ if kind.is_list() => arg.value_delimiter(',').action(ArgAction::Append),
+            _ => arg,
+        })
+    }
+
+    /// The settings that a command line gives.
+    pub fn typed(&self, matches: &ArgMatches) -> Typed {
+        let mut typed = Typed::default();
+        for setting in self.settings() {
+            let Some(flag) = setting.flag_name() else { continue };
+            let Ok(Some(values)) = matches.try_get_many::<Value>(flag.trim_start_matches('-')) else {
+                continue;
+            };
+            let given = |value| Given { value, field: setting.path, origin: Origin::Flag(flag) };
+            let mut values: Vec<Value> = values.cloned().collect();
+            let value = match setting.kind.is_list() {
+                true => Some(Value::List(values.into_iter().map(given).collect())),
+                false => values.pop(),
+            };
+            if let Some(value) = value {
+                typed.set(setting.path, given(value));
+            }
+        }
+        typed
+    }
+}
+
+/// Turns underscores in the names of flags into dashes: `--cluster_cidr` is `--cluster-cidr`. Values and everything
+/// after `--` are left alone.
+pub fn normalize_args(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut flags_over = false;
+    args.into_iter()
+        .map(|arg| {
+            flags_over |= arg == "--";
+            match arg.to_str() {
+                Some(text) if !flags_over && text.starts_with("--") => {
+                    let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+                    format!("{}{value}", name.replace('_', "-")).into()
+                }
+                _ => arg,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,243 @@
+//! Reading a file: every field has to be known, and to be of its kind.
+//!
+//! The fields are those of the table, by their paths; their names are also the names suggested for a misspelt one. A
+//! `null` counts as absent, which is how Go writes a setting that is not set, and so does an empty list.
+
+use crate::check::in_order;
+use crate::duration::parse_duration;
+use crate::error::{ConfigError, Origin, Problem, nearest};
+use crate::tree::{self, Key, Node, Value as Tree};
+use crate::value::{Given, Kind, Typed, Value};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const SECTION: &str = "a section of fields";
+
+/// Fields that a file must have, with the only value they may have.
+pub(crate) type Head = &'static [(&'static str, &'static str)];
+
+/// Reads a file's text. All mistakes are reported at once, in the order of their lines.
+pub(crate) fn read(
+    file_name: &str,
+    text: &str,
+    head: Head,
+    fields: &[(&'static str, Kind)],
+) -> Result<Typed, Vec<ConfigError>> {
+    let file: Arc<str> = file_name.into();
+    let root = tree::read(text).map_err(|malformed| {
+        let origin = Origin::File { name: file.clone(), line: malformed.line.unwrap_or(0) };
+        vec![ConfigError { origin, field: String::new(), problem: Problem::Syntax(malformed.message) }]
+    })?;
+    let mut reader = Reader { file, head, fields, errors: Vec::new(), typed: Typed::default() };
+    reader.root(root);
+    if reader.errors.is_empty() { Ok(reader.typed) } else { Err(in_order(reader.errors)) }
+}
+
+struct Reader<'a> {
+    file: Arc<str>,
+    head: Head,
+    fields: &'a [(&'static str, Kind)],
+    errors: Vec<ConfigError>,
+    typed: Typed,
+}
+
+impl Reader<'_> {
+    fn root(&mut self, root: Node) {
+        let line = root.line;
+        let entries = match root.value {
+            Tree::Null => Vec::new(),
+            value => self.section_entries("", Node { line, value }).unwrap_or_default(),
+        };
+        for (name, expected) in self.head {
+            self.must_be(name, expected, entries.iter().find(|(key, _)| key.name == *name));
+        }
+        let is_head = |key: &Key| self.head.iter().any(|(name, _)| *name == key.name);
+        let entries = entries.into_iter().filter(|(key, _)| !is_head(key)).collect();
+        self.section("", entries);
+    }
+
+    /// Refuses a file of another kind, say a Deployment that was mounted by mistake.
+    fn must_be(&mut self, name: &str, expected: &'static str, entry: Option<&(Key, Node)>) {
+        let Some((_, node)) = entry.filter(|(_, node)| node.value != Tree::Null) else {
+            return self.error(1, name, Problem::Missing { expected });
+        };
+        match &node.value {
+            Tree::Text(text) if text == expected => {}
+            Tree::Text(text) => {
+                let why = format!("must be {expected:?}");
+                self.error(node.line, name, Problem::Invalid { value: text.clone(), why });
+            }
+            other => self.wrong_type(node.line, name, "text", other),
+        }
+    }
+
+    /// The fields of a section whose paths begin with `prefix`.
+    fn section(&mut self, prefix: &str, entries: Vec<(Key, Node)>) {
+        for (key, node) in entries {
+            let path = format!("{prefix}{}", key.name);
+            if let Some((field, kind)) = self.fields.iter().find(|(field, _)| *field == path).copied() {
+                let line = node.line;
+                let value = self.value(field, kind, node);
+                if let Some(value) = value.filter(|value| *value != Value::List(Vec::new())) {
+                    let given = self.given(field, line, value);
+                    self.typed.set(field, given);
+                }
+            } else if self.names(&format!("{path}.")).next().is_some() {
+                let inner = match node.value {
+                    Tree::Null => None,
+                    _ => self.section_entries(&path, node),
+                };
+                self.section(&format!("{path}."), inner.unwrap_or_default());
+            } else {
+                let mut names: Vec<&'static str> = self.names(prefix).collect();
+                if prefix.is_empty() {
+                    names.extend(self.head.iter().map(|(name, _)| *name));
+                }
+                let nearest = nearest(&key.name, &names);
+                self.error(key.line, &path, Problem::UnknownField { nearest });
+            }
+        }
+    }
+
+    /// The names of the fields and sections in a section.
+    fn names(&self, prefix: &str) -> impl Iterator<Item = &'static str> {
+        self.fields.iter().filter_map(move |(field, _)| field.strip_prefix(prefix)?.split('.').next())
+    }
+
+    /// A value of the kind that its field takes.
+    fn value(&mut self, field: &'static str, kind: Kind, node: Node) -> Option<Value> {
+        Some(match (kind, node.value) {
+            (_, Tree::Null) => return None,
+            (Kind::Bool, Tree::Bool(value)) => Value::Bool(value),
+            // Saturates: no setting's range comes near the ends, so the range check still refuses it.
+            (Kind::Integer, Tree::Int(number)) => {
+                Value::Integer(number.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
+            }
+            (Kind::Number, Tree::Int(number)) => Value::Number(number as f32),
+            (Kind::Number, Tree::Float(number)) => Value::Number(number as f32),
+            (Kind::Text | Kind::Quantity, Tree::Text(text)) => Value::Text(text),
+            (Kind::Quantity, Tree::Int(number)) => Value::Text(number.to_string()),
+            (Kind::Duration | Kind::DurationOrNanos, Tree::Text(text)) => {
+                return self.duration(field, node.line, text);
+            }
+            (Kind::DurationOrNanos, Tree::Int(nanos)) => {
+                return self.duration(field, node.line, format!("{nanos}ns"));
+            }
+            (Kind::Texts, Tree::List(items)) => Value::List(self.texts(field, items)),
+            (Kind::Switches, Tree::Map(entries)) => Value::List(self.switches(field, entries)),
+            (Kind::Pairs(name, number), Tree::List(items)) => {
+                Value::List(self.pairs(field, [(name, Kind::Text), (number, Kind::Integer)], items))
+            }
+            (_, other) => {
+                self.wrong_type(node.line, field, kind.expected(), &other);
+                return None;
+            }
+        })
+    }
+
+    fn duration(&mut self, field: &'static str, line: u64, text: String) -> Option<Value> {
+        match parse_duration(&text) {
+            Ok(duration) => Some(Value::Duration(duration)),
+            Err(why) => {
+                self.error(line, field, Problem::Invalid { value: text, why: why.to_string() });
+                None
+            }
+        }
+    }
+
+    /// A list of texts, each with its own line.
+    fn texts(&mut self, field: &'static str, items: Vec<Node>) -> Vec<Given<Value>> {
+        let mut texts = Vec::new();
+        for (index, item) in items.into_iter().enumerate() {
+            match item.value {
+                Tree::Text(text) => texts.push(self.given(field, item.line, Value::Text(text))),
+                other => self.wrong_type(item.line, &format!("{field}[{index}]"), "text", &other),
+            }
+        }
+        texts
+    }
+
+    /// A section whose names are free.
+    fn switches(&mut self, field: &'static str, entries: Vec<(Key, Node)>) -> Vec<Given<Value>> {
+        let mut switches = Vec::new();
+        for (key, node) in self.without_doubles(&format!("{field}."), entries) {
+            match node.value {
+                Tree::Bool(on) => {
+                    let named = Value::Named(key.name, Value::Bool(on).into());
+                    switches.push(self.given(field, node.line, named));
+                }
+                other => {
+                    let path = format!("{field}.{}", key.name);
+                    self.wrong_type(node.line, &path, Kind::Bool.expected(), &other);
+                }
+            }
+        }
+        switches
+    }
+
+    /// A list of sections with a name and a number each.
+    fn pairs(
+        &mut self,
+        field: &'static str,
+        fields: [(&'static str, Kind); 2],
+        items: Vec<Node>,
+    ) -> Vec<Given<Value>> {
+        let [(name, _), (number, _)] = fields;
+        let mut pairs = Vec::new();
+        for (index, item) in items.into_iter().enumerate() {
+            let line = item.line;
+            let (file, errors) = (self.file.clone(), Vec::new());
+            let mut inner = Reader { file, head: &[], fields: &fields, errors, typed: Typed::default() };
+            inner.root(item);
+            self.errors.extend(inner.errors.into_iter().map(|error| {
+                let place = format!("{field}[{index}].{}", error.field);
+                ConfigError { field: place.trim_end_matches('.').to_owned(), ..error }
+            }));
+            let number = inner.typed.take(number).map_or(Value::Integer(0), |given| given.value);
+            if let Some((name, _)) = inner.typed.text(name) {
+                pairs.push(self.given(field, line, Value::Named(name.to_owned(), number.into())));
+            }
+        }
+        pairs
+    }
+
+    fn section_entries(&mut self, path: &str, node: Node) -> Option<Vec<(Key, Node)>> {
+        match node.value {
+            Tree::Map(entries) => {
+                let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+                Some(self.without_doubles(&prefix, entries))
+            }
+            other => {
+                self.wrong_type(node.line, path, SECTION, &other);
+                None
+            }
+        }
+    }
+
+    /// The entries of a section, each name once; a second one is a mistake.
+    fn without_doubles(&mut self, prefix: &str, mut entries: Vec<(Key, Node)>) -> Vec<(Key, Node)> {
+        let mut seen: HashMap<String, u64> = HashMap::new();
+        entries.retain(|(key, _)| {
+            let Some(first_line) = seen.get(&key.name).copied() else {
+                seen.insert(key.name.clone(), key.line);
+                return true;
+            };
+            self.error(key.line, &format!("{prefix}{}", key.name), Problem::Duplicate { first_line });
+            false
+        });
+        entries
+    }
+
+    fn given(&self, field: &'static str, line: u64, value: Value) -> Given<Value> {
+        Given { value, field, origin: Origin::File { name: self.file.clone(), line } }
+    }
+
+    fn wrong_type(&mut self, line: u64, path: &str, expected: &'static str, found: &Tree) {
+        self.error(line, path, Problem::WrongType { expected, found: found.kind() });
+    }
+
+    fn error(&mut self, line: u64, path: &str, problem: Problem) {
+        let origin = Origin::File { name: self.file.clone(), line };
+        self.errors.push(ConfigError { origin, field: path.to_owned(), problem });
+    }
+}

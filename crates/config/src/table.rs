@@ -1,0 +1,134 @@
+//! The table of all settings of a program, and what is made from it.
+
+use crate::check::Checks;
+use crate::error::ConfigError;
+use crate::read::{Head, read};
+use crate::setting::{Effect, Setting};
+use crate::value::{Kind, Typed};
+use serde_json::{Map, Value as Json};
+
+/// All settings of a configuration `C`, in the order of the help and of the reference page.
+#[derive(Debug)]
+pub struct Table<C> {
+    head: Head,
+    settings: Vec<Setting<C>>,
+}
+
+/// The settings that differ between two configurations, by when a change takes effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Settings that take effect while running.
+    pub applied: Vec<&'static str>,
+    /// Settings that take effect when the program is started again.
+    pub needs_restart: Vec<&'static str>,
+}
+
+impl Changes {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.applied.is_empty() && self.needs_restart.is_empty()
+    }
+}
+
+impl<C: 'static> Table<C> {
+    /// A table. `head` are the fields that a file must have, with their values.
+    pub fn new(head: &'static [(&'static str, &'static str)]) -> Self {
+        Table { head, settings: Vec::new() }
+    }
+
+    /// Adds settings under a heading.
+    #[must_use]
+    pub fn group(mut self, heading: &'static str, settings: impl IntoIterator<Item = Setting<C>>) -> Self {
+        self.settings.extend(settings.into_iter().map(|setting| Setting { heading, ..setting }));
+        self
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &[Setting<C>] {
+        &self.settings
+    }
+
+    /// Reads the text of a file, YAML or JSON.
+    pub fn read(&self, file_name: &str, text: &str) -> Result<Typed, Vec<ConfigError>> {
+        let in_file = self.settings.iter().filter(|setting| setting.in_file());
+        let fields: Vec<(&'static str, Kind)> = in_file.map(|setting| (setting.path, setting.kind)).collect();
+        read(file_name, text, self.head, &fields)
+    }
+
+    /// Sets every setting to its default; those that are worked out stay as they are.
+    pub fn set_defaults(&self, config: &mut C) {
+        self.settings.iter().filter_map(|setting| setting.reset.as_ref()).for_each(|reset| reset(config));
+    }
+
+    /// Puts the given values into a configuration; those that mean nothing are noted.
+    pub fn assign(&self, config: &mut C, typed: &Typed, checks: &mut Checks) {
+        for setting in &self.settings {
+            if let Some(given) = typed.get(setting.path) {
+                setting.assign(config, given, checks);
+            }
+        }
+    }
+
+    /// A configuration as the file that [`Table::read`] reads, every setting written out.
+    pub fn to_json(&self, config: &C) -> Json {
+        let mut root = Map::new();
+        root.extend(self.head.iter().map(|(name, value)| ((*name).to_owned(), Json::from(*value))));
+        for setting in self.settings.iter().filter(|setting| setting.in_file()) {
+            let Some(print) = &setting.print else { continue };
+            let mut map = &mut root;
+            let mut names = setting.path.split('.').peekable();
+            while let Some(name) = names.next() {
+                if names.peek().is_none() {
+                    map.insert(name.to_owned(), print(config));
+                    break;
+                }
+                let inner = map.entry(name).or_insert_with(|| Json::Object(Map::new()));
+                // A path never leads through a value: no setting is the beginning of another one's path.
+                let Json::Object(inner) = inner else { break };
+                map = inner;
+            }
+        }
+        Json::Object(root)
+    }
+
+    /// The settings that differ.
+    pub fn changes(&self, old: &C, new: &C) -> Changes {
+        let mut changes = Changes::default();
+        for setting in &self.settings {
+            let Some(print) = &setting.print else { continue };
+            if print(old) == print(new) {
+                continue;
+            }
+            match setting.effect {
+                Effect::Live => changes.applied.push(setting.path),
+                Effect::Restart | Effect::Unused => changes.needs_restart.push(setting.path),
+            }
+        }
+        changes
+    }
+
+    /// Takes back the changes that need a restart.
+    pub fn keep_started(&self, started: &C, new: &mut C) {
+        let kept = self.settings.iter().filter(|setting| setting.effect != Effect::Live);
+        kept.filter_map(|setting| setting.copy.as_ref()).for_each(|copy| copy(new, started));
+    }
+
+    /// The default of a setting in words; empty if there is nothing to tell.
+    pub(crate) fn default_text(&self, setting: &Setting<C>, defaults: &C) -> String {
+        let printed = setting.print.as_ref().map(|print| print(defaults));
+        match (setting.default_text, printed) {
+            (Some(text), _) => text.to_owned(),
+            (None, Some(Json::String(text))) if setting.kind == Kind::Duration => short_duration(&text),
+            (None, Some(Json::String(text))) => text,
+            (None, Some(Json::Number(number))) => number.to_string(),
+            (None, Some(Json::Bool(true))) => "true".to_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// `24h` for `24h0m0s`.
+fn short_duration(text: &str) -> String {
+    let text = text.strip_suffix("m0s").map_or(text.to_owned(), |rest| format!("{rest}m"));
+    text.strip_suffix("h0m").map_or(text.clone(), |rest| format!("{rest}h"))
+}
