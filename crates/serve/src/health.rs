@@ -1,0 +1,302 @@
+//! The state behind `/healthz` and `/livez`, and the two pages.
+//!
+//! A process is made of parts, such as the address families of a proxy. It is well while no part has had an update
+//! waiting for longer than the timeout, also before its first sync. `/healthz`, which load balancers ask, also tells
+//! whether the node is eligible for traffic. `/livez`, which the kubelet asks, must not fail for that: a restart would
+//! not help (KEP-3836).
+
+use crate::page::page;
+use crate::rfc3339;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A point in time by both clocks: one to measure with, one to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamp {
+    /// Never goes back.
+    pub instant: Instant,
+    /// The time of day.
+    pub wall: SystemTime,
+}
+
+impl Timestamp {
+    /// Now.
+    pub fn now() -> Self {
+        Timestamp { instant: Instant::now(), wall: SystemTime::now() }
+    }
+}
+
+/// The answer to a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// 200 or 503.
+    pub status: u16,
+    /// JSON, as kube-proxy has it.
+    pub body: String,
+}
+
+impl Answer {
+    /// Whether all is well.
+    pub fn is_healthy(&self) -> bool {
+        self.status == 200
+    }
+}
+
+/// The health of a process and of its node.
+#[derive(Clone, Debug)]
+pub struct HealthState {
+    timeout: Duration,
+    node_eligible: bool,
+    parts: BTreeMap<String, PartHealth>,
+}
+
+/// The health of one part.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PartHealth {
+    /// When everything that had come in was last synced.
+    pub synced: Option<SystemTime>,
+    /// Since when an update waits.
+    pub waiting_since: Option<Instant>,
+}
+
+impl HealthState {
+    /// Nothing has happened yet, and the node is not known to be eligible.
+    pub fn new(timeout: Duration) -> Self {
+        HealthState { timeout, node_eligible: false, parts: BTreeMap::new() }
+    }
+
+    /// Changes how long an update may wait.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// An update came in. The first one that is not yet synced is the one whose waiting counts.
+    pub fn queued(&mut self, now: Timestamp, part: impl Display) {
+        self.parts.entry(part.to_string()).or_default().waiting_since.get_or_insert(now.instant);
+    }
+
+    /// Everything that had come in has been synced.
+    pub fn synced(&mut self, now: Timestamp, part: impl Display) {
+        self.parts.insert(part.to_string(), PartHealth { synced: Some(now.wall), waiting_since: None });
+    }
+
+    /// Whether the node may get traffic.
+    pub fn set_node_eligible(&mut self, eligible: bool) {
+        self.node_eligible = eligible;
+    }
+
+    /// Whether the process keeps up, the node aside.
+    pub fn is_healthy(&self, now: Timestamp) -> bool {
+        self.parts.values().all(|part| self.keeps_up(part, now))
+    }
+
+    /// Whether the node may get traffic.
+    pub fn node_eligible(&self) -> bool {
+        self.node_eligible
+    }
+
+    /// The parts by name.
+    pub fn parts(&self) -> &BTreeMap<String, PartHealth> {
+        &self.parts
+    }
+
+    /// The answer of `/healthz`.
+    pub fn healthz(&self, now: Timestamp) -> Answer {
+        self.answer(now, self.is_healthy(now) && self.node_eligible, Some(self.node_eligible))
+    }
+
+    /// The answer of `/livez`.
+    pub fn livez(&self, now: Timestamp) -> Answer {
+        self.answer(now, self.is_healthy(now), None)
+    }
+
+    /// Whether no update of a part waits for too long.
+    pub fn keeps_up(&self, part: &PartHealth, now: Timestamp) -> bool {
+        part.waiting_since.is_none_or(|since| now.instant.saturating_duration_since(since) < self.timeout)
+    }
+
+    fn answer(&self, now: Timestamp, well: bool, node_eligible: Option<bool>) -> Answer {
+        let time = |at: Option<SystemTime>| at.map_or(rfc3339::NEVER.to_owned(), rfc3339::format);
+        let last_synced = self.parts.values().filter_map(|part| part.synced).max();
+        let status = self.parts.iter().map(|(name, part)| {
+            let report = PartReport { last_updated: time(part.synced), healthy: self.keeps_up(part, now) };
+            (name.as_str(), report)
+        });
+        let report = Report {
+            // Old monitoring compares this with the clock, so while all is well it is the time of the answer.
+            last_updated: time(if well { Some(now.wall) } else { last_synced }),
+            current_time: rfc3339::format(now.wall),
+            node_eligible,
+            healthy: self.is_healthy(now),
+            status: status.collect(),
+        };
+        // Strings, booleans and a map with string keys always serialise.
+        let body = serde_json::to_string(&report).unwrap_or_default();
+        Answer { status: if well { 200 } else { 503 }, body }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status: BTreeMap<&'a str, PartReport>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PartReport {
+    last_updated: String,
+    healthy: bool,
+}
+
+/// A [`HealthState`] that the process writes and its servers read.
+#[derive(Clone, Debug)]
+pub struct Health(Arc<Mutex<HealthState>>);
+
+impl Health {
+    /// Shares a state.
+    pub fn new(state: HealthState) -> Self {
+        Health(Arc::new(Mutex::new(state)))
+    }
+
+    /// The state, for the length of a statement.
+    pub fn lock(&self) -> MutexGuard<'_, HealthState> {
+        // No method leaves the state half changed, so a panic elsewhere does not spoil it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of the two pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthPage {
+    /// `/healthz`.
+    Healthz,
+    /// `/livez`.
+    Livez,
+}
+
+/// Serves the two pages. `answered` is told of each answer and whether all was well.
+pub fn health_router(
+    health: Health,
+    answered: impl Fn(HealthPage, bool) + Clone + Send + Sync + 'static,
+) -> Router {
+    let route = |page: HealthPage| {
+        let (health, answered) = (health.clone(), answered.clone());
+        any(move || {
+            let state = health.lock();
+            let answer = match page {
+                HealthPage::Healthz => state.healthz(Timestamp::now()),
+                HealthPage::Livez => state.livez(Timestamp::now()),
+            };
+            drop(state);
+            answered(page, answer.is_healthy());
+            std::future::ready(to_response(answer))
+        })
+    };
+    Router::new().route("/healthz", route(HealthPage::Healthz)).route("/livez", route(HealthPage::Livez))
+}
+
+fn to_response(answer: Answer) -> Response {
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    (status, page("application/json", answer.body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    /// So many seconds after a beginning at 2024-02-29T12:34:56Z.
+    struct Clock(Instant);
+
+    impl Clock {
+        fn at(&self, seconds: u64) -> Timestamp {
+            let wall = UNIX_EPOCH + Duration::from_secs(1_709_210_096 + seconds);
+            Timestamp { instant: self.0 + Duration::from_secs(seconds), wall }
+        }
+    }
+
+    fn start() -> (Clock, HealthState) {
+        let mut state = HealthState::new(Duration::from_secs(60));
+        state.set_node_eligible(true);
+        (Clock(Instant::now()), state)
+    }
+
+    #[test]
+    fn the_body_is_kube_proxys() {
+        let (clock, mut state) = start();
+        state.synced(clock.at(1), "IPv4");
+        state.synced(clock.at(2), "IPv6");
+        state.queued(clock.at(3), "IPv6");
+        let healthz = state.healthz(clock.at(63));
+        assert_eq!(healthz.status, 503);
+        assert_eq!(
+            healthz.body,
+            concat!(
+                r#"{"lastUpdated":"2024-02-29T12:34:58Z","currentTime":"2024-02-29T12:35:59Z","nodeEligible":true,"#,
+                r#""healthy":false,"status":{"IPv4":{"lastUpdated":"2024-02-29T12:34:57Z","healthy":true},"#,
+                r#""IPv6":{"lastUpdated":"2024-02-29T12:34:58Z","healthy":false}}}"#
+            )
+        );
+        let livez = state.livez(clock.at(62));
+        assert_eq!(livez.status, 200);
+        assert!(livez.body.starts_with(
+            r#"{"lastUpdated":"2024-02-29T12:35:58Z","currentTime":"2024-02-29T12:35:58Z","healthy":true"#
+        ));
+    }
+
+    #[test]
+    fn the_first_update_that_waits_sets_the_term() {
+        let (clock, mut state) = start();
+        state.synced(clock.at(0), "IPv4");
+        state.queued(clock.at(10), "IPv4");
+        state.queued(clock.at(50), "IPv4");
+        assert!(state.is_healthy(clock.at(69)));
+        assert!(!state.is_healthy(clock.at(70)));
+        state.synced(clock.at(71), "IPv4");
+        assert!(state.is_healthy(clock.at(1000)));
+    }
+
+    #[test]
+    fn a_first_sync_that_never_comes_is_noticed() {
+        let (clock, mut state) = start();
+        assert_eq!(state.livez(clock.at(1000)).status, 200);
+        state.queued(clock.at(0), "IPv4");
+        let answer = state.livez(clock.at(60));
+        assert_eq!(answer.status, 503);
+        assert!(answer.body.contains(r#""lastUpdated":"0001-01-01T00:00:00Z""#), "{}", answer.body);
+    }
+
+    #[test]
+    fn a_node_on_its_way_out_fails_healthz_only() {
+        let (clock, mut state) = start();
+        state.synced(clock.at(0), "IPv4");
+        for (eligible, status) in [(false, 503), (true, 200)] {
+            state.set_node_eligible(eligible);
+            assert_eq!(state.healthz(clock.at(1)).status, status, "{eligible}");
+            assert_eq!(state.livez(clock.at(1)).status, 200, "{eligible}");
+            assert!(!state.livez(clock.at(1)).body.contains("nodeEligible"));
+        }
+    }
+
+    #[test]
+    fn a_new_timeout_counts_at_once() {
+        let (clock, mut state) = start();
+        state.queued(clock.at(0), "IPv4");
+        state.set_timeout(Duration::from_secs(5));
+        assert!(!state.is_healthy(clock.at(5)));
+    }
+}

@@ -1,0 +1,25 @@
+//! Services that every long-running process of Portway needs, whatever it does.
+//!
+//! HTTP listeners with limits ([`Server`], [`serve_at`]), the state behind `/healthz` and `/livez` ([`Health`]), metrics in
+//! the text format ([`metrics`]), a snapshot of what the process does ([`Status`]), and logging that never waits for
+//! a reader ([`logging`]).
+
+mod bind;
+mod client;
+mod health;
+mod listen;
+pub mod logging;
+pub mod metrics;
+mod page;
+pub mod rfc3339;
+mod server;
+mod status;
+
+pub use bind::{BindError, ServerName, serve_at};
+pub use client::{Reply, get};
+pub use health::{Answer, Health, HealthPage, HealthState, PartHealth, Timestamp, health_router};
+pub use listen::{DualStack, listen};
+pub use logging::LogFormat;
+pub use page::page;
+pub use server::{Limits, Server};
+pub use status::{PartStatus, Pending, RejectedObject, SourceStatus, Status};

@@ -1,0 +1,96 @@
+//! Logs: structured, on standard error, and never a reason to wait.
+//!
+//! Lines go through a bounded queue to a thread that writes them. When the reader of a pipe stops reading, the queue
+//! fills up, and further lines are dropped and counted; once the pipe drains, one line says how many. The process
+//! goes on meanwhile. [`flush`] waits a moment for the queue, for the last lines before an exit.
+//!
+//! kube-proxy's verbosity is a number; here 0 to 2 is what operators need, 3 and 4 say what each sync did, more is
+//! for finding faults.
+
+mod queue;
+
+use queue::LogQueue;
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+use std::time::Duration;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, fmt};
+
+/// Libraries that log more than an operator wants to know.
+const LIBRARIES: [&str; 2] = ["hyper", "rustls"];
+/// How long the last lines may take to be written.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+static LOG: OnceLock<(Handle<Targets, Registry>, LogQueue)> = OnceLock::new();
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the variants are their names")]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+/// Starts logging.
+pub fn start(format: LogFormat, verbosity: u32) {
+    let queue = match LogQueue::start(std::io::stderr(), format) {
+        Ok(queue) => queue,
+        Err(error) => return eprintln!("portway: no logs: cannot start a thread: {error}"),
+    };
+    let (filter, handle) = reload::Layer::new(filter(verbosity));
+    LOG.set((handle, queue.clone())).ok();
+    let registry = tracing_subscriber::registry().with(filter);
+    let color = std::io::stderr().is_terminal();
+    let started = match format {
+        LogFormat::Json => registry.with(fmt::layer().json().with_writer(queue)).try_init(),
+        LogFormat::Text => {
+            let layer = fmt::layer().with_ansi(color).with_target(false).with_writer(queue);
+            registry.with(layer).try_init()
+        }
+    };
+    if let Err(error) = started {
+        eprintln!("portway: no logs: {error}");
+    }
+}
+
+/// Waits until the lines so far are written, or a moment if nothing reads them.
+pub fn flush() {
+    if let Some((_, queue)) = LOG.get() {
+        queue.flush(PATIENCE);
+    }
+}
+
+/// Changes how much is logged.
+pub fn set_verbosity(verbosity: u32) {
+    if let Some((handle, _)) = LOG.get()
+        && let Err(error) = handle.reload(filter(verbosity))
+    {
+        tracing::error!("the log level stays as it is: {error}");
+    }
+}
+
+/// `PORTWAY_LOG` overrides it: levels by target, as in `info,portway_client=debug`.
+fn filter(verbosity: u32) -> Targets {
+    let level = match verbosity {
+        0..=4 => LevelFilter::INFO,
+        5..=7 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let usual = Targets::new().with_default(level);
+    let usual = match verbosity {
+        0..=2 => usual.with_targets(LIBRARIES.map(|target| (target, LevelFilter::WARN))),
+        // Every crate of Portway, by the beginning of its name.
+        3 | 4 => usual.with_target("portway", LevelFilter::DEBUG),
+        5..=7 => usual.with_targets(LIBRARIES.map(|target| (target, LevelFilter::INFO))),
+        _ => usual,
+    };
+    let Ok(directives) = std::env::var("PORTWAY_LOG") else { return usual };
+    directives.parse().unwrap_or_else(|error| {
+        eprintln!("portway: PORTWAY_LOG={directives} is not understood, so --v counts: {error}");
+        usual
+    })
+}

@@ -1,0 +1,162 @@
+//! The queue between the threads that log and the one that writes.
+
+use super::LogFormat;
+use crate::rfc3339;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::{Duration, Instant, SystemTime};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that may wait to be written.
+const LINES: usize = 2048;
+/// How often a full queue is tried when it has to be flushed.
+const RETRY: Duration = Duration::from_millis(5);
+
+enum Message {
+    Line(Vec<u8>),
+    /// Everything before this is written when the sender gets an answer.
+    Flush(mpsc::Sender<()>),
+}
+
+/// The end that takes lines. Clones share the queue.
+#[derive(Clone, Debug)]
+pub(super) struct LogQueue {
+    sender: SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl LogQueue {
+    /// Starts the thread that writes to `out`.
+    pub(super) fn start(out: impl Write + Send + 'static, format: LogFormat) -> io::Result<LogQueue> {
+        let (sender, receiver) = mpsc::sync_channel(LINES);
+        let queue = LogQueue { sender, dropped: Arc::default() };
+        let dropped = queue.dropped.clone();
+        std::thread::Builder::new()
+            .name("log".into())
+            .spawn(move || write_lines(&receiver, &dropped, format, out))?;
+        Ok(queue)
+    }
+
+    /// Waits until everything so far is written, but no longer than `patience`.
+    pub(super) fn flush(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let (done, written) = mpsc::channel();
+        while self.sender.try_send(Message::Flush(done.clone())).is_err() {
+            if Instant::now() >= deadline {
+                return;
+            }
+            std::thread::sleep(RETRY);
+        }
+        _ = written.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Write for LogQueue {
+    /// Takes a line, or drops it if the queue is full; never waits.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.sender.try_send(Message::Line(line.to_vec())).is_err() {
+            self.dropped.fetch_add(1, Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for LogQueue {
+    type Writer = LogQueue;
+
+    fn make_writer(&self) -> LogQueue {
+        self.clone()
+    }
+}
+
+/// Writes lines as they come. Errors are not reported: there is no other place to report them to.
+fn write_lines(receiver: &Receiver<Message>, dropped: &AtomicU64, format: LogFormat, mut out: impl Write) {
+    let mut next = receiver.recv().ok();
+    while let Some(message) = next {
+        match message {
+            Message::Line(line) => _ = out.write_all(&line),
+            Message::Flush(done) => _ = out.flush().map(|()| done.send(())),
+        }
+        next = receiver.try_recv().ok().or_else(|| {
+            // The queue is empty: the reader has caught up.
+            let count = dropped.swap(0, Relaxed);
+            if count > 0 {
+                _ = out.write_all(dropped_line(count, format).as_bytes());
+            }
+            receiver.recv().ok()
+        });
+    }
+}
+
+fn dropped_line(count: u64, format: LogFormat) -> String {
+    let time = rfc3339::format(SystemTime::now());
+    let message = "log lines were dropped because nothing read them";
+    match format {
+        LogFormat::Text => format!("{time}  WARN {message} count={count}\n"),
+        LogFormat::Json => {
+            let fields = serde_json::json!({ "message": message, "count": count });
+            let line = serde_json::json!({
+                "timestamp": time, "level": "WARN", "fields": fields, "target": module_path!(),
+            });
+            format!("{line}\n")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    /// Much longer than any of this takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// More than a pipe and the queue hold together.
+    const MANY: usize = LINES + 4096;
+    const LINE: &[u8; 64] = b"a line of sixty-four bytes, so that a pipe is full after 1024.\n\n";
+
+    #[test]
+    fn a_full_pipe_blocks_no_thread_that_logs_and_drops_are_counted() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let (reader, writer) = io::pipe().expect("a pipe");
+            let mut queue = LogQueue::start(writer, format).expect("a thread");
+            // Would never end if a line had to wait for the reader.
+            for _ in 0..MANY {
+                queue.write_all(LINE).expect("never fails");
+            }
+            queue.flush(Duration::from_millis(1));
+            let dropped = queue.dropped.load(Relaxed);
+            assert!(dropped > 0, "{MANY} lines fit into a pipe and a queue of {LINES}");
+            let reading =
+                std::thread::spawn(|| BufReader::new(reader).lines().map_while(Result::ok).collect());
+            queue.flush(PATIENCE);
+            // And from then on as before.
+            queue.write_all(b"after\n").expect("never fails");
+            queue.flush(PATIENCE);
+            drop(queue);
+            let lines: Vec<String> = reading.join().expect("a thread that reads");
+            assert!(lines.iter().any(|line| line == "after"));
+            let told: Vec<_> = lines.iter().filter(|line| line.contains("log lines were dropped")).collect();
+            let wanted = match format {
+                LogFormat::Text => format!("count={dropped}"),
+                LogFormat::Json => format!("\"count\":{dropped}"),
+            };
+            assert!(matches!(told[..], [line] if line.contains(&wanted)), "not {wanted} once: {told:?}");
+        }
+    }
+
+    #[test]
+    fn flush_waits_for_the_last_line() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let mut queue = LogQueue::start(writer, LogFormat::Text).expect("a thread");
+        queue.write_all(b"first\nlast\n").expect("never fails");
+        queue.flush(PATIENCE);
+        let mut lines = BufReader::new(reader).lines();
+        assert_eq!(lines.nth(1).expect("a line").expect("text"), "last");
+    }
+}

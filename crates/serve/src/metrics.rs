@@ -1,0 +1,19 @@
+//! Metrics in the text format that kube-proxy serves, and those of the process itself.
+
+mod exposition;
+mod process;
+
+pub use exposition::CONTENT_TYPE;
+pub use process::ProcessCollector;
+
+use prometheus_client::registry::Registry;
+
+/// The text of a registry, in the format of [`CONTENT_TYPE`].
+pub fn encode(registry: &Registry) -> String {
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, registry) {
+        Ok(()) => exposition::from_open_metrics(&text),
+        // Writing to a string cannot fail; should it, a scrape without samples is noticed by Prometheus.
+        Err(std::fmt::Error) => String::new(),
+    }
+}

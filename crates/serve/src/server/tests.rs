@@ -1,0 +1,82 @@
+//! Tests of `server`.
+
+use super::*;
+use crate::client::get;
+use crate::listen::{DualStack, listen};
+use axum::routing::any;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Longer than every limit but a day.
+const LONG: Duration = Duration::from_secs(3600);
+/// For tests by the real clock, which end long before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn start(limits: Limits) -> Server {
+    let listener = listen("127.0.0.1:0".parse().expect("an address"), DualStack::Yes).expect("a port");
+    let router = Router::new().route("/", any(|| std::future::ready("here")));
+    Server::start(listener, router, limits).expect("a server")
+}
+
+fn limits() -> Limits {
+    Limits { headers: Duration::from_secs(10), lifetime: LONG * 24, connections: 8 }
+}
+
+async fn connect(server: &Server) -> TcpStream {
+    TcpStream::connect(server.address()).await.expect("connects")
+}
+
+/// Whether the server closes a connection within a time.
+async fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
+    let mut rest = Vec::new();
+    // Reset or ended: both are closed.
+    timeout(within, stream.read_to_end(&mut rest)).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_sends_its_headers_is_cut_off() {
+    let server = start(limits());
+    let mut silent = connect(&server).await;
+    let mut slow = connect(&server).await;
+    slow.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ").await.expect("writes");
+    assert!(is_closed(&mut silent, LONG).await, "a silent client is still connected");
+    assert!(is_closed(&mut slow, LONG).await, "a client that does not finish its headers is still connected");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_idle_after_an_answer_is_closed() {
+    let server = start(limits());
+    let mut idle = connect(&server).await;
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("writes");
+    assert!(is_closed(&mut idle, LONG).await, "an idle client is still connected");
+}
+
+#[tokio::test]
+async fn more_connections_than_the_cap_do_not_keep_others_from_an_answer() {
+    let server = start(Limits { headers: LONG, ..limits() });
+    let mut silent = Vec::new();
+    for _ in 0..3 * limits().connections {
+        silent.push(connect(&server).await);
+        // Accepted before the next one comes.
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(get(server.address(), "/").await.expect("an answer").body, "here");
+    // The oldest ones were closed for it, and no more than had to be.
+    assert!(is_closed(&mut silent[0], PATIENCE).await, "the oldest connection is still open");
+    let newest = silent.last_mut().expect("a connection");
+    newest.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("writes");
+    let mut reply = String::new();
+    newest.read_to_string(&mut reply).await.expect("an answer");
+    assert!(reply.ends_with("here"), "{reply}");
+}
+
+#[tokio::test]
+async fn the_port_is_free_after_close_and_open_connections_end() {
+    let server = start(limits());
+    let address = server.address();
+    let mut kept = connect(&server).await;
+    kept.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("writes");
+    kept.readable().await.expect("an answer");
+    server.close().await;
+    assert!(is_closed(&mut kept, PATIENCE).await);
+    listen(address, DualStack::Yes).expect("the port is free");
+}
