@@ -1,24 +1,30 @@
-//! What every proxy mode has in common: the contract it fulfils, the words for a packet and its fate, and the
-//! battery of behaviours it is tested with.
+//! The contract between the node agent and a proxy mode.
 //!
-//! Pure: no clock, no I/O. A mode implements [`Dataplane`] for one address family; the agent holds one per family
-//! and never knows which mode it is.
+//! The agent opens a [`Mode`] from its registry and holds a [`Backend`]; it knows nothing else of a mode. A mode that
+//! programs the kernel family by family implements [`Program`] and gets its states from [`Driver`], its families and
+//! drift detection joined by [`Families`]. [`trace`] is the vocabulary for following a packet.
 //!
-//! With the feature `testing` there is also what every mode's own tests share: a `world` to program, the tables of
-//! `packets` to follow through its rules, and the random `acts` its properties must survive.
+//! No I/O here: the current time, the network and processes are handed in or belong to the modes.
 
-#[cfg(feature = "testing")]
-pub mod acts;
-pub mod battery;
-mod contract;
-pub mod packet;
-#[cfg(feature = "testing")]
-pub mod packets;
+mod backend;
+mod counters;
+mod drift;
+mod driver;
+mod error;
+mod families;
+mod mode;
+mod report;
 mod settings;
-#[cfg(feature = "testing")]
-pub mod world;
+pub mod trace;
 
-pub use contract::{Clear, Dataplane, Drift, Error, Refused, Report, TableRules};
+pub use backend::{Backend, Outcome, PlanChanges};
+pub use counters::CounterSource;
+pub use drift::{CheckTimes, Drift, DriftDetector, DriftSignal, Wake};
+pub use driver::{Committed, Driver, Program, State};
+pub use error::Error;
+pub use families::{Families, FamilyProgram};
+pub use mode::{Clear, Features, Location, Mode, OpenOptions, Section};
+pub use report::{Refused, Report, TableRules};
 pub use settings::{
     Balancing, IpvsSettings, LocalTraffic, NodePortAddresses, Scheduler, Settings, UserspaceSettings,
 };

@@ -36,7 +36,7 @@ pub struct Settings {
 pub struct IpvsSettings {
     /// How Services are balanced that do not say.
     pub scheduler: Scheduler,
-    /// Addresses at which virtual servers are somebody else's.
+    /// Addresses at which virtual servers belong to other programs.
     pub exclude: Vec<IpNet>,
     /// Keep this machine from answering ARP for addresses that are not on the link asked.
     pub strict_arp: bool,
@@ -67,7 +67,7 @@ pub struct UserspaceSettings {
     pub udp_timeout: Duration,
     /// How many UDP sessions there may be.
     pub udp_sessions: u32,
-    /// The bit of their mark that tells connections to endpoints from those that are to be led here.
+    /// The bit in the mark of the relay's own connections, by which the rules know not to redirect them.
     pub bypass_mark: u32,
 }
 

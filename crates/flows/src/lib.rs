@@ -1,11 +1,11 @@
-//! UDP flows that lead nowhere.
+//! UDP conntrack entries that no longer match a Service.
 //!
 //! UDP has no end of connection: a flow that conntrack once led to an endpoint goes there as long as the client
 //! keeps sending, and one that began while a Service had no endpoints goes on missing it. After a change, flows of
 //! the frontends concerned that do not lead to an endpoint that answers are forgotten; their next packet starts
 //! anew. Those that do are left alone, so a restart disturbs none.
 //!
-//! Every mode does this in the same way: [`Checks`] adds up what its changes concern, and [`Checks::settle`] looks, once
+//! Every mode does this in the same way: [`Checks`] adds up what its changes concern, and [`Checks::delete_stale`] looks, once
 //! the rules are in place.
 
 use portway_dataplane::{NodePortAddresses, Report};
@@ -83,7 +83,7 @@ impl Checks {
 
     /// Forgets the flows that `plans` leave nowhere to go, and says so in the report. What could not be looked at is
     /// looked at next time.
-    pub fn settle(
+    pub fn delete_stale(
         &mut self,
         kernel: &mut impl Tracker,
         plans: &HashMap<ServiceName, ServicePlan>,
@@ -100,7 +100,7 @@ impl Checks {
                 report.flows_took = Some(started.elapsed());
                 *self = Checks::default();
             }
-            Err(e) => report.afterthoughts.push(format!("stale UDP flows could not be forgotten: {e}")),
+            Err(e) => report.warnings.push(format!("stale UDP flows could not be forgotten: {e}")),
         }
     }
 
@@ -198,7 +198,7 @@ mod tests {
             ("10.96.0.10:54", "10.1.1.2:5353", false, "another port"),
             ("192.168.1.1:30053", "10.1.1.1:5353", false, "node port that leads to an endpoint"),
             ("192.168.1.1:30053", "10.1.1.2:5353", true, "node port whose endpoint is gone"),
-            ("8.8.8.8:30053", "8.8.8.8:30053", false, "somebody else's port with our number"),
+            ("8.8.8.8:30053", "8.8.8.8:30053", false, "another host's port with the same number"),
         ];
         for (to, led_to, stale, why) in table {
             assert_eq!(allowed.is_stale(&flow(to, led_to), node), stale, "{why}");
