@@ -1,26 +1,38 @@
-//! Connection tracking: listing UDP flows and deleting those that lead nowhere; where one was meant to go.
+//! Connection tracking: lists flows, deletes flows, and looks up the original destination of one flow.
 //!
-//! The kernel can filter a listing by protocol and original destination (`CTA_FILTER`, Linux 5.8); where it
-//! cannot, it sends more than was asked, and the reader sorts out. Deleting names a flow by its original
-//! direction, so a flow that ended meanwhile is simply not found.
+//! The kernel can filter a listing by protocol and original destination (`CTA_FILTER`, Linux 5.8); an older kernel
+//! ignores the filter, so the caller has to filter again. A flow to delete is named by its original direction, so a
+//! flow that has ended is not found. The constants have their names from `linux/netfilter/nfnetlink_conntrack.h`,
+//! `linux/netfilter/nf_conntrack_common.h` (`IPS_*`) and, for the filter's bits, the kernel's
+//! `net/netfilter/nf_internals.h`.
 
 use crate::message::{Attrs, Buffer, attrs};
-use crate::{Malformed, Result, Socket};
+use crate::{DecodeError, Result, Socket};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const SUBSYSTEM: u16 = 1 << 8;
-const GET: u16 = SUBSYSTEM | 1;
-const DELETE: u16 = SUBSYSTEM | 2;
+const NFNL_SUBSYS_CTNETLINK: u16 = 1;
+const IPCTNL_MSG_CT_GET: u16 = NFNL_SUBSYS_CTNETLINK << 8 | 1;
+const IPCTNL_MSG_CT_DELETE: u16 = NFNL_SUBSYS_CTNETLINK << 8 | 2;
 
-const TUPLE_ORIG: u16 = 1;
-const TUPLE_REPLY: u16 = 2;
-const STATUS: u16 = 3;
-const ZONE: u16 = 18;
-const FILTER: u16 = 25;
-/// `IPS_DST_NAT`
-const DST_NAT: u32 = 1 << 5;
-const TUPLE_IP: u16 = 1;
-const TUPLE_PROTO: u16 = 2;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
+const CTA_ZONE: u16 = 18;
+const CTA_FILTER: u16 = 25;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const IPS_DST_NAT: u32 = 1 << 5;
+
+/// Size of `struct nfgenmsg`.
+const NFGENMSG_LEN: usize = 4;
 
 /// UDP's protocol number.
 pub const UDP: u8 = 17;
@@ -28,28 +40,28 @@ pub const UDP: u8 = 17;
 /// One direction of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
-    /// From.
+    /// Source address.
     pub source: IpAddr,
-    /// To.
+    /// Destination address.
     pub destination: IpAddr,
     /// Transport protocol.
     pub protocol: u8,
-    /// From port.
+    /// Source port.
     pub source_port: u16,
-    /// To port.
+    /// Destination port.
     pub destination_port: u16,
 }
 
 /// A tracked flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// As the client sent it.
+    /// The direction from the client, before translation.
     pub original: Tuple,
-    /// As its answer comes back: from where the flow was led to.
+    /// The direction of the answers; its source is the endpoint that the flow was translated to.
     pub reply: Tuple,
-    /// Its zone; 0 is everybody's.
+    /// Its zone; 0 is the default zone.
     pub zone: u16,
-    /// Its destination was translated by a rule. What ipvs leads elsewhere is not.
+    /// Whether a rule translated its destination (`IPS_DST_NAT`). ipvs translates without setting this.
     pub translated: bool,
 }
 
@@ -58,19 +70,21 @@ pub struct Flow {
 pub struct Filter {
     /// Transport protocol.
     pub protocol: u8,
-    /// Original destination, if only one is of interest.
+    /// Only flows to this original destination.
     pub destination: Option<(IpAddr, u16)>,
 }
 
-fn header(v6: bool) -> [u8; 4] {
-    [if v6 { 10 } else { 2 }, 0, 0, 0]
+/// `struct nfgenmsg`: family, version, resource id.
+fn header(v6: bool) -> [u8; NFGENMSG_LEN] {
+    [if v6 { libc::AF_INET6 } else { libc::AF_INET } as u8, 0, 0, 0]
 }
 
-/// Lists the flows of one family that match, as far as the kernel can tell.
+/// Lists the flows of one family. Those of other protocols are left out; those to other destinations only if the kernel
+/// filters.
 pub fn list(socket: &mut Socket, v6: bool, filter: Filter) -> Result<Vec<Flow>> {
     let mut flows = Vec::new();
     socket.dump(
-        GET,
+        IPCTNL_MSG_CT_GET,
         "list connections",
         &mut flows,
         |b: &mut Buffer| {
@@ -79,7 +93,7 @@ pub fn list(socket: &mut Socket, v6: bool, filter: Filter) -> Result<Vec<Flow>> 
         },
         Vec::clear,
         |flows, m| {
-            let body = m.body.get(4..).ok_or(Malformed::Short("conntrack message"))?;
+            let body = m.body.get(NFGENMSG_LEN..).ok_or(DecodeError::Truncated("conntrack message"))?;
             if let Some(flow) = decode(attrs(body))?
                 && flow.original.protocol == filter.protocol
             {
@@ -91,14 +105,14 @@ pub fn list(socket: &mut Socket, v6: bool, filter: Filter) -> Result<Vec<Flow>> 
     Ok(flows)
 }
 
-/// Deletes a flow. Whether it was still there comes back.
+/// Deletes a flow; false if it no longer exists.
 pub fn delete(socket: &mut Socket, flow: &Flow) -> Result<bool> {
     let operation = format!("delete the connection to {}", flow.original.destination);
-    let result = socket.request(DELETE, 0, &operation, |b| {
+    let result = socket.request(IPCTNL_MSG_CT_DELETE, 0, &operation, |b| {
         b.raw(&header(flow.original.source.is_ipv6()));
-        encode_tuple(b, TUPLE_ORIG, &flow.original);
+        encode_tuple(b, CTA_TUPLE_ORIG, &flow.original);
         if flow.zone != 0 {
-            b.attr_be16(ZONE, flow.zone);
+            b.attr_be16(CTA_ZONE, flow.zone);
         }
     });
     match result {
@@ -108,16 +122,16 @@ pub fn delete(socket: &mut Socket, flow: &Flow) -> Result<bool> {
     }
 }
 
-/// The flow whose answers look like `reply`; none if there is none.
+/// The flow with this reply direction, if there is one.
 pub fn find(socket: &mut Socket, reply: &Tuple) -> Result<Option<Flow>> {
-    let found = socket.ask(
-        GET,
+    let found = socket.query(
+        IPCTNL_MSG_CT_GET,
         "look up a connection",
         |b| {
             b.raw(&header(reply.source.is_ipv6()));
-            encode_tuple(b, TUPLE_REPLY, reply);
+            encode_tuple(b, CTA_TUPLE_REPLY, reply);
         },
-        |m| decode(attrs(m.body.get(4..).ok_or(Malformed::Short("conntrack message"))?)),
+        |m| decode(attrs(m.body.get(NFGENMSG_LEN..).ok_or(DecodeError::Truncated("conntrack message"))?)),
     );
     match found {
         Err(e) if e.is_not_found() => Ok(None),
@@ -126,83 +140,92 @@ pub fn find(socket: &mut Socket, reply: &Tuple) -> Result<Option<Flow>> {
 }
 
 fn encode_filter(b: &mut Buffer, filter: Filter) {
-    // Bits of `CTA_FILTER_F_CTA_*` (nf_internals.h): which parts of the tuple below are to be compared.
-    const IP_DST: u32 = 1 << 1;
-    const PROTO_NUM: u32 = 1 << 3;
-    const PROTO_DST_PORT: u32 = 1 << 5;
-    let mut flags = PROTO_NUM;
-    // The kernel compares IPv6 addresses the wrong way round (`ctnetlink_filter_match_tuple` takes equal ones for
-    // different, seen in 6.18), so there only the port is left to it.
+    // Which fields of the tuple below the kernel compares.
+    const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
+    const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+    const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
+    let mut flags = CTA_FILTER_F_CTA_PROTO_NUM;
+    // `ctnetlink_filter_match_tuple` treats equal IPv6 addresses as different (seen in 6.18), so for IPv6 the filter
+    // has only the port.
     let address = filter.destination.map(|(address, _)| address).filter(IpAddr::is_ipv4);
-    b.nest(TUPLE_ORIG, |b| {
+    b.nest(CTA_TUPLE_ORIG, |b| {
         if let Some(address) = address {
-            b.nest(TUPLE_IP, |b| encode_address(b, 2, address));
+            b.nest(CTA_TUPLE_IP, |b| encode_destination(b, address));
         }
-        b.nest(TUPLE_PROTO, |b| {
-            b.attr_u8(1, filter.protocol);
+        b.nest(CTA_TUPLE_PROTO, |b| {
+            b.attr_u8(CTA_PROTO_NUM, filter.protocol);
             if let Some((_, port)) = filter.destination {
-                b.attr_be16(3, port);
+                b.attr_be16(CTA_PROTO_DST_PORT, port);
             }
         });
     });
     if filter.destination.is_some() {
-        flags |= PROTO_DST_PORT | if address.is_some() { IP_DST } else { 0 };
+        flags |= CTA_FILTER_F_CTA_PROTO_DST_PORT;
+        flags |= if address.is_some() { CTA_FILTER_F_CTA_IP_DST } else { 0 };
     }
-    b.nest(FILTER, |b| b.attr_u32(1, flags));
+    b.nest(CTA_FILTER, |b| b.attr_u32(CTA_FILTER_ORIG_FLAGS, flags));
 }
 
-fn encode_address(b: &mut Buffer, kind: u16, address: IpAddr) {
-    // v4: source 1, destination 2; v6: source 3, destination 4.
+fn encode_source(b: &mut Buffer, address: IpAddr) {
     match address {
-        IpAddr::V4(a) => b.attr(kind, &a.octets()),
-        IpAddr::V6(a) => b.attr(kind + 2, &a.octets()),
+        IpAddr::V4(a) => b.attr(CTA_IP_V4_SRC, &a.octets()),
+        IpAddr::V6(a) => b.attr(CTA_IP_V6_SRC, &a.octets()),
+    }
+}
+
+fn encode_destination(b: &mut Buffer, address: IpAddr) {
+    match address {
+        IpAddr::V4(a) => b.attr(CTA_IP_V4_DST, &a.octets()),
+        IpAddr::V6(a) => b.attr(CTA_IP_V6_DST, &a.octets()),
     }
 }
 
 fn encode_tuple(b: &mut Buffer, kind: u16, tuple: &Tuple) {
     b.nest(kind, |b| {
-        b.nest(TUPLE_IP, |b| {
-            encode_address(b, 1, tuple.source);
-            encode_address(b, 2, tuple.destination);
+        b.nest(CTA_TUPLE_IP, |b| {
+            encode_source(b, tuple.source);
+            encode_destination(b, tuple.destination);
         });
-        b.nest(TUPLE_PROTO, |b| {
-            b.attr_u8(1, tuple.protocol);
-            b.attr_be16(2, tuple.source_port);
-            b.attr_be16(3, tuple.destination_port);
+        b.nest(CTA_TUPLE_PROTO, |b| {
+            b.attr_u8(CTA_PROTO_NUM, tuple.protocol);
+            b.attr_be16(CTA_PROTO_SRC_PORT, tuple.source_port);
+            b.attr_be16(CTA_PROTO_DST_PORT, tuple.destination_port);
         });
     });
 }
 
-/// Reads a flow; `None` for protocols without ports.
-pub fn decode(body: Attrs<'_>) -> Result<Option<Flow>, Malformed> {
-    let tuple = |kind, what| decode_tuple(body.clone().need(kind, what)?.nested());
+/// Decodes a flow; `None` for protocols without ports.
+pub fn decode(body: Attrs<'_>) -> Result<Option<Flow>, DecodeError> {
+    let tuple = |kind, field| decode_tuple(body.clone().need(kind, field)?.nested());
     let (Some(original), Some(reply)) =
-        (tuple(TUPLE_ORIG, "original tuple")?, tuple(TUPLE_REPLY, "reply tuple")?)
+        (tuple(CTA_TUPLE_ORIG, "original tuple")?, tuple(CTA_TUPLE_REPLY, "reply tuple")?)
     else {
         return Ok(None);
     };
-    let zone = body.clone().find(ZONE).map_or(Ok(0), |a| a.be16("zone"))?;
-    let status = body.clone().find(STATUS).map_or(Ok(0), |a| a.be32("status"))?;
-    Ok(Some(Flow { original, reply, zone, translated: status & DST_NAT != 0 }))
+    let zone = body.clone().find(CTA_ZONE).map_or(Ok(0), |a| a.be16("zone"))?;
+    let status = body.clone().find(CTA_STATUS).map_or(Ok(0), |a| a.be32("status"))?;
+    Ok(Some(Flow { original, reply, zone, translated: status & IPS_DST_NAT != 0 }))
 }
 
-fn decode_tuple(body: Attrs<'_>) -> Result<Option<Tuple>, Malformed> {
-    let ip = body.clone().need(TUPLE_IP, "addresses")?.nested();
-    let proto = body.need(TUPLE_PROTO, "protocol")?.nested();
-    let address = |v4: u16| -> Result<IpAddr, Malformed> {
+fn decode_tuple(body: Attrs<'_>) -> Result<Option<Tuple>, DecodeError> {
+    let ip = body.clone().need(CTA_TUPLE_IP, "addresses")?.nested();
+    let proto = body.need(CTA_TUPLE_PROTO, "protocol")?.nested();
+    let address = |v4: u16, v6: u16| -> Result<IpAddr, DecodeError> {
         if let Some(a) = ip.clone().find(v4) {
             return Ok(Ipv4Addr::from(a.be32("address")?).into());
         }
-        let a = ip.clone().need(v4 + 2, "address")?.value;
-        Ok(Ipv6Addr::from(<[u8; 16]>::try_from(a).map_err(|_| Malformed::Short("address"))?).into())
+        let a = ip.clone().need(v6, "address")?.value;
+        Ok(Ipv6Addr::from(<[u8; 16]>::try_from(a).map_err(|_| DecodeError::Truncated("address"))?).into())
     };
-    let (Some(source_port), Some(destination_port)) = (proto.clone().find(2), proto.clone().find(3)) else {
+    let port = |kind| proto.clone().find(kind);
+    let (Some(source_port), Some(destination_port)) = (port(CTA_PROTO_SRC_PORT), port(CTA_PROTO_DST_PORT))
+    else {
         return Ok(None);
     };
     Ok(Some(Tuple {
-        source: address(1)?,
-        destination: address(2)?,
-        protocol: proto.need(1, "protocol number")?.u8("protocol number")?,
+        source: address(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
+        destination: address(CTA_IP_V4_DST, CTA_IP_V6_DST)?,
+        protocol: proto.clone().need(CTA_PROTO_NUM, "protocol number")?.u8("protocol number")?,
         source_port: source_port.be16("source port")?,
         destination_port: destination_port.be16("destination port")?,
     }))
@@ -230,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_reads_back_as_it_was_written() {
+    fn an_encoded_flow_decodes_to_an_equal_value() {
         for v6 in [false, true] {
             let flow = Flow { original: tuple(v6), reply: tuple(v6), zone: 3, translated: true };
             let mut b = Buffer::default();
-            encode_tuple(&mut b, TUPLE_ORIG, &flow.original);
-            encode_tuple(&mut b, TUPLE_REPLY, &flow.reply);
-            b.attr_be16(ZONE, 3);
-            b.attr_be32(STATUS, DST_NAT | 1);
+            encode_tuple(&mut b, CTA_TUPLE_ORIG, &flow.original);
+            encode_tuple(&mut b, CTA_TUPLE_REPLY, &flow.reply);
+            b.attr_be16(CTA_ZONE, 3);
+            b.attr_be32(CTA_STATUS, IPS_DST_NAT | 1);
             assert_eq!(decode(attrs(b.bytes())), Ok(Some(flow)));
         }
     }

@@ -1,5 +1,4 @@
-//! What can go wrong between us and the kernel, told so that a caller knows which operation failed and whether
-//! trying again can help.
+//! Errors of netlink operations. Each says which operation failed, and whether a retry can succeed.
 
 use std::io;
 
@@ -10,32 +9,32 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket itself could not be opened or configured.
-    #[error("netlink socket: {what}: {source}")]
+    #[error("netlink socket: {call}: {source}")]
     Socket {
-        /// The system call, in words.
-        what: &'static str,
-        /// What the system said.
+        /// The system call that failed.
+        call: &'static str,
+        /// Its errno, as an error.
         source: io::Error,
     },
     /// The kernel refused an operation.
-    #[error("kernel refused to {operation}: {}", why(source, detail.as_deref()))]
+    #[error("kernel refused to {operation}: {}", reason(source, detail.as_deref()))]
     Refused {
-        /// What was asked, in words.
+        /// The request, as a verb phrase such as "add chain x".
         operation: String,
         /// The errno, as an error.
         source: io::Error,
-        /// The kernel's own words (extended ack), if it gave any.
+        /// The kernel's message (extended ack), if there is one.
         detail: Option<String>,
     },
-    /// The kernel's answer does not make sense.
+    /// The kernel's answer could not be decoded.
     #[error("kernel's answer to {operation} is malformed: {source}")]
     Malformed {
-        /// What was asked, in words.
+        /// The request, as a verb phrase such as "add chain x".
         operation: String,
-        /// What is wrong with it.
-        source: Malformed,
+        /// The reason.
+        source: DecodeError,
     },
-    /// The kernel said nothing where it must have answered.
+    /// The kernel sent no answer to a request.
     #[error("no answer from the kernel to {0}")]
     NoAnswer(String),
     /// A batch is larger than the socket may send at once.
@@ -46,25 +45,30 @@ pub enum Error {
     TooLarge {
         /// Size of the batch.
         bytes: usize,
-        /// What the socket takes.
+        /// Size of the socket's send buffer.
         limit: usize,
     },
-    /// Notifications were lost because we read too slowly: look at the kernel's state instead.
+    /// Notifications were lost because they were read too slowly: the caller has to list the kernel's state.
     #[error("notifications from the kernel were lost")]
     Overrun,
 }
 
-/// Why, in words. Some subsystems have errors of their own (4096 and up), of which the system knows nothing.
-fn why(source: &io::Error, detail: Option<&str>) -> String {
+/// Errnos from here on belong to a netlink subsystem (ipset has them), and the C library has no message for them.
+const FIRST_SUBSYSTEM_ERRNO: i32 = 4096;
+
+/// The reason of a refusal, for the error's text.
+fn reason(source: &io::Error, detail: Option<&str>) -> String {
     match detail {
-        Some(detail) if source.raw_os_error().is_some_and(|code| code >= 4096) => detail.to_owned(),
+        Some(detail) if source.raw_os_error().is_some_and(|code| code >= FIRST_SUBSYSTEM_ERRNO) => {
+            detail.to_owned()
+        }
         Some(detail) => format!("{source} ({detail})"),
         None => source.to_string(),
     }
 }
 
 impl Error {
-    /// The errno behind it, if there is one.
+    /// The errno, if the error has one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Socket { source, .. } | Error::Refused { source, .. } => source.raw_os_error(),
@@ -72,46 +76,46 @@ impl Error {
         }
     }
 
-    /// Whether the process lacks the right to do this.
+    /// Whether the process lacks the privilege (`EPERM`, `EACCES`).
     pub fn is_permission(&self) -> bool {
         matches!(self.errno(), Some(libc::EPERM | libc::EACCES))
     }
 
-    /// Whether the object asked for is not there.
+    /// Whether the object does not exist (`ENOENT`).
     pub fn is_not_found(&self) -> bool {
         self.errno() == Some(libc::ENOENT)
     }
 
-    /// Whether the object to be made is there already.
+    /// Whether the object to be created exists (`EEXIST`).
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
     }
 
-    /// Whether the same request may succeed later without anybody changing anything.
+    /// Whether a retry of the same request may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self.errno(), Some(libc::EINTR | libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EBUSY))
             || matches!(self, Error::Overrun)
     }
 }
 
-/// Bytes that are not what they should be.
+/// Bytes that could not be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// A message or attribute ends before it should.
-    #[error("{0} is cut short")]
-    Short(&'static str),
-    /// An attribute that must be there is not.
+pub enum DecodeError {
+    /// A message or attribute ends too early.
+    #[error("{0} is truncated")]
+    Truncated(&'static str),
+    /// A required attribute is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A value outside of what is known.
-    #[error("{what} has an unknown value {value}")]
+    /// A field has a value that Portway does not know.
+    #[error("{field} has an unknown value {value}")]
     Unknown {
-        /// Which field.
-        what: &'static str,
+        /// The field.
+        field: &'static str,
         /// Its value.
         value: u64,
     },
-    /// Text that is not text.
-    #[error("{0} is not valid text")]
-    Text(&'static str),
+    /// A string is not valid UTF-8.
+    #[error("{0} is not valid UTF-8")]
+    NotUtf8(&'static str),
 }

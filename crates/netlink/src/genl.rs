@@ -1,23 +1,28 @@
-//! Generic netlink: families that have a name, and a number only once they are loaded (`linux/genetlink.h`).
+//! Generic netlink: families that have a fixed name, and a number that the kernel assigns when they are loaded.
 //!
-//! In goes a family's name, out comes a [`Genl`], a socket that speaks to that family, or `None` if the kernel does
-//! not have it. The kernel may load a module that declares itself under the name asked for.
+//! In goes a family's name, out comes a [`Genl`], a socket for that family, or `None` if the kernel does not have it.
+//! The lookup may load the module that declares the family. The constants have their names from `linux/genetlink.h`.
 
 use crate::message::{Attrs, Buffer, Message, attrs};
 use crate::pipeline::Request;
-use crate::{Failed, Malformed, Protocol, Result, Socket};
+use crate::{DecodeError, Failed, Protocol, Result, Socket};
 
-/// The one family whose number is fixed: it knows the others.
-const CONTROL: u16 = 0x10;
-const CONTROL_VERSION: u8 = 1;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
+/// The controller, the only family with a fixed number: it looks up the others.
+const GENL_ID_CTRL: u16 = 0x10;
+const CONTROLLER_VERSION: u8 = 1;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
-/// `struct genlmsghdr`: command, version, and two bytes of nothing.
-const HEADER: usize = 4;
+/// Size of `struct genlmsghdr`.
+const GENL_HDRLEN: usize = 4;
 
-/// A conversation with one family, in the network namespace of the thread that opened it.
+/// `struct genlmsghdr`: command, version, and two reserved bytes.
+fn genlmsghdr(command: u8, version: u8) -> [u8; GENL_HDRLEN] {
+    [command, version, 0, 0]
+}
+
+/// A socket for one family, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Genl {
     socket: Socket,
@@ -26,7 +31,7 @@ pub struct Genl {
 }
 
 impl Genl {
-    /// Opens it; `None` if the kernel has no such family.
+    /// Opens a socket for the family; `None` if the kernel does not have it.
     pub fn open(name: &str, version: u8) -> Result<Option<Genl>> {
         let mut socket = Socket::open(Protocol::Generic)?;
         Ok(family(&mut socket, name)?.map(|id| Genl { socket, id, version }))
@@ -37,31 +42,31 @@ impl Genl {
         self.id
     }
 
-    /// How many messages it has sent so far.
+    /// The number of messages sent so far.
     pub fn sent(&self) -> u64 {
         self.socket.sent()
     }
 
-    /// Sends many commands in few datagrams, in order, and goes on after those that fail.
+    /// Sends commands in few datagrams, in order, continues after refused ones, and returns their errors.
     pub(crate) fn command_all<C: Command>(&mut self, commands: &[C]) -> Result<Vec<Failed>> {
         let (id, version) = (self.id, self.version);
-        self.socket.request_all(commands.iter().map(|command| Addressed { command, id, version }))
+        self.socket.request_all(commands.iter().map(|command| FamilyCommand { command, id, version }))
     }
 
     /// Sends one command and reads the one message that answers it.
-    pub(crate) fn ask<T>(
+    pub(crate) fn query<T>(
         &mut self,
         command: u8,
         operation: &str,
         fill: impl FnOnce(&mut Buffer),
-        decode: impl Fn(Attrs<'_>) -> Result<T, Malformed>,
+        decode: impl Fn(Attrs<'_>) -> Result<T, DecodeError>,
     ) -> Result<T> {
         let version = self.version;
         let fill = |b: &mut Buffer| {
-            b.raw(&[command, version, 0, 0]);
+            b.raw(&genlmsghdr(command, version));
             fill(b);
         };
-        self.socket.ask(self.id, operation, fill, |m| decode(body(m)?))
+        self.socket.query(self.id, operation, fill, |m| decode(body(m)?))
     }
 
     /// Sends one command and reads its acknowledgement.
@@ -73,52 +78,52 @@ impl Genl {
     ) -> Result<()> {
         let version = self.version;
         self.socket.request(self.id, 0, operation, |b| {
-            b.raw(&[command, version, 0, 0]);
+            b.raw(&genlmsghdr(command, version));
             fill(b);
         })
     }
 
-    /// Asks for a list; what `decode` makes of the entries comes back.
+    /// Requests a list and returns its decoded entries.
     pub(crate) fn list<T>(
         &mut self,
         command: u8,
         operation: &str,
         fill: impl Fn(&mut Buffer),
-        decode: impl Fn(Attrs<'_>) -> Result<T, Malformed>,
+        decode: impl Fn(Attrs<'_>) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>> {
         let mut all = Vec::new();
         let version = self.version;
-        let ask = |b: &mut Buffer| {
-            b.raw(&[command, version, 0, 0]);
+        let request = |b: &mut Buffer| {
+            b.raw(&genlmsghdr(command, version));
             fill(b);
         };
         let each = |all: &mut Vec<T>, m: Message<'_>| {
             all.push(decode(body(&m)?)?);
             Ok(())
         };
-        self.socket.dump(self.id, operation, &mut all, ask, Vec::clear, each)?;
+        self.socket.dump(self.id, operation, &mut all, request, Vec::clear, each)?;
         Ok(all)
     }
 }
 
-/// Something to be asked of a family.
+/// A command to a family.
 pub(crate) trait Command {
     /// Its number.
     fn code(&self) -> u8;
     /// Writes its attributes.
     fn fill(&self, b: &mut Buffer);
-    /// What is asked, in words.
+    /// The command as a verb phrase, for error texts.
     fn describe(&self) -> String;
 }
 
-/// A command, and the family it goes to.
-struct Addressed<'a, C> {
+/// A command and the family it is sent to.
+struct FamilyCommand<'a, C> {
     command: &'a C,
     id: u16,
     version: u8,
 }
 
-impl<C: Command> Request for Addressed<'_, C> {
+impl<C: Command> Request for FamilyCommand<'_, C> {
     fn kind(&self) -> u16 {
         self.id
     }
@@ -128,7 +133,7 @@ impl<C: Command> Request for Addressed<'_, C> {
     }
 
     fn fill(&self, b: &mut Buffer) {
-        b.raw(&[self.command.code(), self.version, 0, 0]);
+        b.raw(&genlmsghdr(self.command.code(), self.version));
         self.command.fill(b);
     }
 
@@ -140,11 +145,11 @@ impl<C: Command> Request for Addressed<'_, C> {
 /// The number of the family of this name; `None` if the kernel does not have it.
 pub fn family(socket: &mut Socket, name: &str) -> Result<Option<u16>> {
     let fill = |b: &mut Buffer| {
-        b.raw(&[GET_FAMILY, CONTROL_VERSION, 0, 0]);
-        b.attr_str(FAMILY_NAME, name);
+        b.raw(&genlmsghdr(CTRL_CMD_GETFAMILY, CONTROLLER_VERSION));
+        b.attr_str(CTRL_ATTR_FAMILY_NAME, name);
     };
     let operation = format!("look up the generic netlink family {name}");
-    match socket.ask(CONTROL, &operation, fill, |m| decode_family(body(m)?)) {
+    match socket.query(GENL_ID_CTRL, &operation, fill, |m| decode_family(body(m)?)) {
         Ok(id) => Ok(Some(id)),
         Err(e) if e.is_not_found() => Ok(None),
         Err(e) => Err(e),
@@ -152,13 +157,13 @@ pub fn family(socket: &mut Socket, name: &str) -> Result<Option<u16>> {
 }
 
 /// Reads the number out of a family's description.
-pub fn decode_family(body: Attrs<'_>) -> Result<u16, Malformed> {
-    body.need(FAMILY_ID, "family number")?.u16("family number")
+pub fn decode_family(body: Attrs<'_>) -> Result<u16, DecodeError> {
+    body.need(CTRL_ATTR_FAMILY_ID, "family number")?.u16("family number")
 }
 
-/// What is behind the `genlmsghdr` of a message.
-fn body<'a>(m: &Message<'a>) -> Result<Attrs<'a>, Malformed> {
-    Ok(attrs(m.body.get(HEADER..).ok_or(Malformed::Short("generic netlink message"))?))
+/// The attributes of a message, which follow its `genlmsghdr`.
+fn body<'a>(m: &Message<'a>) -> Result<Attrs<'a>, DecodeError> {
+    Ok(attrs(m.body.get(GENL_HDRLEN..).ok_or(DecodeError::Truncated("generic netlink message"))?))
 }
 
 #[cfg(test)]
@@ -166,11 +171,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_familys_number_is_read_and_must_be_there() {
+    fn a_family_number_is_decoded_and_required() {
         let mut b = Buffer::default();
-        b.attr_str(FAMILY_NAME, "IPVS");
-        assert_eq!(decode_family(attrs(b.bytes())), Err(Malformed::Missing("family number")));
-        b.attr_u16(FAMILY_ID, 0x1234);
+        b.attr_str(CTRL_ATTR_FAMILY_NAME, "IPVS");
+        assert_eq!(decode_family(attrs(b.bytes())), Err(DecodeError::Missing("family number")));
+        b.attr_u16(CTRL_ATTR_FAMILY_ID, 0x1234);
         assert_eq!(decode_family(attrs(b.bytes())), Ok(0x1234));
     }
 }

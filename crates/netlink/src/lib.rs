@@ -1,10 +1,12 @@
-//! Netlink: sockets, messages, and the wire formats of the kernel subsystems Portway speaks to.
+//! Netlink: sockets, messages, and the wire formats of the kernel subsystems that Portway uses.
 //!
-//! [`Socket`] is the one door to the kernel, and this crate is the one that may write `unsafe`. Everything above
-//! it works on bytes: [`message`] builds and walks netlink messages, [`nft`], [`conntrack`], [`route`], [`ipset`],
-//! [`ipvs`] (through [`genl`]) and [`nfacct`] turn typed values into messages and back. Legacy [`xtables`] speaks no
-//! netlink; it has a socket of its own. The decoders trust nothing: they are fed by the kernel, but also by the
-//! fuzzer, and an attribute that is short or missing is an error value, never a panic.
+//! All communication with the kernel goes through [`Socket`], and this is the only crate with `unsafe` code. The
+//! other modules work on bytes: [`message`] builds and walks netlink messages; [`nft`], [`conntrack`], [`route`],
+//! [`ipset`], [`ipvs`] (through [`genl`]) and [`nfacct`] encode typed values to messages and decode them. Legacy
+//! [`xtables`] does not use netlink and has its own socket. Decoders never panic: they are fed by the kernel and by
+//! the fuzzer, and a truncated or missing attribute is a [`DecodeError`].
+//!
+//! Numbers of the kernel interface have the kernel's names; the documentation of each module names the header.
 
 pub mod conntrack;
 mod error;
@@ -20,6 +22,6 @@ pub mod route;
 mod socket;
 pub mod xtables;
 
-pub use error::{Error, Malformed, Result};
+pub use error::{DecodeError, Error, Result};
 pub use pipeline::Failed;
 pub use socket::{Protocol, Socket};

@@ -1,44 +1,51 @@
-//! Netlink messages as bytes: building them and walking through them.
+//! Netlink messages as bytes: [`Buffer`] builds them, [`messages`] and [`attrs`] walk through them.
 //!
-//! A message is a 16-byte header, a fixed body whose size its family defines, and attributes: length, type,
-//! value, padded to four bytes; some nest. Headers and lengths are in host order, nf_tables values in network
-//! order (`linux/netlink.h`).
+//! A message is a 16-byte header (`struct nlmsghdr`), a fixed body whose size its family defines, and attributes:
+//! length, type, value, padded to four bytes; some are nested. Headers and lengths are in host order, nf_tables values
+//! in network order. The constants have their names from `linux/netlink.h`.
 
-use crate::Malformed;
+use crate::DecodeError;
 
-/// Header flag: this is a request.
-pub const REQUEST: u16 = 0x1;
-/// Header flag: more parts follow.
-pub const MULTI: u16 = 0x2;
-/// Header flag: acknowledge, please.
-pub const ACK: u16 = 0x4;
-/// Header flag: list everything.
-pub const DUMP: u16 = 0x300;
-/// Header flag of a reply: the list changed while it was read.
-pub const DUMP_INTERRUPTED: u16 = 0x10;
-/// Header flag: replace what exists.
-pub const REPLACE: u16 = 0x100;
-/// Header flag: fail if it exists.
-pub const EXCLUSIVE: u16 = 0x200;
-/// Header flag: create it.
-pub const CREATE: u16 = 0x400;
-/// Header flag: append it.
-pub const APPEND: u16 = 0x800;
+/// The message is a request.
+pub const NLM_F_REQUEST: u16 = 0x1;
+/// The request asks for an acknowledgement.
+pub const NLM_F_ACK: u16 = 0x4;
+/// The list changed while it was read.
+pub const NLM_F_DUMP_INTR: u16 = 0x10;
+/// The acknowledgement has attributes (extended ack).
+pub(crate) const NLM_F_ACK_TLVS: u16 = 0x200;
+/// The request asks for a list of all objects.
+pub const NLM_F_DUMP: u16 = 0x300;
+/// The request replaces an existing object.
+pub const NLM_F_REPLACE: u16 = 0x100;
+/// The request fails if the object exists.
+pub const NLM_F_EXCL: u16 = 0x200;
+/// The request creates the object if it does not exist.
+pub const NLM_F_CREATE: u16 = 0x400;
+/// The request appends the object to the end of a list.
+pub const NLM_F_APPEND: u16 = 0x800;
 
 /// Message type of acknowledgements and errors.
-pub const TYPE_ERROR: u16 = 2;
+pub const NLMSG_ERROR: u16 = 2;
 /// Message type that ends a dump.
-pub const TYPE_DONE: u16 = 3;
+pub const NLMSG_DONE: u16 = 3;
 
-const HEADER: usize = 16;
-const NESTED: u16 = 0x8000;
-const TYPE_MASK: u16 = 0x3fff;
+/// Size of `struct nlmsghdr`.
+pub(crate) const NLMSG_HDRLEN: usize = 16;
+/// Offset of `nlmsg_flags` in `struct nlmsghdr`.
+const NLMSG_FLAGS_OFFSET: usize = 6;
+/// Size of `struct nlattr`.
+const NLA_HDRLEN: usize = 4;
+const NLA_F_NESTED: u16 = 0x8000;
+/// The attribute's value is in network order.
+pub(crate) const NLA_F_NET_BYTEORDER: u16 = 0x4000;
+const NLA_TYPE_MASK: u16 = !(NLA_F_NESTED | NLA_F_NET_BYTEORDER);
 
 fn align(n: usize) -> usize {
     (n + 3) & !3
 }
 
-/// Messages under construction, one behind the other.
+/// Messages under construction, one after another.
 #[derive(Clone, Debug, Default)]
 pub struct Buffer {
     bytes: Vec<u8>,
@@ -55,12 +62,12 @@ impl Buffer {
         &self.bytes
     }
 
-    /// How many bytes there are.
+    /// The number of bytes so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no bytes yet.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -79,14 +86,14 @@ impl Buffer {
         self.pad();
     }
 
-    /// Sets a flag on the message that begins at `offset`.
+    /// Sets flags in the header of the message that begins at `offset`.
     pub fn add_flags(&mut self, offset: usize, flags: u16) {
-        let at = offset + 6;
+        let at = offset + NLMSG_FLAGS_OFFSET;
         let old = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]);
         self.bytes[at..at + 2].copy_from_slice(&(old | flags).to_ne_bytes());
     }
 
-    /// Appends raw bytes: a family's fixed body.
+    /// Appends bytes without an attribute header: a family's fixed body.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -128,7 +135,7 @@ impl Buffer {
         self.attr(kind, &value.to_be_bytes());
     }
 
-    /// Appends an attribute with a text, closed with a NUL.
+    /// Appends an attribute with a string and its terminating NUL.
     pub fn attr_str(&mut self, kind: u16, value: &str) {
         self.attr_header(kind, value.len() + 1);
         self.bytes.extend_from_slice(value.as_bytes());
@@ -147,7 +154,7 @@ impl Buffer {
     pub fn begin_nest(&mut self, kind: u16) -> usize {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 2]);
-        self.bytes.extend_from_slice(&(kind | NESTED).to_ne_bytes());
+        self.bytes.extend_from_slice(&(kind | NLA_F_NESTED).to_ne_bytes());
         start
     }
 
@@ -158,7 +165,7 @@ impl Buffer {
     }
 
     fn attr_header(&mut self, kind: u16, len: usize) {
-        self.bytes.extend_from_slice(&((len + 4) as u16).to_ne_bytes());
+        self.bytes.extend_from_slice(&((len + NLA_HDRLEN) as u16).to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
     }
 
@@ -174,11 +181,11 @@ pub struct Message<'a> {
     pub kind: u16,
     /// Its flags.
     pub flags: u16,
-    /// The request it answers.
+    /// Sequence number of the request it answers.
     pub seq: u32,
     /// Port of the socket that caused it.
     pub port: u32,
-    /// What is behind the header.
+    /// The bytes after the header.
     pub body: &'a [u8],
 }
 
@@ -194,7 +201,7 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Message<'a>, Malformed>;
+    type Item = Result<Message<'a>, DecodeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -202,17 +209,17 @@ impl<'a> Iterator for Messages<'a> {
         }
         let word = |at: usize| u32::from_ne_bytes(self.rest[at..at + 4].try_into().unwrap_or_default());
         let half = |at: usize| u16::from_ne_bytes([self.rest[at], self.rest[at + 1]]);
-        let len = if self.rest.len() < HEADER { 0 } else { word(0) as usize };
-        if len < HEADER || len > self.rest.len() {
+        let len = if self.rest.len() < NLMSG_HDRLEN { 0 } else { word(0) as usize };
+        if len < NLMSG_HDRLEN || len > self.rest.len() {
             self.rest = &[];
-            return Some(Err(Malformed::Short("netlink message")));
+            return Some(Err(DecodeError::Truncated("netlink message")));
         }
         let message = Message {
             kind: half(4),
-            flags: half(6),
+            flags: half(NLMSG_FLAGS_OFFSET),
             seq: word(8),
             port: word(12),
-            body: &self.rest[HEADER..len],
+            body: &self.rest[NLMSG_HDRLEN..len],
         };
         self.rest = self.rest.get(align(len)..).unwrap_or_default();
         Some(Ok(message))
@@ -235,47 +242,48 @@ impl<'a> Attr<'a> {
     }
 
     /// Its value as a byte.
-    pub fn u8(&self, what: &'static str) -> Result<u8, Malformed> {
-        self.value.first().copied().ok_or(Malformed::Short(what))
+    pub fn u8(&self, field: &'static str) -> Result<u8, DecodeError> {
+        self.value.first().copied().ok_or(DecodeError::Truncated(field))
     }
 
     /// Its value as a 16-bit number in network order.
-    pub fn be16(&self, what: &'static str) -> Result<u16, Malformed> {
-        self.array(what).map(u16::from_be_bytes)
+    pub fn be16(&self, field: &'static str) -> Result<u16, DecodeError> {
+        self.array(field).map(u16::from_be_bytes)
     }
 
     /// Its value as a 16-bit number in host order.
-    pub fn u16(&self, what: &'static str) -> Result<u16, Malformed> {
-        self.array(what).map(u16::from_ne_bytes)
+    pub fn u16(&self, field: &'static str) -> Result<u16, DecodeError> {
+        self.array(field).map(u16::from_ne_bytes)
     }
 
     /// Its value as a 32-bit number in network order.
-    pub fn be32(&self, what: &'static str) -> Result<u32, Malformed> {
-        self.array(what).map(u32::from_be_bytes)
+    pub fn be32(&self, field: &'static str) -> Result<u32, DecodeError> {
+        self.array(field).map(u32::from_be_bytes)
     }
 
     /// Its value as a 32-bit number in host order.
-    pub fn u32(&self, what: &'static str) -> Result<u32, Malformed> {
-        self.array(what).map(u32::from_ne_bytes)
+    pub fn u32(&self, field: &'static str) -> Result<u32, DecodeError> {
+        self.array(field).map(u32::from_ne_bytes)
     }
 
     /// Its value as a 64-bit number in network order.
-    pub fn be64(&self, what: &'static str) -> Result<u64, Malformed> {
-        self.array(what).map(u64::from_be_bytes)
+    pub fn be64(&self, field: &'static str) -> Result<u64, DecodeError> {
+        self.array(field).map(u64::from_be_bytes)
     }
 
-    /// Its value as text, without the closing NUL.
-    pub fn str(&self, what: &'static str) -> Result<&'a str, Malformed> {
+    /// Its value as a string, without the terminating NUL.
+    pub fn str(&self, field: &'static str) -> Result<&'a str, DecodeError> {
         let end = self.value.iter().position(|&b| b == 0).unwrap_or(self.value.len());
-        std::str::from_utf8(&self.value[..end]).map_err(|_| Malformed::Text(what))
+        std::str::from_utf8(&self.value[..end]).map_err(|_| DecodeError::NotUtf8(field))
     }
 
-    fn array<const N: usize>(&self, what: &'static str) -> Result<[u8; N], Malformed> {
-        self.value.get(..N).and_then(|v| v.try_into().ok()).ok_or(Malformed::Short(what))
+    fn array<const N: usize>(&self, field: &'static str) -> Result<[u8; N], DecodeError> {
+        self.value.get(..N).and_then(|v| v.try_into().ok()).ok_or(DecodeError::Truncated(field))
     }
 }
 
-/// Walks the attributes in `bytes`. What is cut short ends the walk: the field that is then missing says so.
+/// Walks the attributes in `bytes`. A truncated attribute ends the walk; a decoder that needs it reports it as
+/// missing.
 pub fn attrs(bytes: &[u8]) -> Attrs<'_> {
     Attrs { rest: bytes }
 }
@@ -294,8 +302,8 @@ impl<'a> Attrs<'a> {
     }
 
     /// The attribute of type `kind`, which must be there.
-    pub fn need(self, kind: u16, what: &'static str) -> Result<Attr<'a>, Malformed> {
-        self.find(kind).ok_or(Malformed::Missing(what))
+    pub fn need(self, kind: u16, field: &'static str) -> Result<Attr<'a>, DecodeError> {
+        self.find(kind).ok_or(DecodeError::Missing(field))
     }
 }
 
@@ -304,8 +312,8 @@ impl<'a> Iterator for Attrs<'a> {
 
     fn next(&mut self) -> Option<Attr<'a>> {
         let len = u16::from_ne_bytes([*self.rest.first()?, *self.rest.get(1)?]) as usize;
-        let kind = u16::from_ne_bytes([*self.rest.get(2)?, *self.rest.get(3)?]) & TYPE_MASK;
-        let value = self.rest.get(4..len)?;
+        let kind = u16::from_ne_bytes([*self.rest.get(2)?, *self.rest.get(3)?]) & NLA_TYPE_MASK;
+        let value = self.rest.get(NLA_HDRLEN..len)?;
         self.rest = self.rest.get(align(len)..).unwrap_or_default();
         Some(Attr { kind, value })
     }
@@ -316,9 +324,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_built_is_what_is_walked() {
+    fn built_messages_are_walked_as_they_were_built() {
         let mut b = Buffer::default();
-        b.message(7, REQUEST, 42, |b| {
+        b.message(7, NLM_F_REQUEST, 42, |b| {
             b.raw(&[1, 2, 3, 4]);
             b.attr_str(1, "portway");
             b.nest(2, |b| {
@@ -326,10 +334,10 @@ mod tests {
                 b.attr_u8(2, 9);
             });
         });
-        b.message(8, ACK, 43, |_| {});
+        b.message(8, NLM_F_ACK, 43, |_| {});
         let all: Vec<_> = messages(b.bytes()).map(|m| m.unwrap()).collect();
         assert_eq!(all.len(), 2);
-        assert_eq!((all[0].kind, all[0].flags, all[0].seq), (7, REQUEST, 42));
+        assert_eq!((all[0].kind, all[0].flags, all[0].seq), (7, NLM_F_REQUEST, 42));
         let body = attrs(&all[0].body[4..]);
         assert_eq!(body.clone().need(1, "name").unwrap().str("name").unwrap(), "portway");
         let inner = body.need(2, "inner").unwrap();
@@ -339,12 +347,12 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_are_errors_and_end_the_walk() {
+    fn a_truncated_message_is_an_error_and_ends_the_walk() {
         let mut b = Buffer::default();
-        b.message(7, REQUEST, 1, |b| b.attr_be32(1, 5));
+        b.message(7, NLM_F_REQUEST, 1, |b| b.attr_be32(1, 5));
         let cut = &b.bytes()[..b.len() - 2];
         let mut walk = messages(cut);
-        assert!(matches!(walk.next(), Some(Err(Malformed::Short(_)))));
+        assert!(matches!(walk.next(), Some(Err(DecodeError::Truncated(_)))));
         assert!(walk.next().is_none());
     }
 }

@@ -1,24 +1,24 @@
-//! Leaving namespaces behind: the two `unshare` calls that the lab and the tests need.
+//! Creating namespaces: the two `unshare` calls that the lab and the tests need.
 //!
-//! Entering a namespace (`setns`) is safe and offered by rustix; `unshare` is unsafe in general because one of its
-//! flags splits the table of file descriptors, so the harmless uses of it get names of their own here.
+//! rustix offers `setns`, which enters an existing namespace, as a safe function. `unshare` is unsafe in general,
+//! because `CLONE_FILES` splits the table of file descriptors; the two functions here never pass that flag.
 #![expect(unsafe_code, reason = "unshare has no safe wrapper")]
 
 use std::io;
 
-/// Moves the calling thread into a fresh network namespace.
+/// Moves the calling thread into a new network namespace.
 pub fn unshare_network() -> io::Result<()> {
     unshare(libc::CLONE_NEWNET)
 }
 
-/// Moves the process into a fresh user, mount and network namespace. The kernel refuses it to a process with
+/// Moves the process into a new user, mount and network namespace. The kernel refuses it to a process with
 /// more than one thread.
 pub fn unshare_user() -> io::Result<()> {
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWNET)
 }
 
 fn unshare(flags: i32) -> io::Result<()> {
-    // SAFETY: no memory is handed over, and neither caller asks for CLONE_FILES, so that descriptors stay
-    // shared between the threads as Rust expects.
+    // SAFETY: the call takes no pointers. Neither caller passes CLONE_FILES, so all threads keep sharing one table
+    // of file descriptors, which the standard library relies on.
     if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,22 +1,23 @@
-//! Named counters of packets and bytes (`nfnetlink_acct`), which rules in iptables count into (`-m nfacct`).
+//! Named counters of packets and bytes, which iptables rules count into (`-m nfacct`).
 //!
-//! In goes a counter's name, of up to 31 bytes; out comes whether it was made or removed, or how much it has
-//! counted. A kernel without the subsystem refuses all of it with `EINVAL`.
+//! In goes a counter's name, of up to 31 bytes; out comes whether it was created or deleted, or its packet count. A
+//! kernel without the subsystem refuses every request with `EINVAL`. The constants have their names from
+//! `linux/netfilter/nfnetlink_acct.h`.
 
-use crate::message::{Attrs, Buffer, CREATE, EXCLUSIVE, attrs};
-use crate::{Malformed, Result, Socket};
+use crate::message::{Attrs, Buffer, NLM_F_CREATE, NLM_F_EXCL, attrs};
+use crate::{DecodeError, Result, Socket};
 
-const SUBSYSTEM: u16 = 7 << 8;
-const NEW: u16 = SUBSYSTEM;
-const GET: u16 = SUBSYSTEM | 1;
-const DELETE: u16 = SUBSYSTEM | 3;
+const NFNL_SUBSYS_ACCT: u16 = 7;
+const NFNL_MSG_ACCT_NEW: u16 = NFNL_SUBSYS_ACCT << 8;
+const NFNL_MSG_ACCT_GET: u16 = NFNL_SUBSYS_ACCT << 8 | 1;
+const NFNL_MSG_ACCT_DEL: u16 = NFNL_SUBSYS_ACCT << 8 | 3;
 
-const NAME: u16 = 1;
-const PACKETS: u16 = 2;
-const BYTES: u16 = 3;
+const NFACCT_NAME: u16 = 1;
+const NFACCT_PKTS: u16 = 2;
+const NFACCT_BYTES: u16 = 3;
 
-/// `struct nfgenmsg` of no family.
-const HEADER: [u8; 4] = [0; 4];
+/// `struct nfgenmsg` with no family, version 0 and no resource.
+const NFGENMSG: [u8; 4] = [0; 4];
 
 /// A counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,25 +30,25 @@ pub struct Counter {
     pub bytes: u64,
 }
 
-/// Makes a counter that starts at zero; false if there is one of that name, which then counts on.
+/// Creates a counter that starts at zero; false if one of that name exists, which keeps its count.
 pub fn create(socket: &mut Socket, name: &str) -> Result<bool> {
-    let operation = format!("make counter {name}");
-    let made = socket.request(NEW, CREATE | EXCLUSIVE, &operation, |b| fill(b, name));
-    match made {
+    let operation = format!("create counter {name}");
+    let created = socket.request(NFNL_MSG_ACCT_NEW, NLM_F_CREATE | NLM_F_EXCL, &operation, |b| fill(b, name));
+    match created {
         Ok(()) => Ok(true),
         Err(e) if e.is_exists() => Ok(false),
         Err(e) => Err(e),
     }
 }
 
-/// How many packets a counter has counted; `None` if there is no such counter.
+/// The packet count of a counter; `None` if there is no such counter.
 pub fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>> {
     let operation = format!("read counter {name}");
-    let counter = socket.ask(
-        GET,
+    let counter = socket.query(
+        NFNL_MSG_ACCT_GET,
         &operation,
         |b| fill(b, name),
-        |m| decode(attrs(m.body.get(4..).ok_or(Malformed::Short("counter"))?)),
+        |m| decode(attrs(m.body.get(NFGENMSG.len()..).ok_or(DecodeError::Truncated("counter"))?)),
     );
     match counter {
         Ok(counter) => Ok(Some(counter.packets)),
@@ -56,28 +57,29 @@ pub fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>> {
     }
 }
 
-/// Removes a counter; false if there is none of that name. One that a rule counts into is refused (`EBUSY`).
+/// Deletes a counter; false if there is none of that name. The kernel refuses to delete a counter that a rule uses
+/// (`EBUSY`).
 pub fn delete(socket: &mut Socket, name: &str) -> Result<bool> {
-    let gone = socket.request(DELETE, 0, &format!("delete counter {name}"), |b| fill(b, name));
-    match gone {
+    let deleted = socket.request(NFNL_MSG_ACCT_DEL, 0, &format!("delete counter {name}"), |b| fill(b, name));
+    match deleted {
         Ok(()) => Ok(true),
         Err(e) if e.is_not_found() => Ok(false),
         Err(e) => Err(e),
     }
 }
 
-/// Always names a counter: without a name the kernel would delete them all.
+/// The body of a request. It always names a counter: without a name the kernel would delete all of them.
 fn fill(b: &mut Buffer, name: &str) {
-    b.raw(&HEADER);
-    b.attr_str(NAME, name);
+    b.raw(&NFGENMSG);
+    b.attr_str(NFACCT_NAME, name);
 }
 
 /// Reads a counter.
-pub fn decode(body: Attrs<'_>) -> Result<Counter, Malformed> {
+pub fn decode(body: Attrs<'_>) -> Result<Counter, DecodeError> {
     Ok(Counter {
-        name: body.clone().need(NAME, "counter's name")?.str("counter's name")?.to_owned(),
-        packets: body.clone().need(PACKETS, "packets")?.be64("packets")?,
-        bytes: body.need(BYTES, "bytes")?.be64("bytes")?,
+        name: body.clone().need(NFACCT_NAME, "counter's name")?.str("counter's name")?.to_owned(),
+        packets: body.clone().need(NFACCT_PKTS, "packets")?.be64("packets")?,
+        bytes: body.need(NFACCT_BYTES, "bytes")?.be64("bytes")?,
     })
 }
 
@@ -86,15 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_reads_back_and_one_with_a_part_missing_does_not() {
+    fn a_counter_decodes_and_one_without_bytes_does_not() {
         let mut b = Buffer::default();
         fill(&mut b, "ct_state_invalid");
-        b.attr_be64(PACKETS, 1 << 40);
+        b.attr_be64(NFACCT_PKTS, 1 << 40);
         let short = b.bytes().len();
-        b.attr_be64(BYTES, 7);
-        let body = &b.bytes()[HEADER.len()..];
+        b.attr_be64(NFACCT_BYTES, 7);
+        let body = &b.bytes()[NFGENMSG.len()..];
         let counter = Counter { name: "ct_state_invalid".into(), packets: 1 << 40, bytes: 7 };
         assert_eq!(decode(attrs(body)), Ok(counter));
-        assert_eq!(decode(attrs(&b.bytes()[HEADER.len()..short])), Err(Malformed::Missing("bytes")));
+        assert_eq!(decode(attrs(&b.bytes()[NFGENMSG.len()..short])), Err(DecodeError::Missing("bytes")));
     }
 }

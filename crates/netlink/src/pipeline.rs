@@ -1,53 +1,54 @@
-//! Many requests in few datagrams.
+//! Sends many requests in few datagrams.
 //!
-//! In go [`Request`]s, out come those that the kernel refused, each with its place. The kernel handles the requests
-//! of a datagram in order and each on its own: one that it refuses keeps it from none of the others. Refusals are
-//! always answered; an acknowledgement is asked for the last request only, and tells that all were handled. What
-//! comes in between means success.
+//! In go [`Request`]s, out come the errors of those that the kernel refused, each with its index. The kernel handles
+//! the requests of a datagram in order and independently: after a refused request it continues with the next. It
+//! answers every refused request. Only the last request of a datagram asks for an acknowledgement, which shows that
+//! all were handled; a request without an answer succeeded.
 
 use crate::message::{self, Buffer, Message};
 use crate::socket::Ack;
 use crate::{Error, Result, Socket};
 use std::iter::Peekable;
 
-/// Requests in one datagram. Each refusal is an answer of its own, queued until we read: this many of them still
-/// fit a receive buffer of the default size, so that a batch that fails as a whole loses no answer.
+/// Largest number of requests in one datagram. The kernel queues one answer for each refused request; this many fit
+/// a receive buffer of the default size, so that no answer is lost even if all requests are refused.
 const REQUESTS: usize = 128;
 
-/// A datagram of this size takes no more requests. Sets answer a refusal with all of the request, so that the
-/// answers are as large as what they answer; they must fit, too.
+/// A datagram of this size takes no more requests. ipset's answer to a refused request contains the request, and
+/// those answers must fit the receive buffer, too.
 const BYTES: usize = 64 * 1024;
 
-/// One change of a batch that the kernel refused.
+/// A change of a batch that the kernel refused.
 #[derive(Debug)]
 pub struct Failed {
-    /// Its place in the batch.
+    /// Index of the change in the batch.
     pub index: usize,
-    /// Why; names the change.
+    /// The reason; its text names the change.
     pub error: Error,
 }
 
-/// Something to be asked of the kernel, as a message and in words.
+/// A request to the kernel.
 pub(crate) trait Request {
     /// The message's type.
     fn kind(&self) -> u16;
-    /// The header's flags, besides those that every request has.
+    /// The header's flags, besides `NLM_F_REQUEST` and `NLM_F_ACK`.
     fn flags(&self) -> u16;
     /// Writes the body.
     fn fill(&self, b: &mut Buffer);
-    /// What is asked, in words that go behind "refused to".
+    /// The request as a verb phrase; error texts put it after "kernel refused to".
     fn describe(&self) -> String;
 }
 
-/// Requests that travel together, under consecutive numbers.
+/// Requests that are sent as one datagram, with consecutive sequence numbers.
 struct Datagram<R> {
     buffer: Buffer,
+    /// Sequence number of the first request.
     first: u32,
     requests: Vec<R>,
 }
 
 impl<R: Request> Datagram<R> {
-    /// Takes as many requests as go into one; `first` and the numbers behind it are theirs.
+    /// Takes as many requests as one datagram holds, and numbers them from `first` on.
     fn pack(first: u32, requests: &mut Peekable<impl Iterator<Item = R>>) -> Datagram<R> {
         let mut packed = Datagram { buffer: Buffer::default(), first, requests: Vec::new() };
         let Datagram { buffer, requests: taken, .. } = &mut packed;
@@ -56,24 +57,25 @@ impl<R: Request> Datagram<R> {
             let Some(request) = requests.next() else { break };
             last = buffer.len();
             let seq = first + taken.len() as u32;
-            buffer.message(request.kind(), request.flags() | message::REQUEST, seq, |b| request.fill(b));
+            buffer
+                .message(request.kind(), request.flags() | message::NLM_F_REQUEST, seq, |b| request.fill(b));
             taken.push(request);
         }
         if !taken.is_empty() {
-            buffer.add_flags(last, message::ACK);
+            buffer.add_flags(last, message::NLM_F_ACK);
         }
         packed
     }
 
-    /// The place of the request that `seq` belongs to.
-    fn place(&self, seq: u32) -> Option<usize> {
-        let place = seq.checked_sub(self.first)? as usize;
-        (place < self.requests.len()).then_some(place)
+    /// The index of the request with this sequence number.
+    fn index(&self, seq: u32) -> Option<usize> {
+        let index = seq.checked_sub(self.first)? as usize;
+        (index < self.requests.len()).then_some(index)
     }
 }
 
 impl Socket {
-    /// Makes many requests, in order, and goes on after those that fail.
+    /// Sends requests in order, continues after refused ones, and returns their errors.
     pub(crate) fn request_all<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = R>,
@@ -87,8 +89,8 @@ impl Socket {
         Ok(failed)
     }
 
-    /// Makes many requests, in order, and hands each refusal to `refused`: the request's place, the request, the
-    /// errno, and all of the answer.
+    /// Sends requests in order, and calls `refused` for each refused one with the request's index, the request, the
+    /// errno, and the whole answer.
     pub(crate) fn pipeline<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = R>,
@@ -98,14 +100,15 @@ impl Socket {
         let mut done = 0;
         while requests.peek().is_some() {
             let datagram = Datagram::pack(self.reserve_seqs(REQUESTS as u32), &mut requests);
-            self.exchange(&datagram, |place, ack, m| {
-                refused(done + place, &datagram.requests[place], ack, m);
+            self.exchange(&datagram, |index, ack, m| {
+                refused(done + index, &datagram.requests[index], ack, m);
             })?;
             done += datagram.requests.len();
         }
         Ok(())
     }
 
+    /// Sends one datagram and reads its answers.
     fn exchange<R: Request>(
         &mut self,
         datagram: &Datagram<R>,
@@ -114,11 +117,13 @@ impl Socket {
         self.send(datagram.buffer.bytes())?;
         let mut finished = false;
         self.receive_ready(|m| {
-            let Some(place) = datagram.place(m.seq).filter(|_| m.kind == message::TYPE_ERROR) else { return };
-            finished |= place + 1 == datagram.requests.len();
+            let Some(index) = datagram.index(m.seq).filter(|_| m.kind == message::NLMSG_ERROR) else {
+                return;
+            };
+            finished |= index + 1 == datagram.requests.len();
             let ack = Ack::parse(&m);
             if ack.errno != 0 {
-                refused(place, ack, &m);
+                refused(index, ack, &m);
             }
         })?;
         match datagram.requests.last() {
@@ -133,15 +138,15 @@ mod tests {
     use super::*;
     use crate::message::messages;
 
-    struct Sized(usize);
+    struct Padding(usize);
 
-    impl Request for Sized {
+    impl Request for Padding {
         fn kind(&self) -> u16 {
             7
         }
 
         fn flags(&self) -> u16 {
-            message::CREATE
+            message::NLM_F_CREATE
         }
 
         fn fill(&self, b: &mut Buffer) {
@@ -153,8 +158,8 @@ mod tests {
         }
     }
 
-    fn pack(sizes: &[usize]) -> Vec<Datagram<Sized>> {
-        let mut requests = sizes.iter().map(|&size| Sized(size)).peekable();
+    fn pack(sizes: &[usize]) -> Vec<Datagram<Padding>> {
+        let mut requests = sizes.iter().map(|&size| Padding(size)).peekable();
         let mut all = Vec::new();
         while requests.peek().is_some() {
             all.push(Datagram::pack(1000, &mut requests));
@@ -168,19 +173,19 @@ mod tests {
         assert_eq!(all.iter().map(|d| d.requests.len()).collect::<Vec<_>>(), [128, 128, 44]);
         for datagram in &all {
             let sent: Vec<_> = messages(datagram.buffer.bytes()).map(|m| m.unwrap()).collect();
-            let asking: Vec<_> = sent.iter().map(|m| m.flags & message::ACK != 0).collect();
+            let asking: Vec<_> = sent.iter().map(|m| m.flags & message::NLM_F_ACK != 0).collect();
             assert_eq!(asking.iter().position(|&a| a), Some(sent.len() - 1));
-            assert!(sent.iter().enumerate().all(|(i, m)| datagram.place(m.seq) == Some(i)));
-            assert_eq!(datagram.place(999), None);
-            assert_eq!(datagram.place(1000 + sent.len() as u32), None);
+            assert!(sent.iter().enumerate().all(|(i, m)| datagram.index(m.seq) == Some(i)));
+            assert_eq!(datagram.index(999), None);
+            assert_eq!(datagram.index(1000 + sent.len() as u32), None);
         }
     }
 
     #[test]
-    fn large_requests_travel_in_smaller_company() {
+    fn a_datagram_holds_fewer_requests_if_they_are_large() {
         let lens = |sizes: &[usize]| pack(sizes).iter().map(|d| d.requests.len()).collect::<Vec<_>>();
         assert_eq!(lens(&[20_000; 9]), [4, 4, 1]);
-        assert_eq!(lens(&[100_000, 100_000]), [1, 1], "one is always sent");
+        assert_eq!(lens(&[100_000, 100_000]), [1, 1], "a datagram holds at least one request");
         assert_eq!(lens(&[]), [0; 0]);
     }
 }

@@ -1,11 +1,13 @@
-//! The netlink socket: the only place in Portway that is not safe Rust.
+//! The netlink socket.
 //!
-//! A request is answered before `send` returns, since netlink handles it in the sender's context; so a caller
-//! sends, then reads what is there without waiting. Only notifications are waited for.
+//! The kernel handles a request in the sender's context and has queued the answer before `send` returns; so a caller
+//! sends, then reads the queued messages without waiting. Only notifications are waited for. Socket options, header
+//! flags and the attributes of acknowledgements have their names from `linux/netlink.h`, the instructions of the
+//! socket filter from `linux/filter.h`.
 #![expect(unsafe_code, reason = "socket calls that neither std nor rustix offers for netlink")]
 
 use crate::message::{self, Buffer, Message};
-use crate::{Error, Malformed, Result};
+use crate::{DecodeError, Error, Result};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -16,7 +18,7 @@ pub enum Protocol {
     Route,
     /// nf_tables, conntrack, ipset.
     Netfilter,
-    /// Families by name, among them ipvs.
+    /// Families that are found by name; ipvs is one.
     Generic,
 }
 
@@ -25,16 +27,30 @@ pub enum Protocol {
 pub struct Socket {
     fd: OwnedFd,
     port: u32,
+    /// The sequence number used last.
     seq: u32,
+    /// Number of messages sent.
     sent: u64,
+    /// Size of the send buffer, for error messages.
     send_limit: usize,
     receive: Vec<u8>,
 }
 
-/// A dump reply holds at most this much (`netlink_recvmsg` grows its pages to what the reader offers, up to 32 KiB).
+/// Size of the receive buffer. A datagram of a dump is never larger: `netlink_recvmsg` sizes it by the reader's
+/// buffer, up to 32 KiB.
 const RECEIVE: usize = 64 * 1024;
-/// Batches up to this size go out in one piece, where the kernel allows it.
+/// Send buffer for batches, which are sent as one datagram.
 const SEND_LARGE: usize = 256 * 1024 * 1024;
+/// Receive buffer for notifications.
+const RECEIVE_NOTIFICATIONS: i32 = 8 * 1024 * 1024;
+/// How often a list that changes while it is read is read again.
+const DUMP_ATTEMPTS: usize = 16;
+/// Offset of `nlmsg_pid` in `struct nlmsghdr`: the port of the socket that caused the message.
+const NLMSG_PID_OFFSET: u32 = 12;
+/// Size of `struct nlmsgerr` without the request's body: the errno and the request's header.
+const NLMSGERR_LEN: usize = 4 + message::NLMSG_HDRLEN;
+/// The kernel's message in an extended acknowledgement.
+const NLMSGERR_ATTR_MSG: u16 = 1;
 const NETLINK_ADD_MEMBERSHIP: i32 = 1;
 const NETLINK_CAP_ACK: i32 = 10;
 const NETLINK_EXT_ACK: i32 = 11;
@@ -48,32 +64,32 @@ impl Socket {
             Protocol::Netfilter => libc::NETLINK_NETFILTER,
             Protocol::Generic => libc::NETLINK_GENERIC,
         };
-        // SAFETY: no pointers are handed over; the result is checked.
+        // SAFETY: the call takes no pointers, and its result is checked.
         let raw = check("socket", unsafe {
             libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, number)
         })?;
-        // SAFETY: `raw` is a descriptor that the kernel just gave us and nobody else owns.
+        // SAFETY: the kernel returned `raw` just now, so it is open, and no other value owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         let mut socket = Socket { fd, port: 0, seq: 0, sent: 0, send_limit: 0, receive: vec![0; RECEIVE] };
         socket.bind()?;
-        // Older kernels lack these two; errors are then less talkative, nothing else.
+        // Old kernels lack these two options; errors then have less detail.
         socket.set_option(libc::SOL_NETLINK, NETLINK_EXT_ACK, 1).ok();
         socket.set_option(libc::SOL_NETLINK, NETLINK_CAP_ACK, 1).ok();
         socket.send_limit = socket.option(libc::SO_SNDBUF).unwrap_or(0);
         Ok(socket)
     }
 
-    /// The port the kernel gave us: what we cause carries it.
+    /// The port that the kernel assigned. Notifications of changes made through this socket carry it.
     pub fn port(&self) -> u32 {
         self.port
     }
 
-    /// How many messages, not datagrams, it has sent so far.
+    /// The number of messages, not datagrams, sent so far.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Makes room for batches of any size, if we may, else for as much as the system allows.
+    /// Enlarges the send buffer for large batches; without CAP_NET_ADMIN, only up to `net.core.wmem_max`.
     pub fn allow_large_batches(&mut self) {
         let size = SEND_LARGE as i32;
         if self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size).is_err() {
@@ -82,28 +98,31 @@ impl Socket {
         self.send_limit = self.option(libc::SO_SNDBUF).unwrap_or(0);
     }
 
-    /// Joins a multicast group, with room for many notifications.
+    /// Joins a multicast group, with a large receive buffer for notifications.
     pub fn join(&mut self, group: u32) -> Result<()> {
-        let room = 8 * 1024 * 1024;
-        if self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, room).is_err() {
-            self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, room).ok();
+        if self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_NOTIFICATIONS).is_err() {
+            self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_NOTIFICATIONS).ok();
         }
         self.set_option(libc::SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group as i32)
     }
 
-    /// Lets the kernel throw away notifications whose cause is a socket with one of these ports: our own commits.
+    /// Makes the kernel drop notifications that were caused by sockets with these ports.
     pub fn ignore_ports(&mut self, ports: &[u32]) -> Result<()> {
-        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        // The sender's port is the last word of the header; BPF loads are in network order.
-        let mut program = vec![step(0x20, 0, 0, 12)];
+        let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        // BPF loads words in network order, so ports are compared in that order.
+        let mut program =
+            vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NLMSG_PID_OFFSET)];
         for (i, port) in ports.iter().enumerate() {
-            // Jump over the other comparisons and "keep" to "drop".
-            program.push(step(0x15, (ports.len() - i) as u8, 0, port.to_be()));
+            // If equal, jump over the remaining comparisons and the accepting return to the dropping return.
+            let to_drop = (ports.len() - i) as u8;
+            let code = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+            program.push(instruction(code, to_drop, 0, port.to_be()));
         }
-        program.push(step(0x06, 0, 0, u32::MAX));
-        program.push(step(0x06, 0, 0, 0));
+        program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX));
+        program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0));
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        // SAFETY: `filter` points to `program`, both live until the call returns, and the length is its own.
+        // SAFETY: `filter` and the `program` it points to live until the call returns, `filter.len` is the number of
+        // instructions in `program`, and the size passed is that of `filter`.
         check("attach filter", unsafe {
             libc::setsockopt(
                 self.fd.as_raw_fd(),
@@ -116,8 +135,9 @@ impl Socket {
         .map(|_| ())
     }
 
-    /// Whether the kernel takes the header of a list's request at its word: it then lists only what fits it, and
-    /// refuses what it does not know. False if the kernel cannot (before 4.20); it lists everything.
+    /// Turns strict checking of list requests on or off. A strict kernel lists only the objects that match the
+    /// request's header, and refuses unknown fields. False if the kernel is too old for it (before 4.20); it then
+    /// lists all objects.
     pub(crate) fn set_strict(&self, strict: bool) -> bool {
         self.set_option(libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK, strict.into()).is_ok()
     }
@@ -128,7 +148,7 @@ impl Socket {
         self.seq
     }
 
-    /// The first of `count` sequence numbers in a row.
+    /// The first of `count` consecutive sequence numbers.
     pub(crate) fn reserve_seqs(&mut self, count: u32) -> u32 {
         if self.seq.checked_add(count).is_none() {
             self.seq = 0;
@@ -140,7 +160,7 @@ impl Socket {
 
     /// Sends `bytes`, one or more whole messages, as one datagram.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        // SAFETY: the pointer and length are those of a live slice.
+        // SAFETY: pointer and length are those of `bytes`, which lives until the call returns; the kernel only reads.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         if sent >= 0 {
             self.sent += message::messages(bytes).count() as u64;
@@ -149,11 +169,11 @@ impl Socket {
         let source = io::Error::last_os_error();
         match source.raw_os_error() {
             Some(libc::EMSGSIZE) => Err(Error::TooLarge { bytes: bytes.len(), limit: self.send_limit }),
-            _ => Err(Error::Socket { what: "send", source }),
+            _ => Err(Error::Socket { call: "send", source }),
         }
     }
 
-    /// Hands every message that is already there to `each`, without waiting; false if there was none.
+    /// Passes every queued message to `each`, without waiting; false if there was none.
     pub fn receive_ready(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<bool> {
         let mut any = false;
         while let Some(len) = self.receive(libc::MSG_DONTWAIT)? {
@@ -165,12 +185,12 @@ impl Socket {
         Ok(any)
     }
 
-    /// Waits until there is something to read.
+    /// Waits until there is a message to read.
     pub fn wait(&self) -> Result<()> {
         self.wait_at_most(-1).map(drop)
     }
 
-    /// Waits until there is something to read, but not for longer; false if there is not.
+    /// Waits at most `time` until there is a message to read; false if there is none.
     pub fn wait_for(&self, time: std::time::Duration) -> Result<bool> {
         self.wait_at_most(time.as_millis().try_into().unwrap_or(i32::MAX))
     }
@@ -178,14 +198,14 @@ impl Socket {
     fn wait_at_most(&self, milliseconds: i32) -> Result<bool> {
         let mut fd = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         loop {
-            // SAFETY: the one pollfd lives on our stack.
+            // SAFETY: the pointer is that of `fd`, a local variable, and the count of entries is 1.
             let ready = unsafe { libc::poll(&raw mut fd, 1, milliseconds) };
             if ready >= 0 {
                 return Ok(ready > 0);
             }
             let source = io::Error::last_os_error();
             if source.raw_os_error() != Some(libc::EINTR) {
-                return Err(Error::Socket { what: "poll", source });
+                return Err(Error::Socket { call: "poll", source });
             }
         }
     }
@@ -200,11 +220,11 @@ impl Socket {
     ) -> Result<()> {
         let seq = self.next_seq();
         let mut buffer = Buffer::default();
-        buffer.message(kind, flags | message::REQUEST | message::ACK, seq, fill);
+        buffer.message(kind, flags | message::NLM_F_REQUEST | message::NLM_F_ACK, seq, fill);
         self.send(buffer.bytes())?;
         let mut answer = None;
         self.receive_ready(|m| {
-            if m.seq == seq && m.kind == message::TYPE_ERROR {
+            if m.seq == seq && m.kind == message::NLMSG_ERROR {
                 answer = Some(Ack::parse(&m));
             }
         })?;
@@ -212,22 +232,22 @@ impl Socket {
     }
 
     /// Sends one request and reads the one message that answers it.
-    pub(crate) fn ask<T>(
+    pub(crate) fn query<T>(
         &mut self,
         kind: u16,
         operation: &str,
         fill: impl FnOnce(&mut Buffer),
-        decode: impl Fn(&Message<'_>) -> Result<T, Malformed>,
+        decode: impl Fn(&Message<'_>) -> Result<T, DecodeError>,
     ) -> Result<T> {
         let seq = self.next_seq();
         let mut buffer = Buffer::default();
-        buffer.message(kind, message::REQUEST, seq, fill);
+        buffer.message(kind, message::NLM_F_REQUEST, seq, fill);
         self.send(buffer.bytes())?;
         let mut answer = None;
         self.receive_ready(|m| {
             if m.seq == seq && answer.is_none() {
                 answer = Some(match m.kind {
-                    message::TYPE_ERROR => Err(Ack::parse(&m)),
+                    message::NLMSG_ERROR => Err(Ack::parse(&m)),
                     _ => Ok(decode(&m)),
                 });
             }
@@ -239,8 +259,8 @@ impl Socket {
         }
     }
 
-    /// Asks for a list and hands each entry to `each`. A list that changed while it was read is read again from
-    /// the start: `restart` is called first, so that the caller can forget what it has.
+    /// Requests a list and passes each entry to `each`. A list that changed while it was read is read again from
+    /// the start, after `restart` has emptied the state.
     pub fn dump<S>(
         &mut self,
         kind: u16,
@@ -248,9 +268,9 @@ impl Socket {
         state: &mut S,
         fill: impl Fn(&mut Buffer),
         restart: impl Fn(&mut S),
-        mut each: impl FnMut(&mut S, Message<'_>) -> Result<(), Malformed>,
+        mut each: impl FnMut(&mut S, Message<'_>) -> Result<(), DecodeError>,
     ) -> Result<()> {
-        for _ in 0..16 {
+        for _ in 0..DUMP_ATTEMPTS {
             restart(state);
             if self.dump_once(kind, operation, &fill, &mut |m| each(state, m))? {
                 return Ok(());
@@ -263,16 +283,17 @@ impl Socket {
         })
     }
 
+    /// Reads a list once; false if it changed while it was read.
     fn dump_once(
         &mut self,
         kind: u16,
         operation: &str,
         fill: &impl Fn(&mut Buffer),
-        each: &mut dyn FnMut(Message<'_>) -> Result<(), Malformed>,
+        each: &mut dyn FnMut(Message<'_>) -> Result<(), DecodeError>,
     ) -> Result<bool> {
         let seq = self.next_seq();
         let mut buffer = Buffer::default();
-        buffer.message(kind, message::REQUEST | message::DUMP, seq, fill);
+        buffer.message(kind, message::NLM_F_REQUEST | message::NLM_F_DUMP, seq, fill);
         self.send(buffer.bytes())?;
         let mut consistent = true;
         loop {
@@ -282,10 +303,10 @@ impl Socket {
                 if m.seq != seq {
                     continue;
                 }
-                consistent &= m.flags & message::DUMP_INTERRUPTED == 0;
+                consistent &= m.flags & message::NLM_F_DUMP_INTR == 0;
                 match m.kind {
-                    // A list that broke off ends like a whole one, except for the errno.
-                    message::TYPE_DONE | message::TYPE_ERROR => {
+                    // A dump that the kernel aborted ends with an errno, a complete one with 0.
+                    message::NLMSG_DONE | message::NLMSG_ERROR => {
                         let ack = Ack::parse(&m);
                         if ack.errno == libc::EINTR {
                             return Ok(false);
@@ -298,10 +319,10 @@ impl Socket {
         }
     }
 
-    /// Reads one datagram; `None` if there is none and `flags` say not to wait.
+    /// Reads one datagram into the buffer; `None` if there is none and `flags` has `MSG_DONTWAIT`.
     fn receive(&mut self, flags: i32) -> Result<Option<usize>> {
         loop {
-            // SAFETY: the pointer and length are those of our own live buffer.
+            // SAFETY: pointer and length are those of `self.receive`, which is not borrowed elsewhere during the call.
             let got = unsafe {
                 libc::recv(
                     self.fd.as_raw_fd(),
@@ -311,7 +332,7 @@ impl Socket {
                 )
             };
             if got >= 0 {
-                // With MSG_TRUNC the true length comes back: a datagram that was cut off is not to be trusted.
+                // With MSG_TRUNC the result is the datagram's full length, even if the buffer was too small for it.
                 return if got as usize > self.receive.len() {
                     Err(Error::Overrun)
                 } else {
@@ -323,27 +344,28 @@ impl Socket {
                 Some(libc::EINTR) => {}
                 Some(libc::EAGAIN) => return Ok(None),
                 Some(libc::ENOBUFS) => return Err(Error::Overrun),
-                _ => return Err(Error::Socket { what: "receive", source }),
+                _ => return Err(Error::Socket { call: "receive", source }),
             }
         }
     }
 
     fn bind(&mut self) -> Result<()> {
-        // SAFETY: sockaddr_nl is plain data for which all zeroes is a valid value.
+        // SAFETY: sockaddr_nl consists of integers only, for which zero is a valid value.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as u16;
         let mut len = size_of::<libc::sockaddr_nl>() as u32;
         let fd = self.fd.as_raw_fd();
-        // SAFETY: the address lives on our stack and its size is given.
+        // SAFETY: `address` is a local variable and `len` is its size; the kernel only reads it.
         check("bind", unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
-        // SAFETY: as above; the kernel writes at most `len` bytes into it.
+        // SAFETY: `address` and `len` are local variables; the kernel writes at most `len` bytes, the size of
+        // `address`.
         check("getsockname", unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) })?;
         self.port = address.nl_pid;
         Ok(())
     }
 
     fn set_option(&self, level: i32, option: i32, value: i32) -> Result<()> {
-        // SAFETY: `value` lives on our stack and its size is given.
+        // SAFETY: `value` is a local variable and the length passed is its size; the kernel only reads it.
         check("set a socket option", unsafe {
             libc::setsockopt(
                 self.fd.as_raw_fd(),
@@ -359,7 +381,7 @@ impl Socket {
     fn option(&self, option: i32) -> Option<usize> {
         let mut value = 0i32;
         let mut len = size_of::<i32>() as u32;
-        // SAFETY: `value` and `len` live on our stack; the kernel writes at most `len` bytes.
+        // SAFETY: `value` and `len` are local variables; the kernel writes at most `len` bytes, the size of `value`.
         let done = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
@@ -385,26 +407,29 @@ impl AsRawFd for Socket {
     }
 }
 
-/// An acknowledgement: zero, or an errno with the kernel's words.
+/// An acknowledgement: 0 for success, or an errno with the kernel's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ack {
     /// Positive errno, or 0.
     pub errno: i32,
-    /// The extended error.
+    /// The kernel's message (extended ack), if there is one.
     pub detail: Option<String>,
 }
 
 impl Ack {
     /// Reads the body of an error message (`struct nlmsgerr`, then attributes).
     pub(crate) fn parse(m: &Message<'_>) -> Ack {
-        const ACK_TLVS: u16 = 0x200;
         let code = m.body.get(..4).and_then(|b| b.try_into().ok()).map_or(libc::EPROTO, i32::from_ne_bytes);
-        let tlvs = if m.flags & ACK_TLVS != 0 { m.body.get(20..).unwrap_or_default() } else { &[] };
-        let detail = message::attrs(tlvs).find(1).and_then(|a| a.str("message").ok().map(str::to_owned));
-        Ack { errno: code.saturating_abs(), detail }
+        let tlvs = if m.flags & message::NLM_F_ACK_TLVS != 0 {
+            m.body.get(NLMSGERR_LEN..).unwrap_or_default()
+        } else {
+            &[]
+        };
+        let detail = message::attrs(tlvs).find(NLMSGERR_ATTR_MSG).and_then(|a| a.str("message").ok());
+        Ack { errno: code.saturating_abs(), detail: detail.map(str::to_owned) }
     }
 
-    /// An error that says what was asked, if it is one.
+    /// The result of `operation`, which names the request in the error.
     pub(crate) fn into_result(self, operation: &str) -> Result<()> {
         if self.errno == 0 {
             return Ok(());
@@ -417,7 +442,7 @@ impl Ack {
     }
 }
 
-fn malformed(operation: &str, source: Malformed) -> Error {
+fn malformed(operation: &str, source: DecodeError) -> Error {
     Error::Malformed { operation: operation.to_owned(), source }
 }
 
@@ -425,6 +450,6 @@ fn no_answer(operation: &str) -> Error {
     Error::NoAnswer(operation.to_owned())
 }
 
-fn check(what: &'static str, result: i32) -> Result<i32> {
-    if result < 0 { Err(Error::Socket { what, source: io::Error::last_os_error() }) } else { Ok(result) }
+fn check(call: &'static str, result: i32) -> Result<i32> {
+    if result < 0 { Err(Error::Socket { call, source: io::Error::last_os_error() }) } else { Ok(result) }
 }

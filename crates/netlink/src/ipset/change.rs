@@ -1,24 +1,24 @@
-//! Changes to what is in sets: thousands of members in one message, several messages in one datagram.
+//! Changes to the members of sets: many members in one message, several messages in one datagram.
 //!
-//! Adding what is there and removing what is not is no failure (`ipset -exist`). The kernel stops at the first member
-//! of a message that it refuses, and says which one it was, so the rest of them are sent again without it. A set that
-//! is full refuses them all: there the rest is left out.
+//! Adding an existing member and removing a missing one succeed (`ipset -exist`). The kernel stops at the first member
+//! of a message that it refuses, and reports which one it is; the members after it are sent again. A full set refuses
+//! every new member: then the members after the refused one are not sent again.
 
-use super::wire::{self, CMD_ADD, CMD_REMOVE, HASH_FULL, LINE, MEMBERS, SET_NAME, begin, explain};
+use super::wire::*;
 use super::{Ipset, Member};
 use crate::message::Buffer;
 use crate::pipeline::Request;
 use crate::{Failed, Result};
 
-/// Members in one message. The largest take a hundred bytes, and all of them must fit a nested attribute, whose
-/// length has sixteen bits; a refusal, which has the whole message in it, must fit our receive buffer.
+/// Largest number of members in one message. The largest member takes a hundred bytes; all must fit a nested attribute,
+/// which has a 16-bit length, and a refusal, which contains the whole message, must fit the receive buffer.
 const MEMBERS_AT_ONCE: usize = 256;
 
 /// A change to one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields are the set's name and what comes or goes")]
+#[expect(missing_docs, reason = "the fields are the set's name and its members to add or remove")]
 pub enum SetChange<'a> {
-    /// Adds members. One that is there takes the new one's mark.
+    /// Adds members. An existing member gets the mark of the new one.
     Add { set: &'a str, members: &'a [Member] },
     /// Removes members.
     Remove { set: &'a str, members: &'a [Member] },
@@ -38,39 +38,39 @@ impl<'a> SetChange<'a> {
         }
     }
 
-    /// The change in words; about one member, if that is known.
+    /// The change as a verb phrase, for error texts; it names the refused member if that is known.
     fn describe(&self, member: Option<&Member>) -> String {
-        let what = match (member, self.members()) {
+        let members = match (member, self.members()) {
             (Some(member), _) | (None, [member]) => member.to_string(),
             (None, members) => format!("{} members", members.len()),
         };
         match self {
-            SetChange::Add { set, .. } => format!("add {what} to set {set}"),
-            SetChange::Remove { set, .. } => format!("remove {what} from set {set}"),
+            SetChange::Add { set, .. } => format!("add {members} to set {set}"),
+            SetChange::Remove { set, .. } => format!("remove {members} from set {set}"),
         }
     }
 }
 
-/// What of a change goes into one message.
+/// The part of a change that is sent in one message.
 #[derive(Clone, Copy, Debug)]
 struct Piece<'a> {
-    /// The change's place in the batch.
+    /// Index of the change in the batch.
     index: usize,
     change: SetChange<'a>,
     version: u8,
 }
 
-/// Cuts changes into pieces.
+/// Splits changes into pieces.
 fn pieces<'a>(changes: &'a [SetChange<'a>], version: u8) -> impl Iterator<Item = Piece<'a>> {
     changes.iter().enumerate().flat_map(move |(index, change)| {
-        let cut = change.members().chunks(MEMBERS_AT_ONCE);
-        cut.map(move |members| Piece { index, change: change.with(members), version })
+        let chunks = change.members().chunks(MEMBERS_AT_ONCE);
+        chunks.map(move |members| Piece { index, change: change.with(members), version })
     })
 }
 
 impl<'a> Piece<'a> {
-    /// What is left of it behind the member that it failed at.
-    fn behind(&self, failed: usize) -> Option<Piece<'a>> {
+    /// The piece with the members after the refused one, if there are any.
+    fn after(&self, failed: usize) -> Option<Piece<'a>> {
         let rest = self.change.members().get(failed + 1..).filter(|rest| !rest.is_empty())?;
         Some(Piece { change: self.change.with(rest), ..*self })
     }
@@ -79,12 +79,12 @@ impl<'a> Piece<'a> {
 impl Request for Piece<'_> {
     fn kind(&self) -> u16 {
         match self.change {
-            SetChange::Add { .. } => CMD_ADD,
-            SetChange::Remove { .. } => CMD_REMOVE,
+            SetChange::Add { .. } => IPSET_CMD_ADD,
+            SetChange::Remove { .. } => IPSET_CMD_DEL,
         }
     }
 
-    /// None: with `EXCLUSIVE`, adding what is there would fail.
+    /// No flags: with `NLM_F_EXCL`, adding an existing member would fail.
     fn flags(&self) -> u16 {
         0
     }
@@ -92,10 +92,10 @@ impl Request for Piece<'_> {
     fn fill(&self, b: &mut Buffer) {
         let (SetChange::Add { set, members } | SetChange::Remove { set, members }) = self.change;
         begin(b, self.version);
-        b.attr_str(SET_NAME, set);
-        // Where the kernel writes the line of the member that it refuses: 0 means none.
-        b.attr_u32(LINE, 0);
-        b.nest(MEMBERS, |b| (1..).zip(members).for_each(|(line, member)| member.encode(line, b)));
+        b.attr_str(IPSET_ATTR_SETNAME, set);
+        // The kernel overwrites this with the line number of the member that it refuses.
+        b.attr_u32(IPSET_ATTR_LINENO, 0);
+        b.nest(IPSET_ATTR_ADT, |b| (1..).zip(members).for_each(|(line, member)| member.encode(line, b)));
     }
 
     fn describe(&self) -> String {
@@ -104,13 +104,13 @@ impl Request for Piece<'_> {
 }
 
 impl Ipset {
-    /// Adds members to a set; those that are there take the new ones' marks. All that can be added are; the first
-    /// failure, which names the member, comes back.
+    /// Adds members to a set; existing members get the new marks. A refused member does not stop the others; the first
+    /// error is returned, and names the member.
     pub fn add(&mut self, name: &str, members: &[Member]) -> Result<()> {
         self.apply(SetChange::Add { set: name, members })
     }
 
-    /// Removes members from a set, if they are there.
+    /// Removes members from a set; missing members are ignored.
     pub fn remove(&mut self, name: &str, members: &[Member]) -> Result<()> {
         self.apply(SetChange::Remove { set: name, members })
     }
@@ -120,9 +120,9 @@ impl Ipset {
         failed.into_iter().next().map_or(Ok(()), |failed| Err(failed.error))
     }
 
-    /// Makes many changes in few datagrams, and goes on after what fails. There may be several failures of one change,
-    /// for each names one member where the kernel does. Members come and go in order, except that those behind one
-    /// that failed may have to wait for the changes behind theirs.
+    /// Applies changes in few datagrams, continues after refused members, and returns the errors. One change may have
+    /// several errors, one for each refused member. Members are added and removed in order, except that those after a
+    /// refused one may be sent after later changes.
     pub fn apply_all(&mut self, changes: &[SetChange<'_>]) -> Result<Vec<Failed>> {
         let mut failed = Vec::new();
         let mut rest = self.send_pieces(pieces(changes, self.version), &mut failed)?;
@@ -133,7 +133,7 @@ impl Ipset {
         Ok(failed)
     }
 
-    /// Sends pieces; what is left of them behind those members that failed comes back.
+    /// Sends pieces; returns the pieces with the members after the refused ones.
     fn send_pieces<'a>(
         &mut self,
         pieces: impl Iterator<Item = Piece<'a>>,
@@ -141,10 +141,10 @@ impl Ipset {
     ) -> Result<Vec<Piece<'a>>> {
         let mut left = Vec::new();
         self.socket.pipeline(pieces, |_, piece, ack, answer| {
-            let place = wire::refused_line(answer).map(|line| line as usize - 1);
-            let member = place.and_then(|place| piece.change.members().get(place));
-            if ack.errno != HASH_FULL {
-                left.extend(place.and_then(|place| piece.behind(place)));
+            let index = refused_line(answer).map(|line| line as usize - 1);
+            let member = index.and_then(|index| piece.change.members().get(index));
+            if ack.errno != IPSET_ERR_HASH_FULL {
+                left.extend(index.and_then(|index| piece.after(index)));
             }
             if let Err(error) = ack.into_result(&piece.change.describe(member)) {
                 failed.push(Failed { index: piece.index, error: explain(error) });

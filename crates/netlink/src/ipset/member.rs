@@ -1,85 +1,76 @@
-//! Members of sets, as values: each writes itself as the kernel wants it and reads what the kernel lists.
+//! Members of sets as values, encoded for requests and decoded from listings.
 
-use super::wire::{DATA, LINE, MEMBERS, NETWORK_ORDER};
-use crate::Malformed;
-use crate::message::{Attr, Attrs, Buffer};
+use super::wire::*;
+use crate::DecodeError;
+use crate::message::{Attr, Attrs, Buffer, NLA_F_NET_BYTEORDER};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const IP: u16 = 1;
-const PORT: u16 = 4;
-const TRANSPORT: u16 = 7;
-const IP2: u16 = 20;
-const CIDR2: u16 = 21;
-const MARK: u16 = 27;
-const V4: u16 = 1;
-const V6: u16 = 2;
-
-/// A member of a set, as far as it is made of these: all there is in the types of [`SetKind`](super::SetKind).
+/// A member of a set. The fields cover all types of [`SetKind`](super::SetKind); other fields are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Member {
-    /// Its address, or the first one if it has several.
+    /// Its address, or the first of its addresses.
     pub ip: Option<IpAddr>,
     /// Its port.
     pub port: Option<u16>,
-    /// The transport protocol that the port belongs to; a `bitmap:port` does not know it.
+    /// The transport protocol of the port; members of a `bitmap:port` have none.
     pub protocol: Option<u8>,
-    /// Its second address, or the network it has in place of one. The kernel takes no notice of the host's part.
+    /// Its second address, or its network. The kernel ignores the host bits of a network.
     pub ip2: Option<IpAddr>,
-    /// The length of the network's prefix. There is always one where the set's type has a network, and it is not 0:
-    /// the kernel takes no such network, two halves of it make up for that.
+    /// The network's prefix length. The kernel always reports it for set types with a network, and refuses 0: two
+    /// networks of prefix length 1 stand in for that.
     pub cidr2: Option<u8>,
-    /// What it makes of the mark of a packet that matches: value and mask. Only sets that were made for it have this
-    /// (`skbinfo`), and none of them can tell a value and mask of 0 from nothing.
+    /// Value and mask that are applied to the mark of a matching packet. Only members of sets created with `skbinfo`
+    /// have it, and the kernel does not distinguish a value and mask of 0 from none.
     pub mark: Option<(u32, u32)>,
 }
 
 impl Member {
-    /// Writes it as one of many; an error then tells its `line`.
+    /// Appends the member to a list of members; the kernel reports `line` if it refuses the member.
     pub(super) fn encode(&self, line: u32, b: &mut Buffer) {
-        b.nest(DATA, |b| {
+        b.nest(IPSET_ATTR_DATA, |b| {
             self.encode_fields(b);
-            b.attr_u32(LINE, line);
+            b.attr_u32(IPSET_ATTR_LINENO, line);
         });
     }
 
     fn encode_fields(&self, b: &mut Buffer) {
         if let Some(ip) = self.ip {
-            encode_ip(b, IP, ip);
+            encode_ip(b, IPSET_ATTR_IP, ip);
         }
         if let Some(port) = self.port {
-            b.attr_be16(PORT | NETWORK_ORDER, port);
+            b.attr_be16(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, port);
         }
         if let Some(protocol) = self.protocol {
-            b.attr_u8(TRANSPORT, protocol);
+            b.attr_u8(IPSET_ATTR_PROTO, protocol);
         }
         if let Some(ip) = self.ip2 {
-            encode_ip(b, IP2, ip);
+            encode_ip(b, IPSET_ATTR_IP2, ip);
         }
         if let Some(cidr) = self.cidr2 {
-            b.attr_u8(CIDR2, cidr);
+            b.attr_u8(IPSET_ATTR_CIDR2, cidr);
         }
         if let Some((mark, mask)) = self.mark {
-            b.attr_be64(MARK | NETWORK_ORDER, u64::from(mark) << 32 | u64::from(mask));
+            b.attr_be64(IPSET_ATTR_SKBMARK | NLA_F_NET_BYTEORDER, u64::from(mark) << 32 | u64::from(mask));
         }
     }
 
-    /// Reads the attributes of one member.
-    pub fn decode(data: Attrs<'_>) -> Result<Member, Malformed> {
+    /// Decodes the attributes of one member.
+    pub fn decode(data: Attrs<'_>) -> Result<Member, DecodeError> {
         let find = |kind| data.clone().find(kind);
-        let mark = find(MARK).map(|a| a.be64("member's mark")).transpose()?;
+        let mark = find(IPSET_ATTR_SKBMARK).map(|a| a.be64("member's mark")).transpose()?;
         Ok(Member {
-            ip: find(IP).map(|a| decode_ip(&a)).transpose()?,
-            port: find(PORT).map(|a| a.be16("member's port")).transpose()?,
-            protocol: find(TRANSPORT).map(|a| a.u8("member's protocol")).transpose()?,
-            ip2: find(IP2).map(|a| decode_ip(&a)).transpose()?,
-            cidr2: find(CIDR2).map(|a| a.u8("member's prefix length")).transpose()?,
+            ip: find(IPSET_ATTR_IP).map(|a| decode_ip(&a)).transpose()?,
+            port: find(IPSET_ATTR_PORT).map(|a| a.be16("member's port")).transpose()?,
+            protocol: find(IPSET_ATTR_PROTO).map(|a| a.u8("member's protocol")).transpose()?,
+            ip2: find(IPSET_ATTR_IP2).map(|a| decode_ip(&a)).transpose()?,
+            cidr2: find(IPSET_ATTR_CIDR2).map(|a| a.u8("member's prefix length")).transpose()?,
             mark: mark.map(|both| ((both >> 32) as u32, both as u32)),
         })
     }
 }
 
-/// As `ipset` writes it.
+/// Prints the member as `ipset save` does.
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = self.protocol.map(|number| match i32::from(number) {
@@ -97,10 +88,10 @@ impl fmt::Display for Member {
     }
 }
 
-/// Reads the members in one message of a listing.
-pub fn decode_members(body: Attrs<'_>, into: &mut Vec<Member>) -> Result<(), Malformed> {
-    let Some(list) = body.find(MEMBERS) else { return Ok(()) };
-    for member in list.nested().filter(|a| a.kind == DATA) {
+/// Decodes the members in one message of a listing.
+pub fn decode_members(body: Attrs<'_>, into: &mut Vec<Member>) -> Result<(), DecodeError> {
+    let Some(list) = body.find(IPSET_ATTR_ADT) else { return Ok(()) };
+    for member in list.nested().filter(|a| a.kind == IPSET_ATTR_DATA) {
         into.push(Member::decode(member.nested())?);
     }
     Ok(())
@@ -108,16 +99,16 @@ pub fn decode_members(body: Attrs<'_>, into: &mut Vec<Member>) -> Result<(), Mal
 
 fn encode_ip(b: &mut Buffer, kind: u16, ip: IpAddr) {
     b.nest(kind, |b| match ip {
-        IpAddr::V4(ip) => b.attr(V4 | NETWORK_ORDER, &ip.octets()),
-        IpAddr::V6(ip) => b.attr(V6 | NETWORK_ORDER, &ip.octets()),
+        IpAddr::V4(ip) => b.attr(IPSET_ATTR_IPADDR_IPV4 | NLA_F_NET_BYTEORDER, &ip.octets()),
+        IpAddr::V6(ip) => b.attr(IPSET_ATTR_IPADDR_IPV6 | NLA_F_NET_BYTEORDER, &ip.octets()),
     });
 }
 
-fn decode_ip(ip: &Attr<'_>) -> Result<IpAddr, Malformed> {
-    if let Some(v4) = ip.nested().find(V4) {
+fn decode_ip(ip: &Attr<'_>) -> Result<IpAddr, DecodeError> {
+    if let Some(v4) = ip.nested().find(IPSET_ATTR_IPADDR_IPV4) {
         return Ok(Ipv4Addr::from(v4.be32("member's address")?).into());
     }
-    let v6 = ip.nested().need(V6, "member's address")?.value;
-    let octets = <[u8; 16]>::try_from(v6).map_err(|_| Malformed::Short("member's address"))?;
+    let v6 = ip.nested().need(IPSET_ATTR_IPADDR_IPV6, "member's address")?.value;
+    let octets = <[u8; 16]>::try_from(v6).map_err(|_| DecodeError::Truncated("member's address"))?;
     Ok(Ipv6Addr::from(octets).into())
 }

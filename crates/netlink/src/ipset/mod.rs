@@ -1,9 +1,8 @@
 //! Sets of the `ipset` command (`linux/netfilter/ipset/ip_set.h`).
 //!
-//! In go [`NewSet`]s and [`SetChange`]s, values that say what is to be there; out come [`SetInfo`]s and [`Member`]s as
-//! the kernel lists them. Every request says which version of the protocol it speaks, so [`Ipset::open`] asks the
-//! kernel once; that answer also tells whether the kernel has sets at all. The subsystem has errors of its own above
-//! the system's (4096 and up); they get words here, since the C library has none for them.
+//! In go [`NewSet`]s and [`SetChange`]s, out come [`SetInfo`]s and [`Member`]s as the kernel lists them. Every request
+//! has the version of the protocol in it, so [`Ipset::open`] asks the kernel for its versions; the answer also shows
+//! whether the kernel has sets at all. The subsystem has errnos of its own from 4096 on, which get texts here.
 
 mod change;
 mod member;
@@ -16,20 +15,15 @@ pub use change::SetChange;
 pub use member::{Member, decode_members};
 pub use set::{NewSet, SetInfo, SetKind};
 
-use crate::message::{Attrs, Buffer, EXCLUSIVE, Message};
-use crate::{Error, Malformed, Protocol, Result, Socket};
-use wire::{
-    CMD_CREATE, CMD_DESTROY, CMD_FLUSH, CMD_LIST, CMD_PROTOCOL, CMD_TYPE, FLAGS, PROTOCOL, PROTOCOL_MIN,
-    SET_NAME, begin, body, explain,
-};
+use crate::message::{Attrs, Buffer, Message, NLM_F_EXCL};
+use crate::{DecodeError, Error, Protocol, Result, Socket};
+use wire::*;
 
-/// Versions of the protocol that we speak; what we use of them is the same in both.
+/// The protocol versions that Portway supports; it uses nothing that differs between them.
 const OLDEST: u8 = 6;
 const NEWEST: u8 = 7;
-/// List no members.
-const FLAG_HEADER: u32 = 1 << 2;
 
-/// A conversation with the kernel about the sets of one namespace: that of the thread that opened it.
+/// A socket for the sets of one network namespace: that of the thread that opened it.
 #[derive(Debug)]
 pub struct Ipset {
     socket: Socket,
@@ -37,7 +31,7 @@ pub struct Ipset {
 }
 
 impl Ipset {
-    /// Opens it; `None` if the kernel has no sets.
+    /// Opens a socket; `None` if the kernel has no sets.
     pub fn open() -> Result<Option<Ipset>> {
         let mut socket = match Socket::open(Protocol::Netfilter) {
             Err(e) if is_absent(&e) => return Ok(None),
@@ -46,24 +40,24 @@ impl Ipset {
         Ok(version(&mut socket)?.map(|version| Ipset { socket, version }))
     }
 
-    /// How many messages it has sent so far.
+    /// The number of messages sent so far.
     pub fn sent(&self) -> u64 {
         self.socket.sent()
     }
 
-    /// All sets of the namespace.
+    /// All sets of the namespace, without their members.
     pub fn names(&mut self) -> Result<Vec<SetInfo>> {
         let mut sets = Vec::new();
         let version = self.version;
         let fill = |b: &mut Buffer| {
             begin(b, version);
-            b.attr_be32(FLAGS, FLAG_HEADER);
+            b.attr_be32(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_HEADER);
         };
         let each = |sets: &mut Vec<SetInfo>, m: Message<'_>| {
             sets.push(SetInfo::decode(body(&m)?)?);
             Ok(())
         };
-        self.socket.dump(CMD_LIST, "list sets", &mut sets, fill, Vec::clear, each).map_err(explain)?;
+        self.socket.dump(IPSET_CMD_LIST, "list sets", &mut sets, fill, Vec::clear, each).map_err(explain)?;
         Ok(sets)
     }
 
@@ -74,20 +68,22 @@ impl Ipset {
         let version = self.version;
         let fill = |b: &mut Buffer| {
             begin(b, version);
-            b.attr_str(SET_NAME, name);
+            b.attr_str(IPSET_ATTR_SETNAME, name);
         };
         let each = |members: &mut Vec<Member>, m: Message<'_>| decode_members(body(&m)?, members);
-        self.socket.dump(CMD_LIST, &operation, &mut members, fill, Vec::clear, each).map_err(explain)?;
+        self.socket
+            .dump(IPSET_CMD_LIST, &operation, &mut members, fill, Vec::clear, each)
+            .map_err(explain)?;
         Ok(members)
     }
 
-    /// Makes a set; false if there is one of that name, whether it [fits](SetInfo::fits) or not.
+    /// Creates a set; false if one of that name exists, whether it [fits](SetInfo::fits) or not.
     pub fn create(&mut self, new: &NewSet) -> Result<bool> {
         let revision = self.revision(new)?;
         let operation = format!("create set {} of type {}", new.name, new.kind.name());
         let version = self.version;
-        // Exclusive, or the kernel keeps to itself that there is one already, if it is the same.
-        let result = self.socket.request(CMD_CREATE, EXCLUSIVE, &operation, |b| {
+        // Without NLM_F_EXCL the kernel reports success if an identical set exists.
+        let result = self.socket.request(IPSET_CMD_CREATE, NLM_F_EXCL, &operation, |b| {
             begin(b, version);
             new.encode(revision, b);
         });
@@ -98,7 +94,7 @@ impl Ipset {
         }
     }
 
-    /// The revision of a type to make a set of. The kernel loads the type if it has to.
+    /// The revision of the type to create a set with. The kernel loads the type's module if necessary.
     fn revision(&mut self, new: &NewSet) -> Result<u8> {
         let operation = format!("look up sets of type {}", new.kind.name());
         let version = self.version;
@@ -106,33 +102,36 @@ impl Ipset {
             begin(b, version);
             new.encode_type(b);
         };
-        let spoken = self.socket.ask(CMD_TYPE, &operation, fill, |m| set::decode_revisions(body(m)?));
-        let (oldest, newest) = spoken.map_err(explain)?;
+        let supported =
+            self.socket.query(IPSET_CMD_TYPE, &operation, fill, |m| set::decode_revisions(body(m)?));
+        let (oldest, newest) = supported.map_err(explain)?;
         let known = new.kind.newest_revision();
         if oldest > known {
-            let source = Malformed::Unknown { what: "oldest type revision", value: oldest.into() };
+            let source = DecodeError::Unknown { field: "oldest type revision", value: oldest.into() };
             return Err(Error::Malformed { operation, source });
         }
         Ok(newest.min(known))
     }
 
-    /// Removes a set and its members; false if there is none of that name. One that something refers to is refused.
+    /// Destroys a set with its members; false if there is none of that name. The kernel refuses to destroy a set that a
+    /// rule or another set refers to.
     pub fn destroy(&mut self, name: &str) -> Result<bool> {
-        self.on_set(CMD_DESTROY, "destroy", name)
+        self.request_by_name(IPSET_CMD_DESTROY, "destroy", name)
     }
 
     /// Removes all members of a set; false if there is no set of that name.
     pub fn flush(&mut self, name: &str) -> Result<bool> {
-        self.on_set(CMD_FLUSH, "flush", name)
+        self.request_by_name(IPSET_CMD_FLUSH, "flush", name)
     }
 
-    /// A request that needs nothing but a name. It always has one: without, the kernel would take it for every set.
-    fn on_set(&mut self, command: u16, verb: &str, name: &str) -> Result<bool> {
+    /// A request with a set's name as its only attribute. The name is always present: without it the kernel would apply
+    /// the request to all sets.
+    fn request_by_name(&mut self, command: u16, verb: &str, name: &str) -> Result<bool> {
         let version = self.version;
-        // Exclusive, or the kernel takes it for `ipset -exist` and keeps to itself that there was no such set.
-        let result = self.socket.request(command, EXCLUSIVE, &format!("{verb} set {name}"), |b| {
+        // Without NLM_F_EXCL the kernel reports success if there is no such set, as for `ipset -exist`.
+        let result = self.socket.request(command, NLM_F_EXCL, &format!("{verb} set {name}"), |b| {
             begin(b, version);
-            b.attr_str(SET_NAME, name);
+            b.attr_str(IPSET_ATTR_SETNAME, name);
         });
         match result {
             Ok(()) => Ok(true),
@@ -142,31 +141,32 @@ impl Ipset {
     }
 }
 
-/// The version of the protocol to speak with this kernel; `None` if it has no sets.
+/// The newest protocol version that both the kernel and Portway support; `None` if the kernel has no sets.
 fn version(socket: &mut Socket) -> Result<Option<u8>> {
     let operation = "agree on a version of the ipset protocol";
-    let spoken = socket.ask(CMD_PROTOCOL, operation, |b| begin(b, NEWEST), |m| decode_versions(body(m)?));
-    match spoken {
+    let supported =
+        socket.query(IPSET_CMD_PROTOCOL, operation, |b| begin(b, NEWEST), |m| decode_versions(body(m)?));
+    match supported {
         Ok((oldest, newest)) if oldest <= NEWEST && newest >= OLDEST => Ok(Some(newest.min(NEWEST))),
         Ok((_, newest)) => Err(Error::Malformed {
             operation: operation.into(),
-            source: Malformed::Unknown { what: "protocol version", value: newest.into() },
+            source: DecodeError::Unknown { field: "protocol version", value: newest.into() },
         }),
         Err(e) if is_absent(&e) => Ok(None),
         Err(e) => Err(explain(e)),
     }
 }
 
-/// Whether this is how a kernel refuses to speak about sets because it does not know them: `nfnetlink` says `EINVAL`
-/// for a subsystem that is not there, a kernel without `nfnetlink` has no such socket, containers and old kernels
-/// have their own words.
+/// Whether the error means that the kernel has no sets: `nfnetlink` answers `EINVAL` for a missing subsystem, a kernel
+/// without `nfnetlink` has no such socket, and containers and old kernels have other errnos.
 fn is_absent(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EINVAL | libc::ENOENT | libc::EPROTONOSUPPORT | libc::EOPNOTSUPP))
 }
 
-/// The oldest and the newest version the kernel speaks. The first kernels spoke one only.
-fn decode_versions(body: Attrs<'_>) -> Result<(u8, u8), Malformed> {
-    let newest = body.clone().need(PROTOCOL, "protocol version")?.u8("protocol version")?;
-    let oldest = body.find(PROTOCOL_MIN).map_or(Ok(newest), |a| a.u8("oldest protocol version"))?;
+/// The oldest and the newest version that the kernel supports. Old kernels report only one.
+fn decode_versions(body: Attrs<'_>) -> Result<(u8, u8), DecodeError> {
+    let newest = body.clone().need(IPSET_ATTR_PROTOCOL, "protocol version")?.u8("protocol version")?;
+    let oldest =
+        body.find(IPSET_ATTR_PROTOCOL_MIN).map_or(Ok(newest), |a| a.u8("oldest protocol version"))?;
     Ok((oldest, newest))
 }

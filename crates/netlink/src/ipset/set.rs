@@ -1,27 +1,10 @@
-//! Sets without their members: those to be made, and those that are there.
+//! Sets without their members: [`NewSet`] to create one, [`SetInfo`] for one that the kernel lists.
 
-use super::wire::{DATA, FAMILY, NETWORK_ORDER, REVISION, REVISION_MIN, SET_NAME, TYPE_NAME};
-use crate::Malformed;
-use crate::message::{Attrs, Buffer};
+use super::wire::*;
+use crate::DecodeError;
+use crate::message::{Attrs, Buffer, NLA_F_NET_BYTEORDER};
 
-const PORT_FROM: u16 = 4;
-const PORT_TO: u16 = 5;
-const TIMEOUT: u16 = 6;
-const OPTIONS: u16 = 8;
-const HASH_SIZE: u16 = 18;
-const MAX_ELEMENTS: u16 = 19;
-const NETMASK: u16 = 20;
-const ELEMENTS: u16 = 24;
-const REFERENCES: u16 = 25;
-
-/// The members are counted.
-const COUNTERS: u32 = 1 << 3;
-/// The members have comments.
-const COMMENTS: u32 = 1 << 4;
-/// The members have marks (`IPSET_FLAG_WITH_SKBINFO`).
-const MARKS: u32 = 1 << 6;
-
-/// What the members of a set are made of.
+/// The type of a set: the fields of its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SetKind {
     /// `hash:ip`
@@ -32,7 +15,7 @@ pub enum SetKind {
     IpPortIp,
     /// `hash:ip,port,net`
     IpPortNet,
-    /// `bitmap:port`, with room for every port.
+    /// `bitmap:port`, with a range of all ports.
     Port,
 }
 
@@ -48,8 +31,8 @@ impl SetKind {
         }
     }
 
-    /// The revision of the type that brought marks, in Linux 3.18. Newer ones have nothing that we use, and an older
-    /// `ipset` could not list their sets.
+    /// The type's revision that introduced marks, in Linux 3.18. Newer revisions have nothing that Portway uses, and an
+    /// old `ipset` command could not list their sets.
     pub(super) const fn newest_revision(self) -> u8 {
         match self {
             SetKind::Ip => 4,
@@ -60,18 +43,18 @@ impl SetKind {
     }
 }
 
-/// A set to be made.
+/// A set to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSet {
     /// Its name, of at most 31 bytes.
     pub name: String,
-    /// What its members are made of.
+    /// Its type.
     pub kind: SetKind,
-    /// Whether its addresses are IPv6 ones; a [`SetKind::Port`] has none.
+    /// Whether its addresses are IPv6 addresses; a [`SetKind::Port`] has no addresses.
     pub v6: bool,
-    /// Whether its members have marks.
+    /// Whether its members may have marks.
     pub marks: bool,
-    /// How many members it takes; a [`SetKind::Port`] takes all there are.
+    /// Largest number of members; a [`SetKind::Port`] always holds all ports.
     pub max_elements: u32,
 }
 
@@ -85,30 +68,30 @@ impl NewSet {
         }
     }
 
-    /// Writes what its type is found by.
+    /// Writes type name and family, by which the kernel finds the type.
     pub(super) fn encode_type(&self, b: &mut Buffer) {
-        b.attr_str(TYPE_NAME, self.kind.name());
-        b.attr_u8(FAMILY, self.family());
+        b.attr_str(IPSET_ATTR_TYPENAME, self.kind.name());
+        b.attr_u8(IPSET_ATTR_FAMILY, self.family());
     }
 
     pub(super) fn encode(&self, revision: u8, b: &mut Buffer) {
-        b.attr_str(SET_NAME, &self.name);
+        b.attr_str(IPSET_ATTR_SETNAME, &self.name);
         self.encode_type(b);
-        b.attr_u8(REVISION, revision);
-        b.nest(DATA, |b| self.encode_options(b));
+        b.attr_u8(IPSET_ATTR_REVISION, revision);
+        b.nest(IPSET_ATTR_DATA, |b| self.encode_options(b));
     }
 
     fn encode_options(&self, b: &mut Buffer) {
         if self.marks {
-            b.attr_be32(OPTIONS | NETWORK_ORDER, MARKS);
+            b.attr_be32(IPSET_ATTR_CADT_FLAGS | NLA_F_NET_BYTEORDER, IPSET_FLAG_WITH_SKBINFO);
         }
         if self.kind == SetKind::Port {
-            b.attr_be16(PORT_FROM | NETWORK_ORDER, 0);
-            b.attr_be16(PORT_TO | NETWORK_ORDER, u16::MAX);
+            b.attr_be16(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, 0);
+            b.attr_be16(IPSET_ATTR_PORT_TO | NLA_F_NET_BYTEORDER, u16::MAX);
         } else {
-            // The kernel's default; it grows.
-            b.attr_be32(HASH_SIZE | NETWORK_ORDER, 1024);
-            b.attr_be32(MAX_ELEMENTS | NETWORK_ORDER, self.max_elements);
+            // The kernel's default; the hash grows.
+            b.attr_be32(IPSET_ATTR_HASHSIZE | NLA_F_NET_BYTEORDER, 1024);
+            b.attr_be32(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, self.max_elements);
         }
     }
 }
@@ -122,63 +105,64 @@ pub struct SetInfo {
     pub kind: String,
     /// Number of its address family; 0 for types without addresses.
     pub family: u8,
-    /// How many rules and other sets refer to it: until there is none, it cannot be destroyed.
+    /// Number of rules and other sets that refer to it; it can be destroyed only if there are none.
     pub references: u32,
-    /// How many members it has; 0 from kernels that do not count them (before 4.9).
+    /// Number of members; 0 from kernels that do not report it (before 4.9).
     pub elements: u32,
-    /// What its members have besides what they match (`IPSET_FLAG_WITH_*`).
+    /// Options of its members (`IPSET_FLAG_WITH_*`).
     pub options: u32,
-    /// How many members it takes, if it is a hash.
+    /// Largest number of members, if it is a hash.
     pub max_elements: Option<u32>,
-    /// The ports it has room for, from and to, if it is a `bitmap:port`.
+    /// First and last port of its range, if it is a `bitmap:port`.
     pub ports: Option<(u16, u16)>,
-    /// After how many seconds its members vanish; with 0 only those that say so themselves.
+    /// Default lifetime of its members in seconds; with 0 only members with their own time-out expire.
     pub timeout: Option<u32>,
-    /// The length of the networks that it takes addresses for.
+    /// Prefix length to which it truncates addresses.
     pub netmask: Option<u8>,
 }
 
 impl SetInfo {
-    /// Reads one set of a listing.
-    pub fn decode(body: Attrs<'_>) -> Result<SetInfo, Malformed> {
-        let data = body.clone().need(DATA, "set data")?;
+    /// Decodes one set of a listing.
+    pub fn decode(body: Attrs<'_>) -> Result<SetInfo, DecodeError> {
+        let data = body.clone().need(IPSET_ATTR_DATA, "set data")?;
         let find = |kind| data.nested().find(kind);
-        let number = |kind, what| find(kind).map(|a| a.be32(what)).transpose();
+        let number = |kind, field| find(kind).map(|a| a.be32(field)).transpose();
         let port = |kind| find(kind).map(|a| a.be16("port range")).transpose();
         Ok(SetInfo {
-            name: body.clone().need(SET_NAME, "set name")?.str("set name")?.to_owned(),
-            kind: body.clone().need(TYPE_NAME, "set type")?.str("set type")?.to_owned(),
-            family: body.need(FAMILY, "set family")?.u8("set family")?,
-            references: number(REFERENCES, "references")?.ok_or(Malformed::Missing("references"))?,
-            elements: number(ELEMENTS, "elements")?.unwrap_or(0),
-            options: number(OPTIONS, "options")?.unwrap_or(0),
-            max_elements: number(MAX_ELEMENTS, "largest number of elements")?,
-            ports: port(PORT_FROM)?.zip(port(PORT_TO)?),
-            timeout: number(TIMEOUT, "timeout")?,
-            netmask: find(NETMASK).map(|a| a.u8("netmask")).transpose()?,
+            name: body.clone().need(IPSET_ATTR_SETNAME, "set name")?.str("set name")?.to_owned(),
+            kind: body.clone().need(IPSET_ATTR_TYPENAME, "set type")?.str("set type")?.to_owned(),
+            family: body.need(IPSET_ATTR_FAMILY, "set family")?.u8("set family")?,
+            references: number(IPSET_ATTR_REFERENCES, "references")?
+                .ok_or(DecodeError::Missing("references"))?,
+            elements: number(IPSET_ATTR_ELEMENTS, "elements")?.unwrap_or(0),
+            options: number(IPSET_ATTR_CADT_FLAGS, "options")?.unwrap_or(0),
+            max_elements: number(IPSET_ATTR_MAXELEM, "largest number of elements")?,
+            ports: port(IPSET_ATTR_PORT)?.zip(port(IPSET_ATTR_PORT_TO)?),
+            timeout: number(IPSET_ATTR_TIMEOUT, "timeout")?,
+            netmask: find(IPSET_ATTR_NETMASK).map(|a| a.u8("netmask")).transpose()?,
         })
     }
 
-    /// Whether it does what `new` would do, whatever it is called: takes the same members, at least as many, and keeps
-    /// them. That it counts them, or has comments on them, does no harm.
+    /// Whether the set can serve in place of `new`, apart from its name: same members, at least as many, and no
+    /// expiry. Counters and comments are allowed.
     pub fn fits(&self, new: &NewSet) -> bool {
         let room = match new.kind {
             SetKind::Port => self.ports == Some((0, u16::MAX)),
             _ => self.max_elements.is_some_and(|most| most >= new.max_elements),
         };
-        let options = if new.marks { MARKS } else { 0 };
+        let options = if new.marks { IPSET_FLAG_WITH_SKBINFO } else { 0 };
         self.kind == new.kind.name()
             && self.family == new.family()
-            && self.options & !(COUNTERS | COMMENTS) == options
+            && self.options & !(IPSET_FLAG_WITH_COUNTERS | IPSET_FLAG_WITH_COMMENT) == options
             && self.timeout.is_none()
             && self.netmask.is_none()
             && room
     }
 }
 
-/// The oldest and the newest revision of a type that the kernel has.
-pub(super) fn decode_revisions(body: Attrs<'_>) -> Result<(u8, u8), Malformed> {
-    let newest = body.clone().need(REVISION, "type revision")?.u8("type revision")?;
-    let oldest = body.find(REVISION_MIN).map_or(Ok(newest), |a| a.u8("oldest type revision"))?;
+/// The oldest and the newest revision of a type that the kernel supports.
+pub(super) fn decode_revisions(body: Attrs<'_>) -> Result<(u8, u8), DecodeError> {
+    let newest = body.clone().need(IPSET_ATTR_REVISION, "type revision")?.u8("type revision")?;
+    let oldest = body.find(IPSET_ATTR_REVISION_MIN).map_or(Ok(newest), |a| a.u8("oldest type revision"))?;
     Ok((oldest, newest))
 }

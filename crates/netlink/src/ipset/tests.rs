@@ -1,17 +1,16 @@
-//! What is written is what is read, as far as one can tell without a kernel; garbage is an error and never a panic.
+//! Encoded sets and members decode to equal values; malformed bytes are errors and never a panic.
 
 use super::member::decode_members;
 use super::set::decode_revisions;
-use super::wire::{DATA, FAMILY, LINE, MEMBERS, REVISION, SET_NAME, TYPE_NAME};
 use super::*;
-use crate::message::{attrs, messages};
+use crate::message::{NLMSG_ERROR, attrs, messages};
 use proptest::prelude::*;
 use std::io;
 
 fn list(all: &[Member]) -> Buffer {
     let mut b = Buffer::default();
-    b.attr_str(SET_NAME, "set");
-    b.nest(MEMBERS, |b| all.iter().for_each(|m| m.encode(1, b)));
+    b.attr_str(IPSET_ATTR_SETNAME, "set");
+    b.nest(IPSET_ATTR_ADT, |b| all.iter().for_each(|m| m.encode(1, b)));
     b
 }
 
@@ -39,32 +38,32 @@ prop_compose! {
     }
 }
 
-/// A set as the kernel lists it: with what it counted behind what it was made of. References always come.
+/// The set as the kernel lists it: its data, followed by the number of references and members.
 fn listed(new: &NewSet) -> SetInfo {
     let mut b = Buffer::default();
     new.encode(1, &mut b);
-    let data = attrs(b.bytes()).find(DATA).unwrap().value.to_vec();
+    let data = attrs(b.bytes()).find(IPSET_ATTR_DATA).unwrap().value.to_vec();
     let mut b = Buffer::default();
-    b.attr_str(SET_NAME, &new.name);
+    b.attr_str(IPSET_ATTR_SETNAME, &new.name);
     new.encode_type(&mut b);
-    b.nest(DATA, |b| {
+    b.nest(IPSET_ATTR_DATA, |b| {
         b.raw(&data);
-        b.attr_be32(25, 3);
-        b.attr_be32(24, 5);
+        b.attr_be32(IPSET_ATTR_REFERENCES, 3);
+        b.attr_be32(IPSET_ATTR_ELEMENTS, 5);
     });
     SetInfo::decode(attrs(b.bytes())).unwrap()
 }
 
 proptest! {
     #[test]
-    fn members_read_back(all in prop::collection::vec(member(), 0..20)) {
+    fn members_decode_to_equal_values(all in prop::collection::vec(member(), 0..20)) {
         let mut read = Vec::new();
         decode_members(attrs(list(&all).bytes()), &mut read).unwrap();
         prop_assert_eq!(read, all);
     }
 
     #[test]
-    fn a_set_fits_what_it_was_made_of(new in new_set()) {
+    fn a_set_fits_the_definition_it_was_created_with(new in new_set()) {
         let info = listed(&new);
         prop_assert_eq!((&info.name, info.kind.as_str()), (&new.name, new.kind.name()));
         prop_assert_eq!((info.references, info.elements), (3, 5));
@@ -73,10 +72,10 @@ proptest! {
         prop_assert!(!info.fits(&marked));
         let fits_other_family = info.fits(&NewSet { v6: !new.v6, ..new.clone() });
         prop_assert_eq!(fits_other_family, new.kind == SetKind::Port);
-        let counting = SetInfo { options: info.options | 1 << 3, ..info.clone() };
-        prop_assert!(counting.fits(&new), "counting does no harm");
-        let fleeting = SetInfo { timeout: Some(0), ..info.clone() };
-        prop_assert!(!fleeting.fits(&new), "its members may vanish");
+        let counting = SetInfo { options: info.options | IPSET_FLAG_WITH_COUNTERS, ..info.clone() };
+        prop_assert!(counting.fits(&new), "counters are allowed");
+        let expiring = SetInfo { timeout: Some(0), ..info.clone() };
+        prop_assert!(!expiring.fits(&new), "its members may expire");
         if let Some(fewer) = new.max_elements.checked_sub(1).filter(|_| new.kind != SetKind::Port) {
             let small = SetInfo { max_elements: Some(fewer), ..info };
             prop_assert!(!small.fits(&new));
@@ -84,19 +83,19 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_no_panic(garbage in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_cause_no_panic(garbage in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = SetInfo::decode(attrs(&garbage));
         let _ = decode_members(attrs(&garbage), &mut Vec::new());
         let _ = decode_versions(attrs(&garbage));
         let _ = decode_revisions(attrs(&garbage));
         for m in messages(&garbage).flatten() {
-            let _ = wire::refused_line(&m);
+            let _ = refused_line(&m);
         }
-        let _ = wire::refused_line(&Message { kind: 2, flags: 0, seq: 0, port: 0, body: &garbage });
+        let _ = refused_line(&Message { kind: NLMSG_ERROR, flags: 0, seq: 0, port: 0, body: &garbage });
     }
 
     #[test]
-    fn what_is_cut_short_is_no_panic(all in prop::collection::vec(member(), 1..5), cut: prop::sample::Index) {
+    fn truncated_lists_cause_no_panic(all in prop::collection::vec(member(), 1..5), cut: prop::sample::Index) {
         let b = list(&all);
         let cut = &b.bytes()[..cut.index(b.len())];
         let _ = SetInfo::decode(attrs(cut));
@@ -105,23 +104,23 @@ proptest! {
 }
 
 #[test]
-fn an_old_kernel_does_not_count() {
+fn a_missing_number_of_members_decodes_as_zero() {
     let mut b = Buffer::default();
-    b.attr_str(SET_NAME, "KUBE-CLUSTER-IP");
-    b.attr_str(TYPE_NAME, "hash:ip,port");
-    b.attr_u8(FAMILY, 10);
-    b.nest(DATA, |b| b.attr_be32(25, 3));
+    b.attr_str(IPSET_ATTR_SETNAME, "KUBE-CLUSTER-IP");
+    b.attr_str(IPSET_ATTR_TYPENAME, "hash:ip,port");
+    b.attr_u8(IPSET_ATTR_FAMILY, libc::AF_INET6 as u8);
+    b.nest(IPSET_ATTR_DATA, |b| b.attr_be32(IPSET_ATTR_REFERENCES, 3));
     let info = SetInfo::decode(attrs(b.bytes())).unwrap();
     assert_eq!((info.name.as_str(), info.kind.as_str()), ("KUBE-CLUSTER-IP", "hash:ip,port"));
     assert_eq!((info.family, info.references, info.elements), (10, 3, 0));
 }
 
 #[test]
-fn members_are_told_as_ipset_writes_them() {
-    let told = |member: Member| member.to_string();
+fn members_are_printed_as_ipset_saves_them() {
+    let printed = |member: Member| member.to_string();
     let ip = "10.0.0.1".parse().ok();
-    assert_eq!(told(Member { ip, ..Member::default() }), "10.0.0.1");
-    assert_eq!(told(Member { port: Some(30080), ..Member::default() }), "30080");
+    assert_eq!(printed(Member { ip, ..Member::default() }), "10.0.0.1");
+    assert_eq!(printed(Member { port: Some(30080), ..Member::default() }), "30080");
     let net = Member {
         ip: "fd00::1".parse().ok(),
         port: Some(53),
@@ -130,46 +129,46 @@ fn members_are_told_as_ipset_writes_them() {
         cidr2: Some(64),
         mark: Some((0x4000, 0x4000)),
     };
-    assert_eq!(told(net), "fd00::1,udp:53,fd01::/64 skbmark 0x4000/0x4000");
+    assert_eq!(printed(net), "fd00::1,udp:53,fd01::/64 skbmark 0x4000/0x4000");
 }
 
 #[test]
-fn the_line_of_a_refusal_is_read_out_of_the_request_in_it() {
+fn the_refused_line_is_read_from_the_request_in_the_refusal() {
     let refusal = |line: u32| {
         let mut b = Buffer::default();
-        b.raw(&(-wire::HASH_FULL).to_ne_bytes());
-        b.message(wire::CMD_ADD, 0, 1, |b| {
+        b.raw(&(-IPSET_ERR_HASH_FULL).to_ne_bytes());
+        b.message(IPSET_CMD_ADD, 0, 1, |b| {
             begin(b, NEWEST);
-            b.attr_u32(LINE, line);
+            b.attr_u32(IPSET_ATTR_LINENO, line);
         });
         b.bytes().to_vec()
     };
-    let line = |body: &[u8]| wire::refused_line(&Message { kind: 2, flags: 0, seq: 1, port: 0, body });
+    let line = |body: &[u8]| refused_line(&Message { kind: NLMSG_ERROR, flags: 0, seq: 1, port: 0, body });
     assert_eq!(line(&refusal(7)), Some(7));
-    assert_eq!(line(&refusal(0)), None, "it is the request as we sent it");
-    assert_eq!(line(&[0; 20]), None, "the request is not in it");
+    assert_eq!(line(&refusal(0)), None, "the kernel did not fill it in");
+    assert_eq!(line(&[0; 20]), None, "the refusal does not contain the request");
 }
 
 #[test]
-fn an_address_of_an_odd_length_is_an_error() {
+fn an_address_of_the_wrong_length_is_an_error() {
     let mut b = Buffer::default();
-    b.nest(1, |b| b.attr(2, &[0; 4]));
-    assert_eq!(Member::decode(attrs(b.bytes())), Err(Malformed::Short("member's address")));
+    b.nest(IPSET_ATTR_IP, |b| b.attr(IPSET_ATTR_IPADDR_IPV6, &[0; 4]));
+    assert_eq!(Member::decode(attrs(b.bytes())), Err(DecodeError::Truncated("member's address")));
 }
 
 #[test]
-fn kernels_of_one_version_and_of_several_are_understood() {
+fn a_kernel_reports_one_version_or_a_range() {
     let mut b = Buffer::default();
-    b.attr_u8(PROTOCOL, 6);
+    b.attr_u8(IPSET_ATTR_PROTOCOL, 6);
     assert_eq!(decode_versions(attrs(b.bytes())), Ok((6, 6)));
-    b.attr_u8(PROTOCOL_MIN, 5);
+    b.attr_u8(IPSET_ATTR_PROTOCOL_MIN, 5);
     assert_eq!(decode_versions(attrs(b.bytes())), Ok((5, 6)));
-    b.attr_u8(REVISION, 7);
+    b.attr_u8(IPSET_ATTR_REVISION, 7);
     assert_eq!(decode_revisions(attrs(b.bytes())), Ok((5, 7)));
 }
 
 #[test]
-fn a_kernel_without_sets_is_told_from_one_that_refuses() {
+fn a_kernel_without_sets_is_distinguished_from_a_refusal() {
     let refused = |errno| Error::Refused {
         operation: "ask".into(),
         source: io::Error::from_raw_os_error(errno),
@@ -177,5 +176,5 @@ fn a_kernel_without_sets_is_told_from_one_that_refuses() {
     };
     assert!(is_absent(&refused(libc::EINVAL)));
     assert!(!is_absent(&refused(libc::EPERM)));
-    assert!(explain(refused(4100)).to_string().contains("a rule or another set uses it"));
+    assert!(explain(refused(IPSET_ERR_BUSY)).to_string().contains("a rule or another set uses the set"));
 }

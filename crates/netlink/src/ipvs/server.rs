@@ -1,62 +1,38 @@
-//! Virtual and real servers, as the kernel lists them (`ip_vs_genl_fill_service`, `ip_vs_genl_fill_dest`).
+//! Virtual and real servers as the kernel lists them (`ip_vs_genl_fill_service`, `ip_vs_genl_fill_dest`).
 
-use super::{SERVER, SERVICE};
-use crate::Malformed;
+use super::wire::*;
+use crate::DecodeError;
 use crate::message::{Attrs, Buffer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-pub(super) const SERVICE_FAMILY: u16 = 1;
-pub(super) const SERVICE_PROTOCOL: u16 = 2;
-pub(super) const SERVICE_ADDRESS: u16 = 3;
-pub(super) const SERVICE_PORT: u16 = 4;
-pub(super) const SERVICE_FWMARK: u16 = 5;
-pub(super) const SERVICE_SCHEDULER: u16 = 6;
-pub(super) const SERVICE_FLAGS: u16 = 7;
-pub(super) const SERVICE_TIMEOUT: u16 = 8;
-pub(super) const SERVICE_NETMASK: u16 = 9;
-
-pub(super) const SERVER_ADDRESS: u16 = 1;
-pub(super) const SERVER_PORT: u16 = 2;
-pub(super) const SERVER_FORWARDING: u16 = 3;
-pub(super) const SERVER_WEIGHT: u16 = 4;
-pub(super) const SERVER_UPPER: u16 = 5;
-pub(super) const SERVER_LOWER: u16 = 6;
-pub(super) const SERVER_ACTIVE: u16 = 7;
-pub(super) const SERVER_INACTIVE: u16 = 8;
-pub(super) const SERVER_PERSISTENT: u16 = 9;
-pub(super) const SERVER_FAMILY: u16 = 11;
-
-pub(super) const IPV4: u8 = libc::AF_INET as u8;
-pub(super) const IPV6: u8 = libc::AF_INET6 as u8;
-
-/// Flag of a virtual server: a client stays with its real server.
+/// `IP_VS_SVC_F_PERSISTENT`, a flag of a virtual server: a client's connections go to one real server.
 pub const PERSISTENT: u32 = 1;
 
-/// What a virtual server is known by: its firewall mark, or else protocol, address and port.
+/// Identifies a virtual server: by its firewall mark, or by protocol, address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Transport protocol; 0 if it is known by its mark.
+    /// Transport protocol; 0 if a mark identifies it.
     pub protocol: u8,
-    /// Address; unspecified, and of the right family, if it is known by its mark.
+    /// Address; the unspecified one of its family if a mark identifies it.
     pub address: IpAddr,
-    /// Port; 0 if it is known by its mark, or for all ports.
+    /// Port; 0 if a mark identifies it, or if it serves all ports.
     pub port: u16,
-    /// The firewall mark; 0 if it is known by protocol, address and port.
+    /// The firewall mark; 0 if protocol, address and port identify it.
     pub fwmark: u32,
 }
 
-/// How a virtual server behaves.
+/// The options of a virtual server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Behaviour<'a> {
+pub struct ServiceOptions<'a> {
     /// Name of its scheduler, such as `rr`. The kernel loads the module of that name, if there is one.
     pub scheduler: &'a str,
     /// `IP_VS_SVC_F_*`, such as [`PERSISTENT`].
     pub flags: u32,
-    /// How many seconds a client stays with its real server, if it does.
+    /// Persistence timeout in seconds, if the server is persistent.
     pub timeout: u32,
-    /// Which clients count as one when they stay: for IPv4 the mask as a number, for IPv6 the prefix's length, which
-    /// must not be 0 even if clients do not stay.
+    /// Persistence granularity: for IPv4 the netmask as a number, for IPv6 the prefix length, which must not be 0 even
+    /// if the server is not persistent.
     pub netmask: u32,
 }
 
@@ -65,75 +41,75 @@ pub struct Behaviour<'a> {
 pub struct VirtualServer {
     /// Number of its address family.
     pub family: u8,
-    /// Transport protocol; 0 if it is known by its mark.
+    /// Transport protocol; 0 if a mark identifies it.
     pub protocol: u8,
-    /// Address; unspecified if it is known by its mark.
+    /// Address; the unspecified one if a mark identifies it.
     pub address: IpAddr,
-    /// Port; 0 if it is known by its mark, or for all ports.
+    /// Port; 0 if a mark identifies it, or if it serves all ports.
     pub port: u16,
-    /// The firewall mark it is known by; 0 if it is known by protocol, address and port.
+    /// The firewall mark; 0 if protocol, address and port identify it.
     pub fwmark: u32,
     /// Name of its scheduler, such as `rr`.
     pub scheduler: String,
     /// `IP_VS_SVC_F_*`, such as [`PERSISTENT`].
     pub flags: u32,
-    /// How many seconds a client stays with its real server.
+    /// Persistence timeout in seconds.
     pub timeout: u32,
-    /// Which clients count as one when they stay: for IPv4 the mask as a number, for IPv6 the prefix's length.
+    /// Persistence granularity: for IPv4 the netmask as a number, for IPv6 the prefix length.
     pub netmask: u32,
 }
 
-/// How packets get to a real server (`IP_VS_CONN_F_FWD_MASK`).
+/// The forwarding method of a real server (`IP_VS_CONN_F_FWD_MASK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarding {
-    /// By NAT.
+    /// NAT.
     Masquerade,
-    /// It is this host.
+    /// The real server is this host.
     Local,
     /// Through a tunnel.
     Tunnel,
-    /// On the link, with the address left as it is.
+    /// Direct routing, with an unchanged destination address.
     Route,
-    /// Past the virtual server, to where the packet was going.
+    /// To the packet's original destination (cache bypass).
     Bypass,
-    /// Another one, as a number.
+    /// Another method, by its number.
     Other(u32),
 }
 
 impl Forwarding {
     pub(super) fn from_code(code: u32) -> Forwarding {
         match code {
-            0 => Forwarding::Masquerade,
-            1 => Forwarding::Local,
-            2 => Forwarding::Tunnel,
-            3 => Forwarding::Route,
-            4 => Forwarding::Bypass,
+            IP_VS_CONN_F_MASQ => Forwarding::Masquerade,
+            IP_VS_CONN_F_LOCALNODE => Forwarding::Local,
+            IP_VS_CONN_F_TUNNEL => Forwarding::Tunnel,
+            IP_VS_CONN_F_DROUTE => Forwarding::Route,
+            IP_VS_CONN_F_BYPASS => Forwarding::Bypass,
             other => Forwarding::Other(other),
         }
     }
 }
 
-/// A real server behind a virtual one.
+/// A real server of a virtual one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RealServer {
     /// Address.
     pub address: IpAddr,
     /// Port.
     pub port: u16,
-    /// Its share among its like; with 0 it gets nothing new.
+    /// Its weight in scheduling; with 0 it gets no new connections.
     pub weight: u32,
-    /// How packets get there.
+    /// Its forwarding method.
     pub forwarding: Forwarding,
-    /// Connections that are established.
+    /// Number of established connections.
     pub active: u32,
-    /// Connections that are opening or closing.
+    /// Number of connections that are not established.
     pub inactive: u32,
-    /// Clients that stay.
+    /// Number of persistence entries.
     pub persistent: u32,
 }
 
 impl Key {
-    /// That of a server which answers at an address.
+    /// The key of a virtual server with an address.
     pub fn new(protocol: u8, address: SocketAddr) -> Key {
         Key { protocol, address: address.ip(), port: address.port(), fwmark: 0 }
     }
@@ -144,21 +120,21 @@ impl Key {
     }
 
     pub(super) fn encode(&self, b: &mut Buffer) {
-        b.attr_u16(SERVICE_FAMILY, self.family().into());
+        b.attr_u16(IPVS_SVC_ATTR_AF, self.family().into());
         if self.fwmark != 0 {
-            b.attr_u32(SERVICE_FWMARK, self.fwmark);
+            b.attr_u32(IPVS_SVC_ATTR_FWMARK, self.fwmark);
             return;
         }
-        b.attr_u16(SERVICE_PROTOCOL, self.protocol.into());
-        b.attr(SERVICE_ADDRESS, &encode_address(self.address));
-        b.attr_be16(SERVICE_PORT, self.port);
+        b.attr_u16(IPVS_SVC_ATTR_PROTOCOL, self.protocol.into());
+        b.attr(IPVS_SVC_ATTR_ADDR, &encode_address(self.address));
+        b.attr_be16(IPVS_SVC_ATTR_PORT, self.port);
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.fwmark != 0 {
-            return write!(f, "the virtual server of mark {:#x}", self.fwmark);
+            return write!(f, "virtual server fwmark {:#x}", self.fwmark);
         }
         let address = SocketAddr::new(self.address, self.port);
         match i32::from(self.protocol) {
@@ -170,60 +146,60 @@ impl fmt::Display for Key {
     }
 }
 
-impl Behaviour<'_> {
-    /// Writes it, for a virtual server of this family.
+impl ServiceOptions<'_> {
+    /// Writes the options of a virtual server of this family.
     pub(super) fn encode(&self, family: u8, b: &mut Buffer) {
-        b.attr_str(SERVICE_SCHEDULER, self.scheduler);
-        // `struct ip_vs_flags`: the flags, then which of them count.
-        b.attr(SERVICE_FLAGS, &[self.flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat());
-        b.attr_u32(SERVICE_TIMEOUT, self.timeout);
-        // Declared as in network order, but the kernel keeps an IPv6 prefix length there as it is.
-        if family == IPV4 {
-            b.attr_be32(SERVICE_NETMASK, self.netmask);
+        b.attr_str(IPVS_SVC_ATTR_SCHED_NAME, self.scheduler);
+        // `struct ip_vs_flags`: the flags, then the mask of the flags to set.
+        b.attr(IPVS_SVC_ATTR_FLAGS, &[self.flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat());
+        b.attr_u32(IPVS_SVC_ATTR_TIMEOUT, self.timeout);
+        // Declared as in network order, but the kernel has an IPv6 prefix length there in host order.
+        if family == AF_INET {
+            b.attr_be32(IPVS_SVC_ATTR_NETMASK, self.netmask);
         } else {
-            b.attr_u32(SERVICE_NETMASK, self.netmask);
+            b.attr_u32(IPVS_SVC_ATTR_NETMASK, self.netmask);
         }
     }
 }
 
 impl VirtualServer {
-    /// What it is known by.
+    /// Its key.
     pub fn key(&self) -> Key {
         Key { protocol: self.protocol, address: self.address, port: self.port, fwmark: self.fwmark }
     }
 
-    /// How it behaves.
-    pub fn behaviour(&self) -> Behaviour<'_> {
+    /// Its options.
+    pub fn options(&self) -> ServiceOptions<'_> {
         let VirtualServer { scheduler, flags, timeout, netmask, .. } = self;
-        Behaviour { scheduler, flags: *flags, timeout: *timeout, netmask: *netmask }
+        ServiceOptions { scheduler, flags: *flags, timeout: *timeout, netmask: *netmask }
     }
 
-    /// Reads one virtual server of a listing.
-    pub fn decode(body: Attrs<'_>) -> Result<VirtualServer, Malformed> {
-        let body = body.need(SERVICE, "virtual server")?.nested();
-        let need = |kind, what| body.clone().need(kind, what);
+    /// Decodes one virtual server of a listing.
+    pub fn decode(body: Attrs<'_>) -> Result<VirtualServer, DecodeError> {
+        let body = body.need(IPVS_CMD_ATTR_SERVICE, "virtual server")?.nested();
+        let need = |kind, field| body.clone().need(kind, field);
         let family =
-            narrow(need(SERVICE_FAMILY, "address family")?.u16("address family")?, "address family")?;
-        let fwmark = body.clone().find(SERVICE_FWMARK).map_or(Ok(0), |a| a.u32("firewall mark"))?;
+            narrow(need(IPVS_SVC_ATTR_AF, "address family")?.u16("address family")?, "address family")?;
+        let fwmark = body.clone().find(IPVS_SVC_ATTR_FWMARK).map_or(Ok(0), |a| a.u32("firewall mark"))?;
         let (protocol, address, port) = if fwmark == 0 {
-            let protocol = narrow(need(SERVICE_PROTOCOL, "protocol")?.u16("protocol")?, "protocol")?;
-            let address = decode_address(family, need(SERVICE_ADDRESS, "virtual address")?.value)?;
-            (protocol, address, need(SERVICE_PORT, "virtual port")?.be16("virtual port")?)
+            let protocol = narrow(need(IPVS_SVC_ATTR_PROTOCOL, "protocol")?.u16("protocol")?, "protocol")?;
+            let address = decode_address(family, need(IPVS_SVC_ATTR_ADDR, "virtual address")?.value)?;
+            (protocol, address, need(IPVS_SVC_ATTR_PORT, "virtual port")?.be16("virtual port")?)
         } else {
             (0, unspecified(family)?, 0)
         };
-        let netmask = need(SERVICE_NETMASK, "netmask")?;
+        let netmask = need(IPVS_SVC_ATTR_NETMASK, "netmask")?;
         Ok(VirtualServer {
             family,
             protocol,
             address,
             port,
             fwmark,
-            scheduler: need(SERVICE_SCHEDULER, "scheduler")?.str("scheduler")?.to_owned(),
-            flags: need(SERVICE_FLAGS, "flags")?.u32("flags")?,
-            timeout: need(SERVICE_TIMEOUT, "timeout")?.u32("timeout")?,
-            // As it is written: see `Behaviour`.
-            netmask: if family == IPV4 { netmask.be32("netmask")? } else { netmask.u32("netmask")? },
+            scheduler: need(IPVS_SVC_ATTR_SCHED_NAME, "scheduler")?.str("scheduler")?.to_owned(),
+            flags: need(IPVS_SVC_ATTR_FLAGS, "flags")?.u32("flags")?,
+            timeout: need(IPVS_SVC_ATTR_TIMEOUT, "timeout")?.u32("timeout")?,
+            // In the byte order of `ServiceOptions::encode`.
+            netmask: if family == AF_INET { netmask.be32("netmask")? } else { netmask.u32("netmask")? },
         })
     }
 }
@@ -235,30 +211,30 @@ impl fmt::Display for VirtualServer {
 }
 
 impl RealServer {
-    /// Reads one real server of a listing. One behind a tunnel may be of another family than the virtual server's;
-    /// kernels too old for that (before 3.18) do not say which.
-    pub fn decode(body: Attrs<'_>, family: u8) -> Result<RealServer, Malformed> {
-        let body = body.need(SERVER, "real server")?.nested();
-        let need = |kind, what| body.clone().need(kind, what);
-        let number = |kind, what| need(kind, what)?.u32(what);
-        let family = match body.clone().find(SERVER_FAMILY) {
+    /// Decodes one real server of a listing. `family` is the virtual server's, for kernels that do not report the
+    /// family of real servers (before 3.18). With tunnels the two may differ.
+    pub fn decode(body: Attrs<'_>, family: u8) -> Result<RealServer, DecodeError> {
+        let body = body.need(IPVS_CMD_ATTR_DEST, "real server")?.nested();
+        let need = |kind, field| body.clone().need(kind, field);
+        let number = |kind, field| need(kind, field)?.u32(field);
+        let family = match body.clone().find(IPVS_DEST_ATTR_ADDR_FAMILY) {
             Some(own) => narrow(own.u16("address family")?, "address family")?,
             None => family,
         };
         Ok(RealServer {
-            address: decode_address(family, need(SERVER_ADDRESS, "real address")?.value)?,
-            port: need(SERVER_PORT, "real port")?.be16("real port")?,
-            weight: number(SERVER_WEIGHT, "weight")?,
-            forwarding: Forwarding::from_code(number(SERVER_FORWARDING, "forwarding method")?),
-            active: number(SERVER_ACTIVE, "active connections")?,
-            inactive: number(SERVER_INACTIVE, "inactive connections")?,
-            persistent: number(SERVER_PERSISTENT, "persistent connections")?,
+            address: decode_address(family, need(IPVS_DEST_ATTR_ADDR, "real address")?.value)?,
+            port: need(IPVS_DEST_ATTR_PORT, "real port")?.be16("real port")?,
+            weight: number(IPVS_DEST_ATTR_WEIGHT, "weight")?,
+            forwarding: Forwarding::from_code(number(IPVS_DEST_ATTR_FWD_METHOD, "forwarding method")?),
+            active: number(IPVS_DEST_ATTR_ACTIVE_CONNS, "active connections")?,
+            inactive: number(IPVS_DEST_ATTR_INACT_CONNS, "inactive connections")?,
+            persistent: number(IPVS_DEST_ATTR_PERSIST_CONNS, "persistent connections")?,
         })
     }
 }
 
 pub(super) fn family(address: IpAddr) -> u8 {
-    if address.is_ipv4() { IPV4 } else { IPV6 }
+    if address.is_ipv4() { AF_INET } else { AF_INET6 }
 }
 
 /// `union nf_inet_addr`.
@@ -271,26 +247,26 @@ pub(super) fn encode_address(address: IpAddr) -> [u8; 16] {
     octets
 }
 
-fn decode_address(family: u8, bytes: &[u8]) -> Result<IpAddr, Malformed> {
-    let short = Malformed::Short("address");
+fn decode_address(family: u8, bytes: &[u8]) -> Result<IpAddr, DecodeError> {
+    let short = DecodeError::Truncated("address");
     match family {
-        IPV4 => {
+        AF_INET => {
             let octets = bytes.first_chunk::<4>().ok_or(short)?;
             Ok(Ipv4Addr::from(*octets).into())
         }
-        IPV6 => {
+        AF_INET6 => {
             let octets = bytes.first_chunk::<16>().ok_or(short)?;
             Ok(Ipv6Addr::from(*octets).into())
         }
-        other => Err(Malformed::Unknown { what: "address family", value: other.into() }),
+        other => Err(DecodeError::Unknown { field: "address family", value: other.into() }),
     }
 }
 
-pub(super) fn unspecified(family: u8) -> Result<IpAddr, Malformed> {
+pub(super) fn unspecified(family: u8) -> Result<IpAddr, DecodeError> {
     decode_address(family, &[0; 16])
 }
 
-/// Families and protocols have sixteen bits on this wire and eight everywhere else.
-fn narrow(value: u16, what: &'static str) -> Result<u8, Malformed> {
-    value.try_into().map_err(|_| Malformed::Unknown { what, value: value.into() })
+/// Families and protocols have 16 bits in IPVS messages and 8 bits elsewhere.
+fn narrow(value: u16, field: &'static str) -> Result<u8, DecodeError> {
+    value.try_into().map_err(|_| DecodeError::Unknown { field, value: value.into() })
 }

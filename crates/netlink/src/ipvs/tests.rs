@@ -1,42 +1,42 @@
-//! What the kernel would write is read, field by field; garbage is an error and never a panic. Bytes from a real one
-//! are compared in `tests/kernel`, where there is IPVS.
+//! Messages as the kernel writes them decode to the right values; malformed bytes are errors and never a panic.
+//! `tests/kernel` compares with a kernel that has IPVS.
 
 use super::server::*;
 use super::*;
-use crate::Malformed;
+use crate::DecodeError;
 use crate::genl::Command;
 use crate::message::{Buffer, attrs};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// As `ip_vs_genl_fill_service` does.
+/// Writes a virtual server as `ip_vs_genl_fill_service` does.
 fn encode_service(b: &mut Buffer, service: &VirtualServer) {
-    b.nest(SERVICE, |b| {
+    b.nest(IPVS_CMD_ATTR_SERVICE, |b| {
         service.key().encode(b);
-        service.behaviour().encode(service.family, b);
+        service.options().encode(service.family, b);
     });
 }
 
-/// As `ip_vs_genl_fill_dest` does.
-fn encode_server(b: &mut Buffer, server: &RealServer, tell_family: bool) {
+/// Writes a real server as `ip_vs_genl_fill_dest` does.
+fn encode_server(b: &mut Buffer, server: &RealServer, with_family: bool) {
     let forwarding = match server.forwarding {
-        Forwarding::Masquerade => 0,
-        Forwarding::Local => 1,
-        Forwarding::Tunnel => 2,
-        Forwarding::Route => 3,
-        Forwarding::Bypass => 4,
+        Forwarding::Masquerade => IP_VS_CONN_F_MASQ,
+        Forwarding::Local => IP_VS_CONN_F_LOCALNODE,
+        Forwarding::Tunnel => IP_VS_CONN_F_TUNNEL,
+        Forwarding::Route => IP_VS_CONN_F_DROUTE,
+        Forwarding::Bypass => IP_VS_CONN_F_BYPASS,
         Forwarding::Other(code) => code,
     };
-    b.nest(SERVER, |b| {
-        b.attr(SERVER_ADDRESS, &encode_address(server.address));
-        b.attr_be16(SERVER_PORT, server.port);
-        b.attr_u32(SERVER_FORWARDING, forwarding);
-        b.attr_u32(SERVER_WEIGHT, server.weight);
-        b.attr_u32(SERVER_ACTIVE, server.active);
-        b.attr_u32(SERVER_INACTIVE, server.inactive);
-        b.attr_u32(SERVER_PERSISTENT, server.persistent);
-        if tell_family {
-            b.attr_u16(SERVER_FAMILY, family(server.address).into());
+    b.nest(IPVS_CMD_ATTR_DEST, |b| {
+        b.attr(IPVS_DEST_ATTR_ADDR, &encode_address(server.address));
+        b.attr_be16(IPVS_DEST_ATTR_PORT, server.port);
+        b.attr_u32(IPVS_DEST_ATTR_FWD_METHOD, forwarding);
+        b.attr_u32(IPVS_DEST_ATTR_WEIGHT, server.weight);
+        b.attr_u32(IPVS_DEST_ATTR_ACTIVE_CONNS, server.active);
+        b.attr_u32(IPVS_DEST_ATTR_INACT_CONNS, server.inactive);
+        b.attr_u32(IPVS_DEST_ATTR_PERSIST_CONNS, server.persistent);
+        if with_family {
+            b.attr_u16(IPVS_DEST_ATTR_ADDR_FAMILY, family(server.address).into());
         }
     });
 }
@@ -81,11 +81,11 @@ fn body(change: &Change<'_>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn services_to_be_made_read_back(service in service()) {
-        let (key, behaviour) = (service.key(), service.behaviour());
+    fn virtual_servers_to_add_decode_to_equal_values(service in service()) {
+        let (key, options) = (service.key(), service.options());
         for change in [
-            Change::AddService { service: key, behaviour },
-            Change::SetService { service: key, behaviour },
+            Change::AddService { service: key, options },
+            Change::SetService { service: key, options },
         ] {
             prop_assert_eq!(change.service(), key);
             prop_assert_eq!(VirtualServer::decode(attrs(&body(&change))), Ok(service.clone()));
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn servers_to_be_made_read_back(service in service(), server: SocketAddr, weight: u32) {
+    fn real_servers_to_add_decode_to_equal_values(service in service(), server: SocketAddr, weight: u32) {
         let service = service.key();
         let changes = [
             Change::AddServer { service, server, weight },
@@ -102,19 +102,19 @@ proptest! {
         ];
         for change in changes {
             let mut key = Buffer::default();
-            key.nest(SERVICE, |b| service.encode(b));
+            key.nest(IPVS_CMD_ATTR_SERVICE, |b| service.encode(b));
             let bytes = body(&change);
             let rest = bytes.strip_prefix(key.bytes()).expect("the virtual server comes first");
-            // The kernel adds what it counted, which nobody can ask for.
-            let asked = attrs(rest).find(SERVER).expect("a real server").value;
-            let mut told = Buffer::default();
-            told.nest(SERVER, |b| {
-                b.raw(asked);
+            // The kernel's listing adds the numbers of connections, which a change does not have.
+            let sent = attrs(rest).find(IPVS_CMD_ATTR_DEST).expect("a real server").value;
+            let mut listed = Buffer::default();
+            listed.nest(IPVS_CMD_ATTR_DEST, |b| {
+                b.raw(sent);
                 if let Change::DeleteServer { .. } = change {
-                    b.attr_u32(SERVER_FORWARDING, 0);
-                    b.attr_u32(SERVER_WEIGHT, weight);
+                    b.attr_u32(IPVS_DEST_ATTR_FWD_METHOD, IP_VS_CONN_F_MASQ);
+                    b.attr_u32(IPVS_DEST_ATTR_WEIGHT, weight);
                 }
-                for count in [SERVER_ACTIVE, SERVER_INACTIVE, SERVER_PERSISTENT] {
+                for count in [IPVS_DEST_ATTR_ACTIVE_CONNS, IPVS_DEST_ATTR_INACT_CONNS, IPVS_DEST_ATTR_PERSIST_CONNS] {
                     b.attr_u32(count, 7);
                 }
             });
@@ -127,12 +127,12 @@ proptest! {
                 inactive: 7,
                 persistent: 7,
             };
-            prop_assert_eq!(RealServer::decode(attrs(told.bytes()), 99), Ok(expected));
+            prop_assert_eq!(RealServer::decode(attrs(listed.bytes()), 99), Ok(expected));
         }
     }
 
     #[test]
-    fn timeouts_read_back(tcp: u32, tcp_fin: u32, udp: u32) {
+    fn timeouts_decode_to_equal_values(tcp: u32, tcp_fin: u32, udp: u32) {
         let timeouts = Timeouts { tcp, tcp_fin, udp };
         let mut b = Buffer::default();
         timeouts.encode(&mut b);
@@ -140,44 +140,44 @@ proptest! {
     }
 
     #[test]
-    fn services_read_back(service in service()) {
+    fn virtual_servers_decode_to_equal_values(service in service()) {
         let mut b = Buffer::default();
         encode_service(&mut b, &service);
         prop_assert_eq!(VirtualServer::decode(attrs(b.bytes())), Ok(service));
     }
 
     #[test]
-    fn servers_read_back_whether_or_not_their_family_is_told(server in server(), tell: bool) {
+    fn real_servers_decode_with_and_without_a_family(server in server(), with_family: bool) {
         let mut b = Buffer::default();
-        encode_server(&mut b, &server, tell);
-        // What the virtual server says counts only for those that do not speak for themselves.
-        let family = if tell { 99 } else { family(server.address) };
+        encode_server(&mut b, &server, with_family);
+        // The virtual server's family is used only if the real server has none.
+        let family = if with_family { 99 } else { family(server.address) };
         prop_assert_eq!(RealServer::decode(attrs(b.bytes()), family), Ok(server));
     }
 
     #[test]
-    fn noise_is_no_panic(garbage in prop::collection::vec(any::<u8>(), 0..200), family: u8) {
+    fn random_bytes_cause_no_panic(garbage in prop::collection::vec(any::<u8>(), 0..200), family: u8) {
         let _ = VirtualServer::decode(attrs(&garbage));
         let _ = RealServer::decode(attrs(&garbage), family);
         let _ = Timeouts::decode(attrs(&garbage));
     }
 
     #[test]
-    fn what_is_cut_short_is_no_panic(service in service(), server in server(), cut: prop::sample::Index) {
+    fn truncated_messages_cause_no_panic(service in service(), server in server(), cut: prop::sample::Index) {
         let mut b = Buffer::default();
         encode_service(&mut b, &service);
         encode_server(&mut b, &server, true);
         let cut = &b.bytes()[..cut.index(b.len())];
         let _ = VirtualServer::decode(attrs(cut));
-        let _ = RealServer::decode(attrs(cut), IPV4);
+        let _ = RealServer::decode(attrs(cut), AF_INET);
     }
 }
 
-/// Byte by byte, so that a mistake made both in writing and in reading is still one.
+/// Compares bytes, so that a number that is wrong both in the encoder and in the decoder is found.
 #[test]
-fn the_key_is_laid_out_as_the_kernel_wants_it() {
+fn a_key_is_encoded_to_the_bytes_the_kernel_expects() {
     let service = VirtualServer {
-        family: IPV4,
+        family: AF_INET,
         protocol: 6,
         address: Ipv4Addr::new(10, 96, 0, 1).into(),
         port: 443,
@@ -207,33 +207,33 @@ fn the_key_is_laid_out_as_the_kernel_wants_it() {
     VirtualServer { fwmark: 7, ..service }.key().encode(&mut b);
     let marked =
         [word(6, 1), 2u16.to_ne_bytes().to_vec(), vec![0, 0], word(8, 5), 7u32.to_ne_bytes().to_vec()];
-    assert_eq!(b.bytes(), marked.concat(), "a mark stands alone");
+    assert_eq!(b.bytes(), marked.concat(), "a mark is the only other attribute");
 }
 
 #[test]
 fn an_unknown_family_is_an_error() {
     let mut b = Buffer::default();
-    b.nest(SERVICE, |b| {
-        b.attr_u16(SERVICE_FAMILY, 258);
-        b.attr_u32(SERVICE_FWMARK, 1);
+    b.nest(IPVS_CMD_ATTR_SERVICE, |b| {
+        b.attr_u16(IPVS_SVC_ATTR_AF, 258);
+        b.attr_u32(IPVS_SVC_ATTR_FWMARK, 1);
     });
-    let unknown = Malformed::Unknown { what: "address family", value: 258 };
+    let unknown = DecodeError::Unknown { field: "address family", value: 258 };
     assert_eq!(VirtualServer::decode(attrs(b.bytes())), Err(unknown));
 }
 
 #[test]
-fn changes_are_told_in_words() {
+fn changes_have_a_description() {
     let service = Key::new(6, "10.96.0.1:443".parse().unwrap());
     let server = "10.244.1.2:6443".parse().unwrap();
-    let told = |change: Change<'_>| change.describe();
-    assert_eq!(told(Change::DeleteService { service }), "delete virtual server tcp 10.96.0.1:443");
+    let described = |change: Change<'_>| change.describe();
+    assert_eq!(described(Change::DeleteService { service }), "delete virtual server tcp 10.96.0.1:443");
     assert_eq!(
-        told(Change::SetServer { service, server, weight: 0 }),
-        "give 10.244.1.2:6443 behind virtual server tcp 10.96.0.1:443 weight 0"
+        described(Change::SetServer { service, server, weight: 0 }),
+        "set the weight of 10.244.1.2:6443 in virtual server tcp 10.96.0.1:443 to 0"
     );
     let six = Key::new(17, "[fd96::a]:53".parse().unwrap());
     assert_eq!(
-        told(Change::AddServer { service: six, server: "[fd10::1]:53".parse().unwrap(), weight: 1 }),
-        "put [fd10::1]:53 behind virtual server udp [fd96::a]:53"
+        described(Change::AddServer { service: six, server: "[fd10::1]:53".parse().unwrap(), weight: 1 }),
+        "add [fd10::1]:53 to virtual server udp [fd96::a]:53"
     );
 }

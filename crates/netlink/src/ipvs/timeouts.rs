@@ -1,37 +1,34 @@
-//! How long an idle connection through a virtual server is remembered.
+//! Timeouts of idle connections through virtual servers.
 
-use crate::Malformed;
+use super::wire::*;
+use crate::DecodeError;
 use crate::message::{Attrs, Buffer};
 
-const TCP: u16 = 4;
-const TCP_FIN: u16 = 5;
-const UDP: u16 = 6;
-
-/// Seconds until an idle connection is forgotten. All virtual servers of a namespace share them.
+/// Seconds until IPVS drops an idle connection. All virtual servers of a namespace share them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
     /// An established TCP connection.
     pub tcp: u32,
     /// A TCP connection that is being closed.
     pub tcp_fin: u32,
-    /// A UDP conversation.
+    /// A UDP flow.
     pub udp: u32,
 }
 
 impl Timeouts {
-    /// Reads them. A kernel built without one of the protocols leaves its timeouts out: they are 0.
-    pub fn decode(body: Attrs<'_>) -> Result<Timeouts, Malformed> {
-        let seconds = |kind, what| body.clone().find(kind).map_or(Ok(0), |a| a.u32(what));
+    /// Decodes the timeouts. Those of a protocol that the kernel was built without are 0.
+    pub fn decode(body: Attrs<'_>) -> Result<Timeouts, DecodeError> {
+        let seconds = |kind, field| body.clone().find(kind).map_or(Ok(0), |a| a.u32(field));
         Ok(Timeouts {
-            tcp: seconds(TCP, "TCP timeout")?,
-            tcp_fin: seconds(TCP_FIN, "TCP FIN timeout")?,
-            udp: seconds(UDP, "UDP timeout")?,
+            tcp: seconds(IPVS_CMD_ATTR_TIMEOUT_TCP, "TCP timeout")?,
+            tcp_fin: seconds(IPVS_CMD_ATTR_TIMEOUT_TCP_FIN, "TCP FIN timeout")?,
+            udp: seconds(IPVS_CMD_ATTR_TIMEOUT_UDP, "UDP timeout")?,
         })
     }
 
     pub(super) fn encode(&self, b: &mut Buffer) {
-        b.attr_u32(TCP, self.tcp);
-        b.attr_u32(TCP_FIN, self.tcp_fin);
-        b.attr_u32(UDP, self.udp);
+        b.attr_u32(IPVS_CMD_ATTR_TIMEOUT_TCP, self.tcp);
+        b.attr_u32(IPVS_CMD_ATTR_TIMEOUT_TCP_FIN, self.tcp_fin);
+        b.attr_u32(IPVS_CMD_ATTR_TIMEOUT_UDP, self.udp);
     }
 }

@@ -1,30 +1,31 @@
-//! One atomic change: everything in a batch happens, or nothing does.
+//! A batch of operations that the kernel applies as one transaction: all of them, or none.
 //!
 //! The kernel checks the whole batch before it swaps generations, so packets see either the old rules or the new.
-//! Sequence numbers tell which operation a refusal belongs to; only the last one is asked to be acknowledged,
-//! because every acknowledgement is a message more.
+//! The sequence number of a refusal identifies the operation it belongs to. Only the last operation asks for an
+//! acknowledgement, because every acknowledgement is one more message.
 
+use super::Family;
 use super::object::{Chain, Element, Rule, Set};
-use super::wire::{
-    BATCH_BEGIN, BATCH_END, DELCHAIN, DELRULE, DELSET, DELSETELEM, DELTABLE, NEWCHAIN, NEWRULE, NEWSET,
-    NEWSETELEM, NEWTABLE, TABLE, header,
-};
-use super::{Family, wire};
-use crate::message::{ACK, APPEND, Buffer, CREATE, REQUEST, TYPE_ERROR};
+use super::wire::*;
+use crate::message::{Buffer, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST, NLMSG_ERROR};
 use crate::socket::Ack;
 use crate::{Error, Result, Socket};
 
-/// A list of elements is one attribute, whose length has sixteen bits; this leaves room for the largest element.
+/// A list of elements takes no more once it has this many bytes. It is one attribute, which has a 16-bit length;
+/// the rest leaves room for the largest element.
 const LIST_LIMIT: usize = 64_000;
 
-/// Operations to be done together.
+/// Operations on one table, to be applied as one transaction.
 #[derive(Debug)]
 pub struct Batch {
     family: Family,
     table: String,
     buffer: Buffer,
+    /// Descriptions of the operations. The sequence number of each is its index plus one.
     operations: Vec<String>,
+    /// Offset of the last operation's message in `buffer`.
     last: usize,
+    /// Number of sets added, which is the id of the last one.
     sets: u32,
 }
 
@@ -34,107 +35,112 @@ impl Batch {
         Batch::with_capacity(family, table, 0)
     }
 
-    /// An empty batch for one table, with room for so many bytes: a large one grows at no cost.
+    /// An empty batch for one table, with memory for this many bytes, so that a large batch does not have to grow.
     pub fn with_capacity(family: Family, table: &str, bytes: usize) -> Batch {
         let mut buffer = Buffer::with_capacity(bytes);
-        buffer.message(BATCH_BEGIN, REQUEST, 0, |b| b.raw(&header(0, wire::SUBSYSTEM >> 8)));
+        buffer.message(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, 0, |b| b.raw(&nfgenmsg(0, NFNL_SUBSYS_NFTABLES)));
         Batch { family, table: table.to_owned(), buffer, operations: Vec::new(), last: 0, sets: 0 }
     }
 
-    /// How many operations it holds.
+    /// The number of operations.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// Makes the table.
+    /// Creates the table; an existing one stays.
     pub fn add_table(&mut self) {
-        self.operation(NEWTABLE, CREATE, "add table", |table, b| b.attr_str(TABLE, table));
-    }
-
-    /// Removes the table and all in it.
-    pub fn delete_table(&mut self) {
-        self.operation(DELTABLE, 0, "delete table", |table, b| b.attr_str(TABLE, table));
-    }
-
-    /// Makes a chain.
-    pub fn add_chain(&mut self, chain: &Chain) {
-        let what = format!("add chain {}", chain.name);
-        self.operation(NEWCHAIN, CREATE, &what, |table, b| chain.encode(table, b));
-    }
-
-    /// Removes a chain and its rules.
-    pub fn delete_chain(&mut self, name: &str) {
-        self.operation(DELCHAIN, 0, &format!("delete chain {name}"), |table, b| {
-            b.attr_str(TABLE, table);
-            b.attr_str(3, name);
+        self.operation(NFT_MSG_NEWTABLE, NLM_F_CREATE, "add table", |table, b| {
+            b.attr_str(NFTA_TABLE_NAME, table);
         });
     }
 
-    /// Removes a chain's rules.
+    /// Deletes the table with everything in it.
+    pub fn delete_table(&mut self) {
+        self.operation(NFT_MSG_DELTABLE, 0, "delete table", |table, b| b.attr_str(NFTA_TABLE_NAME, table));
+    }
+
+    /// Creates a chain.
+    pub fn add_chain(&mut self, chain: &Chain) {
+        let description = format!("add chain {}", chain.name);
+        self.operation(NFT_MSG_NEWCHAIN, NLM_F_CREATE, &description, |table, b| chain.encode(table, b));
+    }
+
+    /// Deletes a chain and its rules.
+    pub fn delete_chain(&mut self, name: &str) {
+        self.operation(NFT_MSG_DELCHAIN, 0, &format!("delete chain {name}"), |table, b| {
+            b.attr_str(NFTA_CHAIN_TABLE, table);
+            b.attr_str(NFTA_CHAIN_NAME, name);
+        });
+    }
+
+    /// Deletes the rules of a chain.
     pub fn flush_chain(&mut self, name: &str) {
-        self.operation(DELRULE, 0, &format!("flush chain {name}"), |table, b| {
-            b.attr_str(TABLE, table);
-            b.attr_str(2, name);
+        self.operation(NFT_MSG_DELRULE, 0, &format!("flush chain {name}"), |table, b| {
+            b.attr_str(NFTA_RULE_TABLE, table);
+            b.attr_str(NFTA_RULE_CHAIN, name);
         });
     }
 
     /// Appends a rule to a chain.
     pub fn add_rule(&mut self, chain: &str, rule: &Rule) {
-        let what = format!("add rule to chain {chain}");
-        self.operation(NEWRULE, CREATE | APPEND, &what, |table, b| rule.encode(table, chain, b));
+        let description = format!("add rule to chain {chain}");
+        self.operation(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, &description, |table, b| {
+            rule.encode(table, chain, b);
+        });
     }
 
-    /// Makes a set or map.
+    /// Creates a set or map.
     pub fn add_set(&mut self, set: &Set) {
         self.sets += 1;
         let id = self.sets;
-        let what = format!("add set {}", set.name);
-        self.operation(NEWSET, CREATE, &what, |table, b| set.encode(table, id, b));
+        let description = format!("add set {}", set.name);
+        self.operation(NFT_MSG_NEWSET, NLM_F_CREATE, &description, |table, b| set.encode(table, id, b));
     }
 
-    /// Removes a set or map and its elements.
+    /// Deletes a set or map and its elements.
     pub fn delete_set(&mut self, name: &str) {
-        self.operation(DELSET, 0, &format!("delete set {name}"), |table, b| {
-            b.attr_str(TABLE, table);
-            b.attr_str(2, name);
+        self.operation(NFT_MSG_DELSET, 0, &format!("delete set {name}"), |table, b| {
+            b.attr_str(NFTA_SET_TABLE, table);
+            b.attr_str(NFTA_SET_NAME, name);
         });
     }
 
     /// Adds elements to a set or map.
     pub fn add_elements<'e>(&mut self, set: &str, elements: impl IntoIterator<Item = &'e Element>) {
-        self.elements(NEWSETELEM, CREATE, "add elements to", set, elements);
+        self.elements(NFT_MSG_NEWSETELEM, NLM_F_CREATE, "add elements to", set, elements);
     }
 
-    /// Removes elements from a set or map.
+    /// Deletes elements from a set or map.
     pub fn delete_elements<'e>(&mut self, set: &str, elements: impl IntoIterator<Item = &'e Element>) {
-        self.elements(DELSETELEM, 0, "delete elements from", set, elements);
+        self.elements(NFT_MSG_DELSETELEM, 0, "delete elements from", set, elements);
     }
 
-    /// The operations so far, as messages.
+    /// The messages so far.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> &[u8] {
         self.buffer.bytes()
     }
 
-    /// Does it all, or nothing; tells how many bytes it took.
+    /// Applies the batch as one transaction; returns the number of bytes sent.
     pub fn commit(mut self, socket: &mut Socket) -> Result<usize> {
         if self.operations.is_empty() {
             return Ok(0);
         }
-        self.buffer.add_flags(self.last, ACK);
+        self.buffer.add_flags(self.last, NLM_F_ACK);
         let end = self.operations.len() as u32 + 1;
-        self.buffer.message(BATCH_END, REQUEST, end, |b| b.raw(&header(0, wire::SUBSYSTEM >> 8)));
+        self.buffer
+            .message(NFNL_MSG_BATCH_END, NLM_F_REQUEST, end, |b| b.raw(&nfgenmsg(0, NFNL_SUBSYS_NFTABLES)));
         socket.send(self.buffer.bytes())?;
         let mut acknowledged = false;
         let mut failure: Option<(u32, Ack)> = None;
         let last = self.operations.len() as u32;
         let read = socket.receive_ready(|m| {
-            if m.kind != TYPE_ERROR {
+            if m.kind != NLMSG_ERROR {
                 return;
             }
             let ack = Ack::parse(&m);
@@ -159,12 +165,12 @@ impl Batch {
         }
     }
 
-    fn operation(&mut self, kind: u16, flags: u16, what: &str, fill: impl FnOnce(&str, &mut Buffer)) {
-        self.operations.push(what.to_owned());
+    fn operation(&mut self, kind: u16, flags: u16, description: &str, fill: impl FnOnce(&str, &mut Buffer)) {
+        self.operations.push(description.to_owned());
         self.last = self.buffer.len();
         let (family, table, seq) = (self.family.number(), &self.table, self.operations.len() as u32);
-        self.buffer.message(kind, REQUEST | flags, seq, |b| {
-            b.raw(&header(family, 0));
+        self.buffer.message(kind, NLM_F_REQUEST | flags, seq, |b| {
+            b.raw(&nfgenmsg(family, 0));
             fill(table, b);
         });
     }
@@ -173,22 +179,22 @@ impl Batch {
         &mut self,
         kind: u16,
         flags: u16,
-        what: &str,
+        description: &str,
         set: &str,
         elements: impl IntoIterator<Item = &'e Element>,
     ) {
-        let what = format!("{what} {set}");
+        let description = format!("{description} {set}");
         let mut elements = elements.into_iter().peekable();
         while elements.peek().is_some() {
-            self.operation(kind, flags, &what, |table, b| {
-                b.attr_str(TABLE, table);
-                b.attr_str(2, set);
-                let list = b.begin_nest(3);
+            self.operation(kind, flags, &description, |table, b| {
+                b.attr_str(NFTA_SET_ELEM_LIST_TABLE, table);
+                b.attr_str(NFTA_SET_ELEM_LIST_SET, set);
+                let list = b.begin_nest(NFTA_SET_ELEM_LIST_ELEMENTS);
                 while let Some(element) = elements.peek() {
                     if b.len() - list > LIST_LIMIT {
                         break;
                     }
-                    element.encode(b, kind == NEWSETELEM);
+                    element.encode(b, kind == NFT_MSG_NEWSETELEM);
                     elements.next();
                 }
                 b.end_nest(list);

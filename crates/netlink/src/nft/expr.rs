@@ -1,19 +1,20 @@
-//! The expressions rules are made of: a small register machine.
+//! The expressions of a rule: instructions of a small register machine.
 //!
-//! `Display` writes them as `nft --debug=netlink` does, which is how golden tests and logs show a rule; `encode`
-//! and `decode` are each other's inverse.
+//! `Display` prints an expression as `nft --debug=netlink` does, which is how golden tests and logs show a rule;
+//! `decode` is the inverse of `encode`. Bits for `ct`, `fib` and `nat` come from
+//! `linux/netfilter/nf_conntrack_common.h`, `linux/rtnetlink.h` and `linux/netfilter/nf_nat.h`.
 
 use super::object::Verdict;
-use super::wire::{DATA_VALUE, LIST_ELEM};
-use crate::Malformed;
+use super::wire::*;
+use crate::DecodeError;
 use crate::message::{Attr, Attrs, Buffer, attrs};
 use std::fmt;
 use std::sync::Arc;
 
 /// One of the sixteen 4-byte words a rule computes in.
 ///
-/// Four of them, aligned, also go by an older name as one 16-byte register; the kernel reports that name where it
-/// can, so both spellings are one value here.
+/// Four aligned words are also one 16-byte register with an older number. The kernel reports the older number where
+/// it can, so both numbers are one value here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Register(u8);
 
@@ -24,7 +25,7 @@ impl Register {
         Register(index)
     }
 
-    /// The word `bytes` further on, rounded up to whole words: where the next part of a concatenation goes.
+    /// The word after `bytes` bytes from here, rounded up to whole words: the place of a concatenation's next field.
     pub const fn after(self, bytes: u32) -> Register {
         Register::word(self.0 + bytes.div_ceil(4) as u8)
     }
@@ -35,14 +36,14 @@ impl Register {
     }
 
     const fn number(self) -> u32 {
-        if self.0.is_multiple_of(4) { 1 + self.0 as u32 / 4 } else { 8 + self.0 as u32 }
+        if self.0.is_multiple_of(4) { NFT_REG_1 + self.0 as u32 / 4 } else { NFT_REG32_00 + self.0 as u32 }
     }
 
-    fn from_number(number: u32) -> Result<Register, Malformed> {
+    fn from_number(number: u32) -> Result<Register, DecodeError> {
         match number {
-            1..=4 => Ok(Register((number as u8 - 1) * 4)),
-            8..=23 => Ok(Register(number as u8 - 8)),
-            _ => Err(Malformed::Unknown { what: "register", value: number.into() }),
+            NFT_REG_1..=NFT_REG_4 => Ok(Register((number - NFT_REG_1) as u8 * 4)),
+            NFT_REG32_00..=NFT_REG32_15 => Ok(Register((number - NFT_REG32_00) as u8)),
+            _ => Err(DecodeError::Unknown { field: "register", value: number.into() }),
         }
     }
 }
@@ -62,27 +63,39 @@ pub enum Base {
     Transport,
 }
 
-/// What `meta` reads or writes.
+impl Base {
+    const fn number(self) -> u32 {
+        match self {
+            Base::Network => NFT_PAYLOAD_NETWORK_HEADER,
+            Base::Transport => NFT_PAYLOAD_TRANSPORT_HEADER,
+        }
+    }
+}
+
+/// The packet metadata that `meta` reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaKey {
     /// The packet's mark.
     Mark,
-    /// Name of the interface it came in on.
+    /// Name of the interface that received the packet.
     InputName,
     /// Transport protocol.
     Protocol,
 }
 
 impl MetaKey {
-    const ALL: [(MetaKey, u32, &'static str); 3] =
-        [(MetaKey::Mark, 3, "mark"), (MetaKey::InputName, 6, "iifname"), (MetaKey::Protocol, 16, "l4proto")];
+    const ALL: [(MetaKey, u32, &'static str); 3] = [
+        (MetaKey::Mark, NFT_META_MARK, "mark"),
+        (MetaKey::InputName, NFT_META_IIFNAME, "iifname"),
+        (MetaKey::Protocol, NFT_META_L4PROTO, "l4proto"),
+    ];
 
     fn entry(self) -> (MetaKey, u32, &'static str) {
         Self::ALL[self as usize]
     }
 }
 
-/// What `ct` reads.
+/// The conntrack field that `ct` reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CtKey {
     /// New, established, related, invalid.
@@ -91,7 +104,7 @@ pub enum CtKey {
     Status,
 }
 
-/// Whose route `fib` looks up.
+/// The address that `fib` looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FibOf {
     /// The source address.
@@ -100,7 +113,7 @@ pub enum FibOf {
     Destination,
 }
 
-/// How a packet is refused.
+/// How a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
     /// ICMP or ICMPv6 unreachable with this code.
@@ -109,16 +122,18 @@ pub enum Reject {
     TcpReset,
 }
 
-/// `bit` of conntrack's state for a packet that belongs to nothing known.
+/// `NF_CT_STATE_INVALID_BIT`: conntrack cannot assign the packet to a connection.
 pub const CT_STATE_INVALID: u32 = 1;
-/// `bit` of conntrack's state for a new connection.
+/// `NF_CT_STATE_BIT(IP_CT_NEW)`: the packet opens a connection.
 pub const CT_STATE_NEW: u32 = 8;
-/// `bit` of conntrack's status for a connection whose destination was translated.
+/// `IPS_DST_NAT`: the connection's destination was translated.
 pub const CT_STATUS_DNAT: u32 = 0x20;
-/// `fib … type`: an address of this machine.
+/// `RTN_LOCAL`, a result of `fib … type`: an address of this host.
 pub const FIB_LOCAL: u32 = 2;
-/// Masquerade with a fully random source port.
+/// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`: masquerade with a fully random source port.
 pub const NAT_RANDOM_FULLY: u32 = 0x10;
+/// A translation to one address and one port.
+const DNAT_FLAGS: u32 = NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED;
 
 /// An expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,65 +146,65 @@ pub enum Expr {
     Payload {
         /// Which header.
         base: Base,
-        /// Where in it.
+        /// Offset in the header.
         offset: u32,
-        /// How many bytes.
+        /// Number of bytes.
         len: u32,
-        /// Where to.
+        /// Register that receives the bytes.
         to: Register,
     },
-    /// Goes on only if the register equals the value, or does not.
+    /// Continues the rule only if the comparison holds.
     Compare {
-        /// Equal or not.
+        /// Whether the register must equal the value, or must differ from it.
         equal: bool,
-        /// What is compared.
+        /// The register compared.
         register: Register,
-        /// With what.
+        /// The value compared with.
         value: Vec<u8>,
     },
     /// `register = (register & mask) ^ xor`.
     Bitwise {
-        /// In place.
+        /// Operand and result.
         register: Register,
-        /// And.
+        /// Bits to keep.
         mask: Vec<u8>,
-        /// Then exclusive or.
+        /// Bits to flip afterwards.
         xor: Vec<u8>,
     },
-    /// Looks a key up in a set; goes on if it is in there.
+    /// Looks a key up in a set; continues the rule if the set has it.
     Lookup {
         /// The set.
         set: Arc<str>,
-        /// Where the key begins.
+        /// First register of the key.
         key: Register,
     },
     /// Looks a key up in a map and puts the value into a register.
     Map {
         /// The map.
         set: Arc<str>,
-        /// Where the key begins.
+        /// First register of the key.
         key: Register,
-        /// Where the value goes.
+        /// First register of the value.
         to: Register,
     },
-    /// Looks a key up in a verdict map and does what it says.
+    /// Looks a key up in a verdict map and applies the verdict.
     VerdictMap {
         /// The map.
         set: Arc<str>,
-        /// Where the key begins.
+        /// First register of the key.
         key: Register,
     },
     /// Puts a constant into a register.
     Immediate(Register, Vec<u8>),
-    /// Ends the rule.
+    /// Ends the rule with a verdict.
     Verdict(Verdict),
     /// Translates the destination.
     Dnat {
-        /// Family of the address.
+        /// Family of the address (`NFPROTO_*`).
         family: u8,
-        /// Where the address is.
+        /// Register that holds the address.
         address: Register,
-        /// Where the port is.
+        /// Register that holds the port.
         port: Register,
     },
     /// Translates the source to the outgoing interface's address.
@@ -197,36 +212,36 @@ pub enum Expr {
         /// `NF_NAT_RANGE_*`.
         flags: u32,
     },
-    /// Refuses.
+    /// Rejects the packet.
     Reject(Reject),
-    /// Reads connection tracking.
+    /// Reads the connection's conntrack entry.
     Ct(CtKey, Register),
     /// Looks up the type of an address.
     FibType(FibOf, Register),
     /// A random number below `modulus`.
     Random {
-        /// How many numbers.
+        /// The bound.
         modulus: u32,
-        /// Where to.
+        /// Register that receives the number.
         to: Register,
     },
-    /// Adds to a dynamic set, or renews what is there.
+    /// Adds an element to a dynamic set, or renews its time-out.
     Update {
         /// The set.
         set: Arc<str>,
-        /// Where the key begins.
+        /// First register of the key.
         key: Register,
     },
-    /// Something we never write: a rule with it is not ours.
+    /// An expression that Portway never writes, by its name: a rule with it was made by another program.
     Foreign(String),
 }
 
 impl Expr {
-    /// Appends it as a list element.
+    /// Appends the expression as an `NFTA_LIST_ELEM`.
     pub(super) fn encode(&self, out: &mut Buffer) {
-        out.nest(LIST_ELEM, |b| {
-            b.attr_str(1, self.name());
-            b.nest(2, |b| self.encode_body(b));
+        out.nest(NFTA_LIST_ELEM, |b| {
+            b.attr_str(NFTA_EXPR_NAME, self.name());
+            b.nest(NFTA_EXPR_DATA, |b| self.encode_body(b));
         });
     }
 
@@ -250,95 +265,100 @@ impl Expr {
     }
 
     fn encode_body(&self, b: &mut Buffer) {
-        let value = |b: &mut Buffer, kind: u16, v: &[u8]| b.nest(kind, |b| b.attr(DATA_VALUE, v));
+        let value = |b: &mut Buffer, kind: u16, v: &[u8]| b.nest(kind, |b| b.attr(NFTA_DATA_VALUE, v));
         let lookup = |b: &mut Buffer, set: &str, key: Register| {
-            b.attr_str(1, set);
-            b.attr_be32(2, key.number());
+            b.attr_str(NFTA_LOOKUP_SET, set);
+            b.attr_be32(NFTA_LOOKUP_SREG, key.number());
         };
         match self {
             Expr::Meta(key, to) => {
-                b.attr_be32(2, key.entry().1);
-                b.attr_be32(1, to.number());
+                b.attr_be32(NFTA_META_KEY, key.entry().1);
+                b.attr_be32(NFTA_META_DREG, to.number());
             }
             Expr::MetaSet(key, from) => {
-                b.attr_be32(2, key.entry().1);
-                b.attr_be32(3, from.number());
+                b.attr_be32(NFTA_META_KEY, key.entry().1);
+                b.attr_be32(NFTA_META_SREG, from.number());
             }
             Expr::Payload { base, offset, len, to } => {
-                b.attr_be32(1, to.number());
-                b.attr_be32(2, if *base == Base::Network { 1 } else { 2 });
-                b.attr_be32(3, *offset);
-                b.attr_be32(4, *len);
+                b.attr_be32(NFTA_PAYLOAD_DREG, to.number());
+                b.attr_be32(NFTA_PAYLOAD_BASE, base.number());
+                b.attr_be32(NFTA_PAYLOAD_OFFSET, *offset);
+                b.attr_be32(NFTA_PAYLOAD_LEN, *len);
             }
             Expr::Compare { equal, register, value: v } => {
-                b.attr_be32(1, register.number());
-                b.attr_be32(2, u32::from(!equal));
-                value(b, 3, v);
+                b.attr_be32(NFTA_CMP_SREG, register.number());
+                b.attr_be32(NFTA_CMP_OP, if *equal { NFT_CMP_EQ } else { NFT_CMP_NEQ });
+                value(b, NFTA_CMP_DATA, v);
             }
             Expr::Bitwise { register, mask, xor } => {
-                b.attr_be32(1, register.number());
-                b.attr_be32(2, register.number());
-                b.attr_be32(3, mask.len() as u32);
-                value(b, 4, mask);
-                value(b, 5, xor);
+                b.attr_be32(NFTA_BITWISE_SREG, register.number());
+                b.attr_be32(NFTA_BITWISE_DREG, register.number());
+                b.attr_be32(NFTA_BITWISE_LEN, mask.len() as u32);
+                value(b, NFTA_BITWISE_MASK, mask);
+                value(b, NFTA_BITWISE_XOR, xor);
             }
             Expr::Lookup { set, key } => lookup(b, set, *key),
             Expr::Map { set, key, to } => {
                 lookup(b, set, *key);
-                b.attr_be32(3, to.number());
+                b.attr_be32(NFTA_LOOKUP_DREG, to.number());
             }
             Expr::VerdictMap { set, key } => {
                 lookup(b, set, *key);
-                b.attr_be32(3, 0);
+                b.attr_be32(NFTA_LOOKUP_DREG, NFT_REG_VERDICT);
             }
             Expr::Immediate(to, v) => {
-                b.attr_be32(1, to.number());
-                value(b, 2, v);
+                b.attr_be32(NFTA_IMMEDIATE_DREG, to.number());
+                value(b, NFTA_IMMEDIATE_DATA, v);
             }
             Expr::Verdict(verdict) => {
-                b.attr_be32(1, 0);
-                b.nest(2, |b| verdict.encode(b));
+                b.attr_be32(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
+                b.nest(NFTA_IMMEDIATE_DATA, |b| verdict.encode(b));
             }
             Expr::Dnat { family, address, port } => {
-                b.attr_be32(1, 1);
-                b.attr_be32(2, (*family).into());
-                b.attr_be32(3, address.number());
-                b.attr_be32(5, port.number());
-                b.attr_be32(7, 3);
+                b.attr_be32(NFTA_NAT_TYPE, NFT_NAT_DNAT);
+                b.attr_be32(NFTA_NAT_FAMILY, (*family).into());
+                b.attr_be32(NFTA_NAT_REG_ADDR_MIN, address.number());
+                b.attr_be32(NFTA_NAT_REG_PROTO_MIN, port.number());
+                b.attr_be32(NFTA_NAT_FLAGS, DNAT_FLAGS);
             }
-            Expr::Masquerade { flags } => b.attr_be32(1, *flags),
+            Expr::Masquerade { flags } => b.attr_be32(NFTA_MASQ_FLAGS, *flags),
             Expr::Reject(how) => {
-                b.attr_be32(1, u32::from(*how == Reject::TcpReset));
-                b.attr_u8(2, if let Reject::Unreachable(code) = how { *code } else { 0 });
+                let (kind, code) = match how {
+                    Reject::Unreachable(code) => (NFT_REJECT_ICMP_UNREACH, *code),
+                    Reject::TcpReset => (NFT_REJECT_TCP_RST, 0),
+                };
+                b.attr_be32(NFTA_REJECT_TYPE, kind);
+                b.attr_u8(NFTA_REJECT_ICMP_CODE, code);
             }
             Expr::Ct(key, to) => {
-                b.attr_be32(2, if *key == CtKey::State { 0 } else { 2 });
-                b.attr_be32(1, to.number());
+                b.attr_be32(NFTA_CT_KEY, if *key == CtKey::State { NFT_CT_STATE } else { NFT_CT_STATUS });
+                b.attr_be32(NFTA_CT_DREG, to.number());
             }
             Expr::FibType(of, to) => {
-                b.attr_be32(1, to.number());
-                b.attr_be32(2, 3);
-                b.attr_be32(3, if *of == FibOf::Source { 1 } else { 2 });
+                let address = if *of == FibOf::Source { NFTA_FIB_F_SADDR } else { NFTA_FIB_F_DADDR };
+                b.attr_be32(NFTA_FIB_DREG, to.number());
+                b.attr_be32(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE);
+                b.attr_be32(NFTA_FIB_FLAGS, address);
             }
             Expr::Random { modulus, to } => {
-                b.attr_be32(1, to.number());
-                b.attr_be32(2, *modulus);
-                b.attr_be32(3, 1);
-                b.attr_be32(4, 0);
+                b.attr_be32(NFTA_NG_DREG, to.number());
+                b.attr_be32(NFTA_NG_MODULUS, *modulus);
+                b.attr_be32(NFTA_NG_TYPE, NFT_NG_RANDOM);
+                b.attr_be32(NFTA_NG_OFFSET, 0);
             }
             Expr::Update { set, key } => {
-                b.attr_str(1, set);
-                b.attr_be32(3, 1);
-                b.attr_be32(4, key.number());
+                b.attr_str(NFTA_DYNSET_SET_NAME, set);
+                b.attr_be32(NFTA_DYNSET_OP, NFT_DYNSET_OP_UPDATE);
+                b.attr_be32(NFTA_DYNSET_SREG_KEY, key.number());
             }
             Expr::Foreign(_) => {}
         }
     }
 
-    /// Reads the content of one list element. What we never write comes back as [`Expr::Foreign`].
-    pub(super) fn decode(element: Attr<'_>) -> Result<Expr, Malformed> {
-        let name = element.nested().need(1, "expression name")?.str("expression name")?;
-        let body = element.nested().find(2).map_or(attrs(&[]), |a| a.nested());
+    /// Reads the content of one list element. An expression that Portway never writes becomes [`Expr::Foreign`].
+    pub(super) fn decode(element: Attr<'_>) -> Result<Expr, DecodeError> {
+        let name = element.nested().need(NFTA_EXPR_NAME, "expression name")?.str("expression name")?;
+        let body = element.nested().find(NFTA_EXPR_DATA).map_or(attrs(&[]), |a| a.nested());
         let known = match name {
             "meta" => meta(body)?,
             "payload" => payload(body)?,
@@ -347,7 +367,7 @@ impl Expr {
             "lookup" => lookup(body)?,
             "immediate" => immediate(body)?,
             "nat" => nat(body)?,
-            "masq" => Some(Expr::Masquerade { flags: number_or(&body, 1, 0)? }),
+            "masq" => Some(Expr::Masquerade { flags: number_or(&body, NFTA_MASQ_FLAGS, 0)? }),
             "reject" => reject(body)?,
             "ct" => ct(body)?,
             "fib" => fib(body)?,
@@ -359,159 +379,170 @@ impl Expr {
     }
 }
 
-fn number(body: &Attrs<'_>, kind: u16, what: &'static str) -> Result<u32, Malformed> {
-    body.clone().need(kind, what)?.be32(what)
+fn number(body: &Attrs<'_>, kind: u16, field: &'static str) -> Result<u32, DecodeError> {
+    body.clone().need(kind, field)?.be32(field)
 }
 
-fn number_or(body: &Attrs<'_>, kind: u16, default: u32) -> Result<u32, Malformed> {
+fn number_or(body: &Attrs<'_>, kind: u16, default: u32) -> Result<u32, DecodeError> {
     body.clone().find(kind).map_or(Ok(default), |a| a.be32("number"))
 }
 
-fn register(body: &Attrs<'_>, kind: u16, what: &'static str) -> Result<Register, Malformed> {
-    Register::from_number(number(body, kind, what)?)
+fn register(body: &Attrs<'_>, kind: u16, field: &'static str) -> Result<Register, DecodeError> {
+    Register::from_number(number(body, kind, field)?)
 }
 
-fn value(body: &Attrs<'_>, kind: u16, what: &'static str) -> Result<Vec<u8>, Malformed> {
-    Ok(body.clone().need(kind, what)?.nested().need(DATA_VALUE, what)?.value.to_vec())
+fn value(body: &Attrs<'_>, kind: u16, field: &'static str) -> Result<Vec<u8>, DecodeError> {
+    Ok(body.clone().need(kind, field)?.nested().need(NFTA_DATA_VALUE, field)?.value.to_vec())
 }
 
-fn meta(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let key = number(&body, 2, "meta key")?;
+fn meta(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let key = number(&body, NFTA_META_KEY, "meta key")?;
     let Some(&(key, ..)) = MetaKey::ALL.iter().find(|k| k.1 == key) else { return Ok(None) };
-    Ok(Some(if body.clone().find(1).is_some() {
-        Expr::Meta(key, register(&body, 1, "meta register")?)
+    Ok(Some(if body.clone().find(NFTA_META_DREG).is_some() {
+        Expr::Meta(key, register(&body, NFTA_META_DREG, "meta register")?)
     } else {
-        Expr::MetaSet(key, register(&body, 3, "meta register")?)
+        Expr::MetaSet(key, register(&body, NFTA_META_SREG, "meta register")?)
     }))
 }
 
-fn payload(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let base = match number(&body, 2, "payload base")? {
-        1 => Base::Network,
-        2 => Base::Transport,
+fn payload(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let base = match number(&body, NFTA_PAYLOAD_BASE, "payload base")? {
+        NFT_PAYLOAD_NETWORK_HEADER => Base::Network,
+        NFT_PAYLOAD_TRANSPORT_HEADER => Base::Transport,
         _ => return Ok(None),
     };
-    if body.clone().find(1).is_none() {
+    if body.clone().find(NFTA_PAYLOAD_DREG).is_none() {
         return Ok(None);
     }
     Ok(Some(Expr::Payload {
         base,
-        offset: number(&body, 3, "payload offset")?,
-        len: number(&body, 4, "payload length")?,
-        to: register(&body, 1, "payload register")?,
+        offset: number(&body, NFTA_PAYLOAD_OFFSET, "payload offset")?,
+        len: number(&body, NFTA_PAYLOAD_LEN, "payload length")?,
+        to: register(&body, NFTA_PAYLOAD_DREG, "payload register")?,
     }))
 }
 
-fn compare(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let equal = match number(&body, 2, "comparison")? {
-        0 => true,
-        1 => false,
+fn compare(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let equal = match number(&body, NFTA_CMP_OP, "comparison")? {
+        NFT_CMP_EQ => true,
+        NFT_CMP_NEQ => false,
         _ => return Ok(None),
     };
-    let register = register(&body, 1, "comparison register")?;
-    Ok(Some(Expr::Compare { equal, register, value: value(&body, 3, "comparison value")? }))
+    let register = register(&body, NFTA_CMP_SREG, "comparison register")?;
+    Ok(Some(Expr::Compare { equal, register, value: value(&body, NFTA_CMP_DATA, "comparison value")? }))
 }
 
-fn bitwise(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let from = register(&body, 1, "bitwise source")?;
-    if number_or(&body, 6, 0)? != 0 || register(&body, 2, "bitwise destination")? != from {
+fn bitwise(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let from = register(&body, NFTA_BITWISE_SREG, "bitwise source")?;
+    let operation = number_or(&body, NFTA_BITWISE_OP, NFT_BITWISE_MASK_XOR)?;
+    if operation != NFT_BITWISE_MASK_XOR || register(&body, NFTA_BITWISE_DREG, "bitwise destination")? != from
+    {
         return Ok(None);
     }
-    let (mask, xor) = (value(&body, 4, "mask")?, value(&body, 5, "xor")?);
+    let (mask, xor) = (value(&body, NFTA_BITWISE_MASK, "mask")?, value(&body, NFTA_BITWISE_XOR, "xor")?);
     Ok(Some(Expr::Bitwise { register: from, mask, xor }))
 }
 
-fn lookup(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    if number_or(&body, 5, 0)? != 0 {
+fn lookup(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    if number_or(&body, NFTA_LOOKUP_FLAGS, 0)? != 0 {
         return Ok(None);
     }
-    let set: Arc<str> = body.clone().need(1, "set name")?.str("set name")?.into();
-    let key = register(&body, 2, "lookup register")?;
-    Ok(Some(match body.clone().find(3).map(|a| a.be32("lookup result")).transpose()? {
+    let set: Arc<str> = body.clone().need(NFTA_LOOKUP_SET, "set name")?.str("set name")?.into();
+    let key = register(&body, NFTA_LOOKUP_SREG, "lookup register")?;
+    let result = body.clone().find(NFTA_LOOKUP_DREG).map(|a| a.be32("lookup result")).transpose()?;
+    Ok(Some(match result {
         None => Expr::Lookup { set, key },
-        Some(0) => Expr::VerdictMap { set, key },
+        Some(NFT_REG_VERDICT) => Expr::VerdictMap { set, key },
         Some(to) => Expr::Map { set, key, to: Register::from_number(to)? },
     }))
 }
 
-fn immediate(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    Ok(Some(match number(&body, 1, "immediate register")? {
-        0 => match Verdict::decode(body.need(2, "verdict")?) {
-            // A verdict we never give, such as `continue`.
-            Err(Malformed::Unknown { .. }) => return Ok(None),
+fn immediate(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    Ok(Some(match number(&body, NFTA_IMMEDIATE_DREG, "immediate register")? {
+        NFT_REG_VERDICT => match Verdict::decode(body.need(NFTA_IMMEDIATE_DATA, "verdict")?) {
+            // Portway never writes this verdict; `continue` is one of them.
+            Err(DecodeError::Unknown { .. }) => return Ok(None),
             verdict => Expr::Verdict(verdict?),
         },
-        to => Expr::Immediate(Register::from_number(to)?, value(&body, 2, "immediate value")?),
+        to => {
+            Expr::Immediate(Register::from_number(to)?, value(&body, NFTA_IMMEDIATE_DATA, "immediate value")?)
+        }
     }))
 }
 
-fn nat(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let plain = number(&body, 1, "nat type")? == 1 && number_or(&body, 7, 3)? == 3;
-    if !plain || body.clone().find(3).is_none() || body.clone().find(5).is_none() {
+fn nat(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let plain = number(&body, NFTA_NAT_TYPE, "nat type")? == NFT_NAT_DNAT
+        && number_or(&body, NFTA_NAT_FLAGS, DNAT_FLAGS)? == DNAT_FLAGS;
+    let has = |kind| body.clone().find(kind).is_some();
+    if !plain || !has(NFTA_NAT_REG_ADDR_MIN) || !has(NFTA_NAT_REG_PROTO_MIN) {
         return Ok(None);
     }
-    let (address, port) = (register(&body, 3, "nat address")?, register(&body, 5, "nat port")?);
+    let address = register(&body, NFTA_NAT_REG_ADDR_MIN, "nat address")?;
+    let port = register(&body, NFTA_NAT_REG_PROTO_MIN, "nat port")?;
     let single = |kind, min: Register| number_or(&body, kind, min.number()).map(|max| max == min.number());
-    if !single(4, address)? || !single(6, port)? {
+    if !single(NFTA_NAT_REG_ADDR_MAX, address)? || !single(NFTA_NAT_REG_PROTO_MAX, port)? {
         return Ok(None);
     }
-    Ok(Some(Expr::Dnat { family: number(&body, 2, "nat family")? as u8, address, port }))
+    Ok(Some(Expr::Dnat { family: number(&body, NFTA_NAT_FAMILY, "nat family")? as u8, address, port }))
 }
 
-fn reject(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let code = body.clone().find(2).map_or(Ok(0), |a| a.u8("reject code"))?;
-    Ok(match number(&body, 1, "reject type")? {
-        0 => Some(Expr::Reject(Reject::Unreachable(code))),
-        1 => Some(Expr::Reject(Reject::TcpReset)),
+fn reject(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let code = body.clone().find(NFTA_REJECT_ICMP_CODE).map_or(Ok(0), |a| a.u8("reject code"))?;
+    Ok(match number(&body, NFTA_REJECT_TYPE, "reject type")? {
+        NFT_REJECT_ICMP_UNREACH => Some(Expr::Reject(Reject::Unreachable(code))),
+        NFT_REJECT_TCP_RST => Some(Expr::Reject(Reject::TcpReset)),
         _ => None,
     })
 }
 
-fn ct(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let key = match number(&body, 2, "ct key")? {
-        0 => CtKey::State,
-        2 => CtKey::Status,
+fn ct(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let key = match number(&body, NFTA_CT_KEY, "ct key")? {
+        NFT_CT_STATE => CtKey::State,
+        NFT_CT_STATUS => CtKey::Status,
         _ => return Ok(None),
     };
-    if body.clone().find(1).is_none() {
+    if body.clone().find(NFTA_CT_DREG).is_none() {
         return Ok(None);
     }
-    Ok(Some(Expr::Ct(key, register(&body, 1, "ct register")?)))
+    Ok(Some(Expr::Ct(key, register(&body, NFTA_CT_DREG, "ct register")?)))
 }
 
-fn fib(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let of = match (number(&body, 2, "fib result")?, number(&body, 3, "fib flags")?) {
-        (3, 1) => FibOf::Source,
-        (3, 2) => FibOf::Destination,
+fn fib(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let result = number(&body, NFTA_FIB_RESULT, "fib result")?;
+    let of = match (result, number(&body, NFTA_FIB_FLAGS, "fib flags")?) {
+        (NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_SADDR) => FibOf::Source,
+        (NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR) => FibOf::Destination,
         _ => return Ok(None),
     };
-    Ok(Some(Expr::FibType(of, register(&body, 1, "fib register")?)))
+    Ok(Some(Expr::FibType(of, register(&body, NFTA_FIB_DREG, "fib register")?)))
 }
 
-fn numgen(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    if number(&body, 3, "numgen type")? != 1 || number_or(&body, 4, 0)? != 0 {
+fn numgen(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let random = number(&body, NFTA_NG_TYPE, "numgen type")? == NFT_NG_RANDOM;
+    if !random || number_or(&body, NFTA_NG_OFFSET, 0)? != 0 {
         return Ok(None);
     }
-    let to = register(&body, 1, "numgen register")?;
-    Ok(Some(Expr::Random { modulus: number(&body, 2, "modulus")?, to }))
+    let to = register(&body, NFTA_NG_DREG, "numgen register")?;
+    Ok(Some(Expr::Random { modulus: number(&body, NFTA_NG_MODULUS, "modulus")?, to }))
 }
 
-fn dynset(body: Attrs<'_>) -> Result<Option<Expr>, Malformed> {
-    let plain = number(&body, 3, "dynset operation")? == 1
-        && body.clone().find(6).map_or(Ok(0), |a| a.be64("dynset time-out"))? == 0
-        && body.clone().find(5).is_none();
+fn dynset(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
+    let plain = number(&body, NFTA_DYNSET_OP, "dynset operation")? == NFT_DYNSET_OP_UPDATE
+        && body.clone().find(NFTA_DYNSET_TIMEOUT).map_or(Ok(0), |a| a.be64("dynset time-out"))? == 0
+        && body.clone().find(NFTA_DYNSET_SREG_DATA).is_none();
     if !plain {
         return Ok(None);
     }
     Ok(Some(Expr::Update {
-        set: body.clone().need(1, "set name")?.str("set name")?.into(),
-        key: register(&body, 4, "dynset key")?,
+        set: body.clone().need(NFTA_DYNSET_SET_NAME, "set name")?.str("set name")?.into(),
+        key: register(&body, NFTA_DYNSET_SREG_KEY, "dynset key")?,
     }))
 }
 
-struct Words<'a>(&'a [u8]);
+/// Prints bytes as nft prints registers: words of four bytes in hexadecimal.
+struct HexWords<'a>(&'a [u8]);
 
-impl fmt::Display for Words<'_> {
+impl fmt::Display for HexWords<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for word in self.0.chunks(4) {
             let mut padded = [0; 4];
@@ -532,15 +563,15 @@ impl fmt::Display for Expr {
                 write!(f, "[ payload load {len}b @ {base} header + {offset} => {to} ]")
             }
             Expr::Compare { equal, register, value } => {
-                write!(f, "[ cmp {} {register}{} ]", if *equal { "eq" } else { "neq" }, Words(value))
+                write!(f, "[ cmp {} {register}{} ]", if *equal { "eq" } else { "neq" }, HexWords(value))
             }
             Expr::Bitwise { register, mask, xor } => {
-                write!(f, "[ bitwise {register} = ( {register} &{} ) ^{} ]", Words(mask), Words(xor))
+                write!(f, "[ bitwise {register} = ( {register} &{} ) ^{} ]", HexWords(mask), HexWords(xor))
             }
             Expr::Lookup { set, key } => write!(f, "[ lookup {key} set {set} ]"),
             Expr::Map { set, key, to } => write!(f, "[ lookup {key} set {set} d{to} ]"),
             Expr::VerdictMap { set, key } => write!(f, "[ lookup {key} set {set} dreg 0 ]"),
-            Expr::Immediate(to, value) => write!(f, "[ immediate {to}{} ]", Words(value)),
+            Expr::Immediate(to, value) => write!(f, "[ immediate {to}{} ]", HexWords(value)),
             Expr::Verdict(verdict) => write!(f, "[ immediate reg 0 {verdict} ]"),
             Expr::Dnat { address, port, .. } => write!(f, "[ nat dnat addr {address} proto {port} ]"),
             Expr::Masquerade { flags } => write!(f, "[ masq flags 0x{flags:x} ]"),

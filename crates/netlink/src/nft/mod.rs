@@ -1,8 +1,8 @@
 //! nf_tables over netlink: typed objects, atomic batches, listings, notifications.
 //!
-//! The kernel's own vocabulary (`linux/netfilter/nf_tables.h`), no more than Portway needs of it, and all of it
-//! both ways: what [`batch`] writes, [`list`] reads back into equal values, which is how a mode compares what it
-//! wants with what is there.
+//! The objects of `linux/netfilter/nf_tables.h`, as far as Portway needs them, each with an encoder and a decoder:
+//! [`list`] reads the objects that [`batch`] writes back into equal values, so that a mode can compare the rules it
+//! wants with the rules in the kernel.
 
 pub mod batch;
 pub mod expr;
@@ -11,12 +11,14 @@ pub mod monitor;
 pub mod object;
 #[cfg(test)]
 mod tests;
+mod watcher;
 mod wire;
 
 pub use batch::Batch;
 pub use expr::{Expr, Register};
 pub use monitor::{Change, Commit, Monitor, Touched};
 pub use object::{Chain, ChainKind, Data, Element, Hook, HookPoint, Key, Rule, Set, Value, Verdict};
+pub use watcher::{Announced, Watcher};
 
 /// The address family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,8 +33,8 @@ impl Family {
     /// The kernel's number for it (`NFPROTO_*`).
     pub const fn number(self) -> u8 {
         match self {
-            Family::Ipv4 => 2,
-            Family::Ipv6 => 10,
+            Family::Ipv4 => wire::NFPROTO_IPV4,
+            Family::Ipv6 => wire::NFPROTO_IPV6,
         }
     }
 

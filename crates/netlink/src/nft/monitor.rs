@@ -1,59 +1,60 @@
-//! Notices what others do to the ruleset.
+//! Reports which tables other processes change.
 //!
-//! The kernel multicasts every change, with the port of the socket it came from; a filter in the kernel keeps our
-//! own commits from us, so that what arrives is by definition somebody else's. A transaction is announced object by
-//! object, then as a new generation: in go those notifications, out come [`Commit`]s, one for each transaction that
-//! touched a table somebody asked for. What cannot be read, or was lost, is an error, after which only a look at the
-//! ruleset helps.
+//! The kernel multicasts every change with the port of the socket that caused it; a socket filter drops the
+//! notifications of Portway's own commits, so every notification that arrives was caused by another process. The
+//! kernel announces a transaction object by object, then as a new generation. In go those notifications, out come
+//! [`Commit`]s, one for each transaction that touched a watched table. A lost or malformed notification is an error:
+//! the caller then has to list the ruleset.
 
 use super::Family;
 use super::list::body;
-use super::wire::{DELCHAIN, DELRULE, GROUP, NEWCHAIN, NEWGEN, NEWRULE, SUBSYSTEM, TABLE};
+use super::wire::*;
 use crate::message::Message;
-use crate::{Error, Malformed, Protocol, Result, Socket};
+use crate::{DecodeError, Error, Protocol, Result, Socket};
 
-/// Something that changed in the ruleset.
+/// One notification about the ruleset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// An object of a table was made, changed or removed.
+    /// A table, or an object in it, was created, changed or deleted.
     Table {
-        /// Its family's number.
+        /// The table's family (`NFPROTO_*`).
         family: u8,
-        /// Its table.
+        /// The table's name.
         table: String,
-        /// Its chain, if it is a rule, or a chain itself.
+        /// The name of the chain, if the object is a chain or a rule.
         chain: Option<String>,
     },
-    /// The transaction that made the changes before this is complete.
+    /// The end of the transaction that the notifications before this one belong to.
     Commit {
-        /// The ruleset's generation from here on.
+        /// The ruleset's new generation.
         generation: u32,
-        /// Who did it, as far as the kernel tells: process id and name.
+        /// Id and name of the process that committed it, if the kernel reports them.
         process: Option<(u32, String)>,
     },
-    /// Something of no interest.
+    /// A notification about anything else.
     Other,
 }
 
 impl Change {
     /// Reads a notification.
-    pub fn decode(m: &Message<'_>) -> Result<Change, Malformed> {
-        if m.kind & 0xff00 != SUBSYSTEM {
+    pub fn decode(m: &Message<'_>) -> Result<Change, DecodeError> {
+        if m.kind >> 8 != NFNL_SUBSYS_NFTABLES {
             return Ok(Change::Other);
         }
         let attrs = body(m)?;
-        if m.kind == NEWGEN {
-            let generation = attrs.clone().need(1, "generation")?.be32("generation")?;
-            let pid = attrs.clone().find(2).map(|a| a.be32("process id")).transpose()?;
-            let name = attrs.find(3).map(|a| a.str("process name")).transpose()?;
+        if m.kind == NFT_MSG_NEWGEN {
+            let generation = attrs.clone().need(NFTA_GEN_ID, "generation")?.be32("generation")?;
+            let pid = attrs.clone().find(NFTA_GEN_PROC_PID).map(|a| a.be32("process id")).transpose()?;
+            let name = attrs.find(NFTA_GEN_PROC_NAME).map(|a| a.str("process name")).transpose()?;
             let process = pid.map(|p| (p, name.unwrap_or_default().to_owned()));
             return Ok(Change::Commit { generation, process });
         }
-        let Some(table) = attrs.clone().find(TABLE) else { return Ok(Change::Other) };
+        // The table's attribute has the same number in chains, rules, sets and elements.
+        let Some(table) = attrs.clone().find(NFTA_TABLE_NAME) else { return Ok(Change::Other) };
         let table = table.str("table name")?.to_owned();
         let chain = match m.kind {
-            NEWRULE | DELRULE => attrs.find(2),
-            NEWCHAIN | DELCHAIN => attrs.find(3),
+            NFT_MSG_NEWRULE | NFT_MSG_DELRULE => attrs.find(NFTA_RULE_CHAIN),
+            NFT_MSG_NEWCHAIN | NFT_MSG_DELCHAIN => attrs.find(NFTA_CHAIN_NAME),
             _ => None,
         };
         let chain = chain.map(|c| c.str("chain name")).transpose()?.map(str::to_owned);
@@ -61,42 +62,50 @@ impl Change {
     }
 }
 
-/// A transaction of somebody else that touched watched tables.
+/// A transaction of another process that touched watched tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// The ruleset's generation since.
+    /// The ruleset's generation after it.
     pub generation: u32,
-    /// Who it was, as far as the kernel tells: process id and name.
+    /// Id and name of the process, if the kernel reports them.
     pub process: Option<(u32, String)>,
-    /// What it touched of the watched tables, in order.
+    /// The watched tables and chains it touched, in order.
     pub touched: Vec<Touched>,
 }
 
-/// A watched table, or a chain of one, that somebody changed.
+impl Commit {
+    /// The process, as far as the kernel names it: `nft (process 25318)`.
+    pub fn process_name(&self) -> String {
+        let process = self.process.as_ref();
+        process.map_or("unknown".into(), |(pid, name)| format!("{name} (process {pid})"))
+    }
+}
+
+/// A watched table, or a chain of one, that another process changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// The number of its family.
+    /// The table's family (`NFPROTO_*`).
     pub family: u8,
     /// The table.
     pub table: String,
-    /// The chain; none if it was not a chain or a rule.
+    /// The chain, if a chain or a rule was changed.
     pub chain: Option<String>,
 }
 
-/// The transaction whose announcement is being read: what it has touched so far of the watched tables.
+/// The transaction that is being announced: the watched tables and chains it has touched so far.
 #[derive(Debug, Default)]
-struct Announced {
+struct PendingCommit {
     touched: Vec<Touched>,
 }
 
-impl Announced {
-    /// Takes one change; the one that ends the transaction gives the commit, if it touched a watched table.
+impl PendingCommit {
+    /// Takes one notification; the end of a transaction returns the commit, if it touched a watched table.
     fn step(&mut self, change: Change, watched: &[&str]) -> Option<Commit> {
         match change {
             Change::Table { family, table, chain } => {
                 let ip = [Family::Ipv4, Family::Ipv6].iter().any(|f| f.number() == family);
                 let touched = Touched { family, table, chain };
-                // Rules of one chain come one after another.
+                // The kernel announces the rules of one chain one after another.
                 if ip && watched.contains(&touched.table.as_str()) && self.touched.last() != Some(&touched) {
                     self.touched.push(touched);
                 }
@@ -115,21 +124,21 @@ impl Announced {
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
-    /// Outlives a read: the end of a transaction may arrive later than its beginning.
-    announced: Announced,
+    /// Kept between reads, because the end of a transaction may arrive later than its beginning.
+    pending: PendingCommit,
 }
 
 impl Monitor {
-    /// Subscribes to everything but what the sockets with these ports do.
+    /// Subscribes to the changes of all sockets except those with these ports.
     pub fn open(own_ports: &[u32]) -> Result<Monitor> {
         let mut socket = Socket::open(Protocol::Netfilter)?;
         socket.ignore_ports(own_ports)?;
-        socket.join(GROUP)?;
-        Ok(Monitor { socket, announced: Announced::default() })
+        socket.join(NFNLGRP_NFTABLES)?;
+        Ok(Monitor { socket, pending: PendingCommit::default() })
     }
 
-    /// Waits until somebody changes one of the `watched` tables, of family `ip` or `ip6`. What comes back holds at
-    /// least one commit.
+    /// Waits until another process changes one of the `watched` tables, of family `ip` or `ip6`. Returns at least one
+    /// commit.
     pub fn wait(&mut self, watched: &[&str]) -> Result<Vec<Commit>> {
         loop {
             self.socket.wait()?;
@@ -140,134 +149,138 @@ impl Monitor {
         }
     }
 
-    /// The same, but for no longer than this; nothing comes back if nothing happened.
+    /// Like [`Monitor::wait`], but for at most `time`, after which the result is empty.
     pub fn wait_for(&mut self, watched: &[&str], time: std::time::Duration) -> Result<Vec<Commit>> {
         if self.socket.wait_for(time)? { self.read(watched) } else { Ok(Vec::new()) }
     }
 
-    /// Reads what has arrived, without waiting: the commits that touched one of the `watched` tables, in order. After
-    /// an error some are missing: have a look at the ruleset.
+    /// Reads the notifications that have arrived, without waiting: the commits that touched one of the `watched`
+    /// tables, in order. After an error commits are missing, and the caller has to list the ruleset.
     pub fn read(&mut self, watched: &[&str]) -> Result<Vec<Commit>> {
         let mut commits = Vec::new();
         let mut bad = None;
-        let announced = &mut self.announced;
+        let pending = &mut self.pending;
         let read = self.socket.receive_ready(|m| match Change::decode(&m) {
-            Ok(change) => commits.extend(announced.step(change, watched)),
+            Ok(change) => commits.extend(pending.step(change, watched)),
             Err(source) => bad = Some(source),
         });
         let unreadable = |source| Error::Malformed { operation: "a notification".into(), source };
         let result = read.and_then(|_| bad.map_or(Ok(commits), |source| Err(unreadable(source))));
         if result.is_err() {
-            self.forget();
+            self.discard();
         }
         result
     }
 
-    /// Forgets what has arrived. The caller looks at the ruleset now and sees all of it; the end of some transaction
-    /// may be lost, and the next one must not be blamed for its beginning.
-    fn forget(&mut self) {
-        // The kernel tells of a loss first and hands out what it kept after that.
+    /// Discards the notifications that have arrived. The caller lists the ruleset after this and sees every change;
+    /// the end of a transaction may be lost, and its beginning must not be counted to the next one.
+    fn discard(&mut self) {
+        // The kernel reports the loss first, and then delivers the notifications it kept.
         while let Err(Error::Overrun | Error::Malformed { .. }) = self.socket.receive_ready(|_| {}) {}
-        self.announced = Announced::default();
+        self.pending = PendingCommit::default();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire;
     use super::*;
     use crate::message::{Buffer, messages};
 
     fn table(b: &mut Buffer, kind: u16, family: u8, table: &str) {
         b.message(kind, 0, 1, |b| {
-            b.raw(&wire::header(family, 0));
-            b.attr_str(TABLE, table);
+            b.raw(&nfgenmsg(family, 0));
+            b.attr_str(NFTA_TABLE_NAME, table);
             match kind {
-                NEWRULE => b.attr_str(2, "x"),
-                NEWCHAIN => b.attr_str(3, "x"),
+                NFT_MSG_NEWRULE => b.attr_str(NFTA_RULE_CHAIN, "x"),
+                NFT_MSG_NEWCHAIN => b.attr_str(NFTA_CHAIN_NAME, "x"),
                 _ => {}
             }
         });
     }
 
     fn generation(b: &mut Buffer, number: u32, process: Option<(u32, &str)>) {
-        b.message(NEWGEN, 0, 1, |b| {
-            b.raw(&wire::header(0, 0));
-            b.attr_be32(1, number);
+        b.message(NFT_MSG_NEWGEN, 0, 1, |b| {
+            b.raw(&nfgenmsg(0, 0));
+            b.attr_be32(NFTA_GEN_ID, number);
             if let Some((pid, name)) = process {
-                b.attr_be32(2, pid);
-                b.attr_str(3, name);
+                b.attr_be32(NFTA_GEN_PROC_PID, pid);
+                b.attr_str(NFTA_GEN_PROC_NAME, name);
             }
         });
     }
 
-    fn commits(announced: &mut Announced, b: &Buffer, watched: &[&str]) -> Vec<Commit> {
+    fn commits(pending: &mut PendingCommit, b: &Buffer, watched: &[&str]) -> Vec<Commit> {
         messages(b.bytes())
-            .filter_map(|m| announced.step(Change::decode(&m.unwrap()).unwrap(), watched))
+            .filter_map(|m| pending.step(Change::decode(&m.unwrap()).unwrap(), watched))
             .collect()
     }
 
     #[test]
     fn each_transaction_is_one_commit_with_the_watched_tables_it_touched() {
         let mut b = Buffer::default();
-        table(&mut b, wire::NEWRULE, 2, "portway");
-        table(&mut b, wire::NEWRULE, 2, "portway");
-        table(&mut b, wire::NEWSETELEM, 2, "portway");
-        table(&mut b, wire::NEWCHAIN, 10, "portway");
-        table(&mut b, wire::NEWRULE, 2, "other");
+        table(&mut b, NFT_MSG_NEWRULE, NFPROTO_IPV4, "portway");
+        table(&mut b, NFT_MSG_NEWRULE, NFPROTO_IPV4, "portway");
+        table(&mut b, NFT_MSG_NEWSETELEM, NFPROTO_IPV4, "portway");
+        table(&mut b, NFT_MSG_NEWCHAIN, NFPROTO_IPV6, "portway");
+        table(&mut b, NFT_MSG_NEWRULE, NFPROTO_IPV4, "other");
         generation(&mut b, 7, Some((42, "nft")));
-        table(&mut b, wire::NEWRULE, 2, "other");
+        table(&mut b, NFT_MSG_NEWRULE, NFPROTO_IPV4, "other");
         generation(&mut b, 8, Some((43, "nft")));
-        table(&mut b, wire::DELTABLE, 2, "kube-proxy");
+        table(&mut b, NFT_MSG_DELTABLE, NFPROTO_IPV4, "kube-proxy");
         generation(&mut b, 9, None);
-        let seen = commits(&mut Announced::default(), &b, &["portway", "kube-proxy"]);
+        let seen = commits(&mut PendingCommit::default(), &b, &["portway", "kube-proxy"]);
         let touched = |family, table: &str, chain: Option<&str>| Touched {
             family,
             table: table.to_owned(),
             chain: chain.map(str::to_owned),
         };
         let both = vec![
-            touched(2, "portway", Some("x")),
-            touched(2, "portway", None),
-            touched(10, "portway", Some("x")),
+            touched(NFPROTO_IPV4, "portway", Some("x")),
+            touched(NFPROTO_IPV4, "portway", None),
+            touched(NFPROTO_IPV6, "portway", Some("x")),
         ];
         assert_eq!(
             seen,
             [
                 Commit { generation: 7, process: Some((42, "nft".into())), touched: both },
-                Commit { generation: 9, process: None, touched: vec![touched(2, "kube-proxy", None)] },
+                Commit {
+                    generation: 9,
+                    process: None,
+                    touched: vec![touched(NFPROTO_IPV4, "kube-proxy", None)]
+                },
             ]
         );
     }
 
     #[test]
     fn a_transaction_may_arrive_in_two_parts() {
-        let mut announced = Announced::default();
+        let mut pending = PendingCommit::default();
         let (mut first, mut second) = (Buffer::default(), Buffer::default());
-        table(&mut first, wire::NEWRULE, 10, "portway");
+        table(&mut first, NFT_MSG_NEWRULE, NFPROTO_IPV6, "portway");
         generation(&mut second, 7, None);
-        assert_eq!(commits(&mut announced, &first, &["portway"]), []);
-        let seen = commits(&mut announced, &second, &["portway"]);
-        let touched = Touched { family: 10, table: "portway".into(), chain: Some("x".into()) };
+        assert_eq!(commits(&mut pending, &first, &["portway"]), []);
+        let seen = commits(&mut pending, &second, &["portway"]);
+        let touched = Touched { family: NFPROTO_IPV6, table: "portway".into(), chain: Some("x".into()) };
         assert_eq!(seen, [Commit { generation: 7, process: None, touched: vec![touched] }]);
-        assert_eq!(commits(&mut announced, &second, &["portway"]), [], "nothing is left over");
+        assert_eq!(commits(&mut pending, &second, &["portway"]), [], "nothing is left over");
     }
 
     #[test]
     fn a_table_of_the_same_name_in_another_family_is_not_watched() {
         let mut b = Buffer::default();
+        // NFPROTO_INET, NFPROTO_NETDEV, NFPROTO_BRIDGE.
         for family in [1, 5, 7] {
-            table(&mut b, wire::NEWRULE, family, "portway");
+            table(&mut b, NFT_MSG_NEWRULE, family, "portway");
         }
         generation(&mut b, 7, None);
-        assert_eq!(commits(&mut Announced::default(), &b, &["portway"]), []);
+        assert_eq!(commits(&mut PendingCommit::default(), &b, &["portway"]), []);
     }
 
     #[test]
     fn a_commit_without_its_generation_is_malformed() {
         let mut b = Buffer::default();
-        b.message(NEWGEN, 0, 1, |b| b.raw(&wire::header(0, 0)));
+        b.message(NFT_MSG_NEWGEN, 0, 1, |b| b.raw(&nfgenmsg(0, 0)));
         let message = messages(b.bytes()).next().unwrap().unwrap();
-        assert_eq!(Change::decode(&message), Err(Malformed::Missing("generation")));
+        assert_eq!(Change::decode(&message), Err(DecodeError::Missing("generation")));
     }
 }

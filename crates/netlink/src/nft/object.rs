@@ -1,13 +1,13 @@
-//! Chains, rules, sets and elements: values, and their two directions on the wire.
+//! Chains, rules, sets and elements as values, each encoded to attributes and decoded from them.
 
 use super::expr::Expr;
-use super::wire::{DATA_VALUE, DATA_VERDICT, LIST_ELEM, TABLE, VERDICT_CHAIN, VERDICT_CODE};
-use crate::Malformed;
-use crate::message::{Attr, Attrs, Buffer};
+use super::wire::*;
+use crate::DecodeError;
+use crate::message::{Attr, Attrs, Buffer, attrs};
 use std::fmt;
 use std::sync::Arc;
 
-/// Up to `N` bytes in place: keys and values come by the hundred thousand.
+/// Up to `N` bytes without a heap allocation: there are hundreds of thousands of keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bytes<const N: usize> {
     bytes: [u8; N],
@@ -20,7 +20,7 @@ pub type Key = Bytes<40>;
 pub type Value = Bytes<20>;
 
 impl<const N: usize> Bytes<N> {
-    /// None yet.
+    /// No bytes yet.
     pub const fn new() -> Self {
         Bytes { len: 0, bytes: [0; N] }
     }
@@ -28,7 +28,8 @@ impl<const N: usize> Bytes<N> {
     /// Appends `field`, padded to a multiple of four, as the parts of a concatenation are.
     ///
     /// # Panics
-    /// If it grows past `N`: which keys there are is fixed when this program is written.
+    /// If the result is longer than `N`. The layouts of keys and values are fixed in the code, so that is a mistake in
+    /// the caller.
     pub fn field(mut self, field: &[u8]) -> Self {
         let start = self.len as usize;
         self.bytes[start..start + field.len()].copy_from_slice(field);
@@ -36,10 +37,10 @@ impl<const N: usize> Bytes<N> {
         self
     }
 
-    /// `bytes` as they are.
-    pub fn copy(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// A copy of `bytes`, without padding.
+    pub fn copy(bytes: &[u8]) -> Result<Self, DecodeError> {
         if bytes.len() > N {
-            return Err(Malformed::Unknown { what: "element length", value: bytes.len() as u64 });
+            return Err(DecodeError::Unknown { field: "element length", value: bytes.len() as u64 });
         }
         let mut all = Bytes { len: bytes.len() as u8, bytes: [0; N] };
         all.bytes[..bytes.len()].copy_from_slice(bytes);
@@ -64,50 +65,50 @@ impl<const N: usize> fmt::Debug for Bytes<N> {
     }
 }
 
-/// What becomes of a packet.
+/// The verdict of a rule or of a map's element.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Thrown away.
+    /// Drops the packet.
     Drop,
-    /// Let through.
+    /// Accepts the packet.
     Accept,
-    /// Back to the calling chain.
+    /// Returns to the calling chain.
     Return,
-    /// Into a chain, and back behind this rule.
+    /// Continues in a chain, and returns to the rule after this one.
     Jump(Arc<str>),
-    /// Into a chain, and not back.
+    /// Continues in a chain, and does not return.
     Goto(Arc<str>),
 }
 
 impl Verdict {
     pub(super) fn encode(&self, b: &mut Buffer) {
         let (code, chain) = match self {
-            Verdict::Drop => (0, None),
-            Verdict::Accept => (1, None),
-            Verdict::Jump(chain) => (-3, Some(chain)),
-            Verdict::Goto(chain) => (-4, Some(chain)),
-            Verdict::Return => (-5, None),
+            Verdict::Drop => (NF_DROP, None),
+            Verdict::Accept => (NF_ACCEPT, None),
+            Verdict::Jump(chain) => (NFT_JUMP, Some(chain)),
+            Verdict::Goto(chain) => (NFT_GOTO, Some(chain)),
+            Verdict::Return => (NFT_RETURN, None),
         };
-        b.nest(DATA_VERDICT, |b| {
-            b.attr_be32(VERDICT_CODE, code as u32);
+        b.nest(NFTA_DATA_VERDICT, |b| {
+            b.attr_be32(NFTA_VERDICT_CODE, code as u32);
             if let Some(chain) = chain {
-                b.attr_str(VERDICT_CHAIN, chain);
+                b.attr_str(NFTA_VERDICT_CHAIN, chain);
             }
         });
     }
 
-    pub(super) fn decode(data: Attr<'_>) -> Result<Verdict, Malformed> {
-        let verdict = data.nested().need(DATA_VERDICT, "verdict")?.nested();
-        let chain = || -> Result<Arc<str>, Malformed> {
-            Ok(verdict.clone().need(VERDICT_CHAIN, "verdict's chain")?.str("verdict's chain")?.into())
+    pub(super) fn decode(data: Attr<'_>) -> Result<Verdict, DecodeError> {
+        let verdict = data.nested().need(NFTA_DATA_VERDICT, "verdict")?.nested();
+        let chain = || -> Result<Arc<str>, DecodeError> {
+            Ok(verdict.clone().need(NFTA_VERDICT_CHAIN, "verdict's chain")?.str("verdict's chain")?.into())
         };
-        match verdict.clone().need(VERDICT_CODE, "verdict's code")?.be32("verdict's code")? as i32 {
-            0 => Ok(Verdict::Drop),
-            1 => Ok(Verdict::Accept),
-            -3 => Ok(Verdict::Jump(chain()?)),
-            -4 => Ok(Verdict::Goto(chain()?)),
-            -5 => Ok(Verdict::Return),
-            other => Err(Malformed::Unknown { what: "verdict", value: other as u32 as u64 }),
+        match verdict.clone().need(NFTA_VERDICT_CODE, "verdict's code")?.be32("verdict's code")? as i32 {
+            NF_DROP => Ok(Verdict::Drop),
+            NF_ACCEPT => Ok(Verdict::Accept),
+            NFT_JUMP => Ok(Verdict::Jump(chain()?)),
+            NFT_GOTO => Ok(Verdict::Goto(chain()?)),
+            NFT_RETURN => Ok(Verdict::Return),
+            other => Err(DecodeError::Unknown { field: "verdict", value: other as u32 as u64 }),
         }
     }
 }
@@ -124,40 +125,63 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a base chain may do.
+/// The type of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainKind {
-    /// Accept and drop.
+    /// Accepts and drops packets.
     Filter,
-    /// Translate addresses; sees only the first packet of a connection.
+    /// Translates addresses; sees only the first packet of a connection.
     Nat,
 }
 
-/// Where in a packet's path a base chain hooks in.
+/// The netfilter hook of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookPoint {
     /// Before routing.
     Prerouting,
-    /// To this machine.
+    /// Packets to this host.
     Input,
-    /// Through this machine.
+    /// Forwarded packets.
     Forward,
-    /// From this machine.
+    /// Packets from this host.
     Output,
     /// After routing.
     Postrouting,
 }
 
-/// A base chain's place.
+impl HookPoint {
+    const fn number(self) -> u32 {
+        match self {
+            HookPoint::Prerouting => NF_INET_PRE_ROUTING,
+            HookPoint::Input => NF_INET_LOCAL_IN,
+            HookPoint::Forward => NF_INET_FORWARD,
+            HookPoint::Output => NF_INET_LOCAL_OUT,
+            HookPoint::Postrouting => NF_INET_POST_ROUTING,
+        }
+    }
+
+    fn from_number(number: u32) -> Result<HookPoint, DecodeError> {
+        match number {
+            NF_INET_PRE_ROUTING => Ok(HookPoint::Prerouting),
+            NF_INET_LOCAL_IN => Ok(HookPoint::Input),
+            NF_INET_FORWARD => Ok(HookPoint::Forward),
+            NF_INET_LOCAL_OUT => Ok(HookPoint::Output),
+            NF_INET_POST_ROUTING => Ok(HookPoint::Postrouting),
+            other => Err(DecodeError::Unknown { field: "hook number", value: other.into() }),
+        }
+    }
+}
+
+/// Where and in which order a base chain sees packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// What it may do.
+    /// Its type.
     pub kind: ChainKind,
-    /// Where it hooks in.
+    /// The hook.
     pub point: HookPoint,
-    /// Lower comes first.
+    /// Order among the chains of the hook; lower comes first.
     pub priority: i32,
-    /// What becomes of a packet that no rule decides about: it is let through, or dropped.
+    /// The policy: whether a packet that reaches the chain's end is accepted or dropped.
     pub accept: bool,
 }
 
@@ -166,64 +190,64 @@ pub struct Hook {
 pub struct Chain {
     /// Its name.
     pub name: Arc<str>,
-    /// Where it hooks in, if it is a base chain.
+    /// Its hook, if it is a base chain.
     pub hook: Option<Hook>,
 }
 
 impl Chain {
     pub(super) fn encode(&self, table: &str, b: &mut Buffer) {
-        b.attr_str(TABLE, table);
-        b.attr_str(3, &self.name);
+        b.attr_str(NFTA_CHAIN_TABLE, table);
+        b.attr_str(NFTA_CHAIN_NAME, &self.name);
         if let Some(hook) = self.hook {
-            b.nest(4, |b| {
-                b.attr_be32(1, hook.point as u32);
-                b.attr_be32(2, hook.priority as u32);
+            b.nest(NFTA_CHAIN_HOOK, |b| {
+                b.attr_be32(NFTA_HOOK_HOOKNUM, hook.point.number());
+                b.attr_be32(NFTA_HOOK_PRIORITY, hook.priority as u32);
             });
-            b.attr_be32(5, hook.accept.into());
-            b.attr_str(7, if hook.kind == ChainKind::Nat { "nat" } else { "filter" });
+            b.attr_be32(NFTA_CHAIN_POLICY, if hook.accept { NF_ACCEPT } else { NF_DROP } as u32);
+            b.attr_str(NFTA_CHAIN_TYPE, if hook.kind == ChainKind::Nat { "nat" } else { "filter" });
         }
     }
 
-    pub(super) fn decode(body: Attrs<'_>) -> Result<Chain, Malformed> {
-        let name = body.clone().need(3, "chain name")?.str("chain name")?.into();
-        let Some(hook) = body.clone().find(4) else { return Ok(Chain { name, hook: None }) };
-        let point = match hook.nested().need(1, "hook number")?.be32("hook number")? {
-            0 => HookPoint::Prerouting,
-            1 => HookPoint::Input,
-            2 => HookPoint::Forward,
-            3 => HookPoint::Output,
-            4 => HookPoint::Postrouting,
-            other => return Err(Malformed::Unknown { what: "hook number", value: other.into() }),
-        };
-        let kind = match body.clone().need(7, "chain type")?.str("chain type")? {
+    pub(super) fn decode(body: Attrs<'_>) -> Result<Chain, DecodeError> {
+        let name = body.clone().need(NFTA_CHAIN_NAME, "chain name")?.str("chain name")?.into();
+        let Some(hook) = body.clone().find(NFTA_CHAIN_HOOK) else { return Ok(Chain { name, hook: None }) };
+        let hook = hook.nested();
+        let point = hook.clone().need(NFTA_HOOK_HOOKNUM, "hook number")?.be32("hook number")?;
+        let priority = hook.need(NFTA_HOOK_PRIORITY, "hook priority")?.be32("hook priority")?;
+        let kind = match body.clone().need(NFTA_CHAIN_TYPE, "chain type")?.str("chain type")? {
             "nat" => ChainKind::Nat,
             _ => ChainKind::Filter,
         };
-        let priority = hook.nested().need(2, "hook priority")?.be32("hook priority")? as i32;
-        let accept = body.find(5).map_or(Ok(1), |a| a.be32("chain policy"))? == 1;
-        Ok(Chain { name, hook: Some(Hook { kind, point, priority, accept }) })
+        let policy = body.find(NFTA_CHAIN_POLICY).map(|a| a.be32("chain policy")).transpose()?;
+        let hook = Hook {
+            kind,
+            point: HookPoint::from_number(point)?,
+            priority: priority as i32,
+            accept: policy.is_none_or(|policy| policy == NF_ACCEPT as u32),
+        };
+        Ok(Chain { name, hook: Some(hook) })
     }
 }
 
 /// A rule of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it does.
+    /// Its expressions, in order.
     pub exprs: Vec<Expr>,
 }
 
 impl Rule {
     pub(super) fn encode(&self, table: &str, chain: &str, b: &mut Buffer) {
-        b.attr_str(TABLE, table);
-        b.attr_str(2, chain);
-        b.nest(4, |b| self.exprs.iter().for_each(|e| e.encode(b)));
+        b.attr_str(NFTA_RULE_TABLE, table);
+        b.attr_str(NFTA_RULE_CHAIN, chain);
+        b.nest(NFTA_RULE_EXPRESSIONS, |b| self.exprs.iter().for_each(|e| e.encode(b)));
     }
 
-    /// The chain it is in, and the rule.
-    pub(super) fn decode(body: Attrs<'_>) -> Result<(Arc<str>, Rule), Malformed> {
-        let chain = body.clone().need(2, "rule's chain")?.str("rule's chain")?.into();
-        let list = body.find(4).map_or(crate::message::attrs(&[]), |a| a.nested());
-        let exprs = list.filter(|a| a.kind == LIST_ELEM).map(Expr::decode).collect::<Result<_, _>>()?;
+    /// Reads the name of the rule's chain, and the rule.
+    pub(super) fn decode(body: Attrs<'_>) -> Result<(Arc<str>, Rule), DecodeError> {
+        let chain = body.clone().need(NFTA_RULE_CHAIN, "rule's chain")?.str("rule's chain")?.into();
+        let list = nested(body.find(NFTA_RULE_EXPRESSIONS));
+        let exprs = list.filter(|a| a.kind == NFTA_LIST_ELEM).map(Expr::decode).collect::<Result<_, _>>()?;
         Ok((chain, Rule { exprs }))
     }
 }
@@ -247,91 +271,101 @@ pub struct Set {
     pub name: Arc<str>,
     /// `NFT_SET_*` flags.
     pub flags: u32,
-    /// nft's type ids of the key's parts, six bits each.
+    /// nft's type ids of the key's fields, six bits each.
     pub key_type: u32,
     /// Length of the key.
     pub key_len: u32,
     /// Type id and length of the value, if it is a map.
     pub value: Option<(u32, u32)>,
-    /// How long elements live, in milliseconds; 0 for ever.
+    /// Lifetime of an element in milliseconds; 0 means that elements do not expire.
     pub timeout: u64,
-    /// How many elements it takes; 0 for any number.
+    /// Largest number of elements; 0 means no limit.
     pub size: u32,
-    /// Lengths of the key's parts, for sets of ranges of concatenations.
+    /// Lengths of the key's fields, for sets of ranges of concatenations.
     pub fields: Vec<u32>,
-    /// What nft needs to know to print it.
+    /// Data that nft stores in the set and needs to print it.
     pub userdata: Vec<u8>,
 }
 
-/// Set flag: it has no name of its own, and goes with the rule it is written in.
+/// `NFT_SET_ANONYMOUS`: the set belongs to one rule and is deleted with it.
 pub const SET_ANONYMOUS: u32 = 0x1;
-/// Set flag: elements are ranges.
+/// `NFT_SET_INTERVAL`: elements are ranges.
 pub const SET_INTERVAL: u32 = 0x4;
-/// Set flag: it is a map.
+/// `NFT_SET_MAP`: the set is a map.
 pub const SET_MAP: u32 = 0x8;
-/// Set flag: elements may expire.
+/// `NFT_SET_TIMEOUT`: elements may expire.
 pub const SET_TIMEOUT: u32 = 0x10;
-/// Set flag: rules may add elements.
+/// `NFT_SET_EVAL`: rules may add elements.
 pub const SET_DYNAMIC: u32 = 0x20;
-/// Set flag: ranges of concatenations.
+/// `NFT_SET_CONCAT`: keys are concatenations.
 pub const SET_CONCAT: u32 = 0x80;
-/// The value type of verdict maps.
-pub const VALUE_VERDICT: (u32, u32) = (0xffff_ff00, 16);
+/// Type and length of a verdict map's values.
+pub const VALUE_VERDICT: (u32, u32) = (NFT_DATA_VERDICT, 16);
 
 impl Set {
     pub(super) fn encode(&self, table: &str, id: u32, b: &mut Buffer) {
-        b.attr_str(TABLE, table);
-        b.attr_str(2, &self.name);
-        b.attr_be32(3, self.flags);
-        b.attr_be32(4, self.key_type);
-        b.attr_be32(5, self.key_len);
+        b.attr_str(NFTA_SET_TABLE, table);
+        b.attr_str(NFTA_SET_NAME, &self.name);
+        b.attr_be32(NFTA_SET_FLAGS, self.flags);
+        b.attr_be32(NFTA_SET_KEY_TYPE, self.key_type);
+        b.attr_be32(NFTA_SET_KEY_LEN, self.key_len);
         if let Some((kind, len)) = self.value {
-            b.attr_be32(6, kind);
-            b.attr_be32(7, len);
+            b.attr_be32(NFTA_SET_DATA_TYPE, kind);
+            b.attr_be32(NFTA_SET_DATA_LEN, len);
         }
-        b.attr_be32(10, id);
+        b.attr_be32(NFTA_SET_ID, id);
         if self.timeout != 0 {
-            b.attr_be64(11, self.timeout);
+            b.attr_be64(NFTA_SET_TIMEOUT, self.timeout);
         }
         if self.size != 0 || !self.fields.is_empty() {
-            b.nest(9, |b| {
-                if self.size != 0 {
-                    b.attr_be32(1, self.size);
-                }
-                if !self.fields.is_empty() {
-                    let field = |b: &mut Buffer, len: &u32| b.nest(LIST_ELEM, |b| b.attr_be32(1, *len));
-                    b.nest(2, |b| self.fields.iter().for_each(|len| field(b, len)));
-                }
-            });
+            b.nest(NFTA_SET_DESC, |b| self.encode_description(b));
         }
         if !self.userdata.is_empty() {
-            b.attr(13, &self.userdata);
+            b.attr(NFTA_SET_USERDATA, &self.userdata);
         }
     }
 
-    pub(super) fn decode(body: Attrs<'_>) -> Result<Set, Malformed> {
-        let number = |kind, what| body.clone().find(kind).map_or(Ok(0), |a| a.be32(what));
-        let value = match body.clone().find(6) {
-            Some(kind) => Some((kind.be32("value type")?, number(7, "value length")?)),
+    fn encode_description(&self, b: &mut Buffer) {
+        if self.size != 0 {
+            b.attr_be32(NFTA_SET_DESC_SIZE, self.size);
+        }
+        if !self.fields.is_empty() {
+            b.nest(NFTA_SET_DESC_CONCAT, |b| {
+                for len in &self.fields {
+                    b.nest(NFTA_LIST_ELEM, |b| b.attr_be32(NFTA_SET_FIELD_LEN, *len));
+                }
+            });
+        }
+    }
+
+    pub(super) fn decode(body: Attrs<'_>) -> Result<Set, DecodeError> {
+        let number = |kind, field| body.clone().find(kind).map_or(Ok(0), |a| a.be32(field));
+        let value = match body.clone().find(NFTA_SET_DATA_TYPE) {
+            Some(kind) => Some((kind.be32("value type")?, number(NFTA_SET_DATA_LEN, "value length")?)),
             None => None,
         };
-        let desc = body.clone().find(9).map_or(crate::message::attrs(&[]), |a| a.nested());
-        let fields = desc.clone().find(2).map_or(crate::message::attrs(&[]), |a| a.nested());
+        let description = nested(body.clone().find(NFTA_SET_DESC));
+        let fields = nested(description.clone().find(NFTA_SET_DESC_CONCAT));
         Ok(Set {
-            name: body.clone().need(2, "set name")?.str("set name")?.into(),
-            flags: number(3, "set flags")?,
-            key_type: number(4, "key type")?,
-            key_len: number(5, "key length")?,
-            // The kernel reports every verdict's length as the size of its own struct.
-            value: value.map(|v| if v.0 == VALUE_VERDICT.0 { VALUE_VERDICT } else { v }),
-            timeout: body.clone().find(11).map_or(Ok(0), |a| a.be64("set time-out"))?,
-            size: desc.find(1).map_or(Ok(0), |a| a.be32("set size"))?,
+            name: body.clone().need(NFTA_SET_NAME, "set name")?.str("set name")?.into(),
+            flags: number(NFTA_SET_FLAGS, "set flags")?,
+            key_type: number(NFTA_SET_KEY_TYPE, "key type")?,
+            key_len: number(NFTA_SET_KEY_LEN, "key length")?,
+            // The kernel reports the length of its own struct for a verdict.
+            value: value.map(|v| if v.0 == NFT_DATA_VERDICT { VALUE_VERDICT } else { v }),
+            timeout: body.clone().find(NFTA_SET_TIMEOUT).map_or(Ok(0), |a| a.be64("set time-out"))?,
+            size: description.find(NFTA_SET_DESC_SIZE).map_or(Ok(0), |a| a.be32("set size"))?,
             fields: fields
-                .map(|f| f.nested().need(1, "field length")?.be32("field length"))
+                .map(|f| f.nested().need(NFTA_SET_FIELD_LEN, "field length")?.be32("field length"))
                 .collect::<Result<_, _>>()?,
-            userdata: body.clone().find(13).map_or(Vec::new(), |a| a.value.to_vec()),
+            userdata: body.clone().find(NFTA_SET_USERDATA).map_or(Vec::new(), |a| a.value.to_vec()),
         })
     }
+}
+
+/// The attributes in `attr`; none if it is missing.
+fn nested(attr: Option<Attr<'_>>) -> Attrs<'_> {
+    attr.map_or(attrs(&[]), |a| a.nested())
 }
 
 /// A map element's value.
@@ -346,11 +380,11 @@ pub enum Data {
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// Its key, or where its range begins.
+    /// Its key, or the start of its range.
     pub key: Key,
-    /// Where its range ends, inclusive (sets with [`SET_CONCAT`]).
+    /// The end of its range, inclusive (sets with [`SET_CONCAT`]).
     pub key_end: Option<Box<Key>>,
-    /// It marks the end of a range, exclusive (sets with [`SET_INTERVAL`] only).
+    /// Whether it is the exclusive end of a range (sets with [`SET_INTERVAL`] only).
     pub interval_end: bool,
     /// Its value, if it is in a map.
     pub data: Option<Data>,
@@ -369,7 +403,7 @@ impl Element {
         Element { data: Some(data), ..Element::key(key) }
     }
 
-    /// With a comment that `nft list` shows. Longer ones than nft reads back are cut.
+    /// The same element with a comment, which `nft list` shows. nft reads at most 128 bytes, so a longer one is cut.
     pub fn comment(mut self, text: &str) -> Element {
         let text = &text[..text.floor_char_boundary(127)];
         let mut bytes = vec![0, text.len() as u8 + 1];
@@ -380,46 +414,52 @@ impl Element {
     }
 
     pub(super) fn encode(&self, b: &mut Buffer, with_data: bool) {
-        b.nest(LIST_ELEM, |b| {
+        b.nest(NFTA_LIST_ELEM, |b| {
             if self.interval_end {
-                b.attr_be32(3, 1);
+                b.attr_be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_INTERVAL_END);
             }
-            b.nest(1, |b| b.attr(DATA_VALUE, self.key.as_slice()));
+            b.nest(NFTA_SET_ELEM_KEY, |b| b.attr(NFTA_DATA_VALUE, self.key.as_slice()));
             if let Some(end) = &self.key_end {
-                b.nest(10, |b| b.attr(DATA_VALUE, end.as_slice()));
+                b.nest(NFTA_SET_ELEM_KEY_END, |b| b.attr(NFTA_DATA_VALUE, end.as_slice()));
             }
             if !with_data {
                 return;
             }
             match &self.data {
-                Some(Data::Value(value)) => b.nest(2, |b| b.attr(DATA_VALUE, value.as_slice())),
-                Some(Data::Verdict(verdict)) => b.nest(2, |b| verdict.encode(b)),
+                Some(Data::Value(value)) => {
+                    b.nest(NFTA_SET_ELEM_DATA, |b| b.attr(NFTA_DATA_VALUE, value.as_slice()));
+                }
+                Some(Data::Verdict(verdict)) => b.nest(NFTA_SET_ELEM_DATA, |b| verdict.encode(b)),
                 None => {}
             }
             if let Some(userdata) = &self.userdata {
-                b.attr(6, userdata);
+                b.attr(NFTA_SET_ELEM_USERDATA, userdata);
             }
         });
     }
 
-    pub(super) fn decode(attr: Attr<'_>) -> Result<Element, Malformed> {
-        let key_of = |a: Attr<'_>| Key::copy(a.nested().need(DATA_VALUE, "element key")?.value);
+    pub(super) fn decode(attr: Attr<'_>) -> Result<Element, DecodeError> {
+        let key_of = |a: Attr<'_>| Key::copy(a.nested().need(NFTA_DATA_VALUE, "element key")?.value);
         let body = attr.nested();
-        let data = match body.clone().find(2) {
-            Some(a) if a.nested().find(DATA_VERDICT).is_some() => match Verdict::decode(a) {
-                // A verdict we never give: the element is somebody else's, and is told from ours by having none.
-                Err(Malformed::Unknown { .. }) => None,
+        let data = match body.clone().find(NFTA_SET_ELEM_DATA) {
+            Some(a) if a.nested().find(NFTA_DATA_VERDICT).is_some() => match Verdict::decode(a) {
+                // Portway never writes this verdict, so another program made the element: decoding it without data makes it
+                // differ from every element of Portway.
+                Err(DecodeError::Unknown { .. }) => None,
                 verdict => Some(Data::Verdict(verdict?)),
             },
-            Some(a) => Some(Data::Value(Value::copy(a.nested().need(DATA_VALUE, "element value")?.value)?)),
+            Some(a) => {
+                Some(Data::Value(Value::copy(a.nested().need(NFTA_DATA_VALUE, "element value")?.value)?))
+            }
             None => None,
         };
+        let flags = body.clone().find(NFTA_SET_ELEM_FLAGS).map_or(Ok(0), |a| a.be32("element flags"))?;
         Ok(Element {
-            key: key_of(body.clone().need(1, "element key")?)?,
-            key_end: body.clone().find(10).map(key_of).transpose()?.map(Box::new),
-            interval_end: body.clone().find(3).map_or(Ok(0), |a| a.be32("element flags"))? & 1 != 0,
+            key: key_of(body.clone().need(NFTA_SET_ELEM_KEY, "element key")?)?,
+            key_end: body.clone().find(NFTA_SET_ELEM_KEY_END).map(key_of).transpose()?.map(Box::new),
+            interval_end: flags & NFT_SET_ELEM_INTERVAL_END != 0,
             data,
-            userdata: body.find(6).map(|a| a.value.into()),
+            userdata: body.find(NFTA_SET_ELEM_USERDATA).map(|a| a.value.into()),
         })
     }
 }

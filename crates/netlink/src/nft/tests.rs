@@ -1,4 +1,4 @@
-//! What is written is read back, and what is garbled is an error.
+//! Encoded objects decode to equal values, and malformed bytes are errors.
 
 use super::expr::{Base, CtKey, FibOf, MetaKey, Reject};
 use super::list::{decode_any, decode_elements};
@@ -100,8 +100,8 @@ fn set() -> impl Strategy<Value = Set> {
     let value = prop_oneof![Just(None), Just(Some(VALUE_VERDICT)), (0..0xffu32, 1..64u32).prop_map(Some)];
     let fields = prop::collection::vec(1..17u32, 0..5);
     let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>());
-    let notes = prop::collection::vec(any::<u8>(), 0..200);
-    (name(), numbers, value, any::<u64>(), fields, notes).prop_map(
+    let userdata = prop::collection::vec(any::<u8>(), 0..200);
+    (name(), numbers, value, any::<u64>(), fields, userdata).prop_map(
         |(name, (flags, key_type, key_len, size), value, timeout, fields, userdata)| Set {
             name,
             flags,
@@ -133,35 +133,35 @@ fn element() -> impl Strategy<Value = Element> {
         })
 }
 
-/// Everything a table can hold, as one datagram of messages.
+/// One object of each kind, as one datagram of messages.
 fn datagram(chain: &Chain, rule: &Rule, set: &Set, elements: &[Element]) -> Vec<u8> {
     let mut b = Buffer::default();
-    let header = wire::header(2, 0);
-    b.message(wire::NEWCHAIN, 0, 1, |b| {
+    let header = wire::nfgenmsg(wire::NFPROTO_IPV4, 0);
+    b.message(wire::NFT_MSG_NEWCHAIN, 0, 1, |b| {
         b.raw(&header);
         chain.encode("portway", b);
     });
-    b.message(wire::NEWRULE, 0, 2, |b| {
+    b.message(wire::NFT_MSG_NEWRULE, 0, 2, |b| {
         b.raw(&header);
         rule.encode("portway", &chain.name, b);
     });
-    b.message(wire::NEWSET, 0, 3, |b| {
+    b.message(wire::NFT_MSG_NEWSET, 0, 3, |b| {
         b.raw(&header);
         set.encode("portway", 1, b);
     });
-    b.message(wire::NEWSETELEM, 0, 4, |b| {
+    b.message(wire::NFT_MSG_NEWSETELEM, 0, 4, |b| {
         b.raw(&header);
-        b.attr_str(wire::TABLE, "portway");
-        b.nest(3, |b| elements.iter().for_each(|e| e.encode(b, true)));
+        b.attr_str(wire::NFTA_SET_ELEM_LIST_TABLE, "portway");
+        b.nest(wire::NFTA_SET_ELEM_LIST_ELEMENTS, |b| elements.iter().for_each(|e| e.encode(b, true)));
     });
-    b.message(wire::NEWGEN, 0, 5, |b| {
+    b.message(wire::NFT_MSG_NEWGEN, 0, 5, |b| {
         b.raw(&header);
-        b.attr_be32(1, 7);
+        b.attr_be32(wire::NFTA_GEN_ID, 7);
     });
     b.bytes().to_vec()
 }
 
-/// Reads bytes in every way we have. Errors are fine.
+/// Feeds bytes to every decoder. Errors are fine, panics are not.
 fn read(garbage: &[u8]) {
     for message in messages(garbage).flatten() {
         let _ = decode_any(&message);
@@ -173,7 +173,7 @@ fn read(garbage: &[u8]) {
 
 proptest! {
     #[test]
-    fn expressions(expr in expr()) {
+    fn expressions_decode_to_equal_values(expr in expr()) {
         let mut b = Buffer::default();
         expr.encode(&mut b);
         let element = attrs(b.bytes()).next().unwrap();
@@ -181,37 +181,37 @@ proptest! {
     }
 
     #[test]
-    fn rules(rule in rule(), chain in name()) {
+    fn rules_decode_to_equal_values(rule in rule(), chain in name()) {
         let mut b = Buffer::default();
         rule.encode("portway", &chain, &mut b);
         prop_assert_eq!(Rule::decode(attrs(b.bytes())), Ok((chain, rule)));
     }
 
     #[test]
-    fn chains(chain in chain()) {
+    fn chains_decode_to_equal_values(chain in chain()) {
         let mut b = Buffer::default();
         chain.encode("portway", &mut b);
         prop_assert_eq!(Chain::decode(attrs(b.bytes())), Ok(chain));
     }
 
     #[test]
-    fn sets(set in set(), id: u32) {
+    fn sets_decode_to_equal_values(set in set(), id: u32) {
         let mut b = Buffer::default();
         set.encode("portway", id, &mut b);
         prop_assert_eq!(Set::decode(attrs(b.bytes())), Ok(set));
     }
 
     #[test]
-    fn elements(all in prop::collection::vec(element(), 0..10)) {
+    fn elements_decode_to_equal_values(all in prop::collection::vec(element(), 0..10)) {
         let mut b = Buffer::default();
-        b.nest(3, |b| all.iter().for_each(|e| e.encode(b, true)));
+        b.nest(wire::NFTA_SET_ELEM_LIST_ELEMENTS, |b| all.iter().for_each(|e| e.encode(b, true)));
         let mut read = Vec::new();
         decode_elements(attrs(b.bytes()), &mut read).unwrap();
         prop_assert_eq!(read, all);
     }
 
     #[test]
-    fn what_is_deleted_is_named_by_its_key_alone(element in element()) {
+    fn an_element_to_delete_is_encoded_by_its_key_alone(element in element()) {
         let mut b = Buffer::default();
         element.encode(&mut b, false);
         let bare = Element { data: None, userdata: None, ..element };
@@ -219,12 +219,12 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_no_panic(garbage in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_cause_no_panic(garbage in prop::collection::vec(any::<u8>(), 0..300)) {
         read(&garbage);
     }
 
     #[test]
-    fn what_is_almost_right_is_no_panic(
+    fn damaged_messages_cause_no_panic(
         chain in chain(), rule in rule(), set in set(), all in prop::collection::vec(element(), 0..4),
         hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
@@ -242,16 +242,16 @@ proptest! {
         // Each message as if it were of every other type.
         for message in messages(&garbled).flatten() {
             for kind in 0..20u16 {
-                let _ = decode_any(&crate::message::Message { kind: wire::SUBSYSTEM | kind, ..message });
+                let _ = decode_any(&crate::message::Message { kind: wire::NFNL_SUBSYS_NFTABLES << 8 | kind, ..message });
             }
         }
     }
 
     #[test]
-    fn a_large_batch_of_elements_is_split_and_whole(count in 0..3000usize, with_note: bool) {
+    fn a_large_batch_of_elements_is_split_and_complete(count in 0..3000usize, with_comment: bool) {
         let element = |n: usize| {
             let element = Element::key(Key::new().field(&(n as u32).to_be_bytes()));
-            if with_note { element.comment("default/web") } else { element }
+            if with_comment { element.comment("default/web") } else { element }
         };
         let all: Vec<Element> = (0..count).map(element).collect();
         let mut batch = Batch::new(Family::Ipv4, "portway");
@@ -259,7 +259,7 @@ proptest! {
         let mut read = Vec::new();
         for message in messages(batch.bytes()) {
             let message = message.unwrap();
-            if message.kind == wire::NEWSETELEM {
+            if message.kind == wire::NFT_MSG_NEWSETELEM {
                 decode_elements(list::body(&message).unwrap(), &mut read).unwrap();
             }
         }
@@ -268,28 +268,32 @@ proptest! {
 }
 
 #[test]
-fn a_verdict_we_do_not_know_is_an_error() {
+fn an_unknown_verdict_is_an_error() {
     let mut b = Buffer::default();
-    b.nest(2, |b| b.nest(wire::DATA_VERDICT, |b| b.attr_be32(wire::VERDICT_CODE, 77)));
+    b.nest(wire::NFTA_SET_ELEM_DATA, |b| {
+        b.nest(wire::NFTA_DATA_VERDICT, |b| b.attr_be32(wire::NFTA_VERDICT_CODE, 77));
+    });
     assert!(Verdict::decode(attrs(b.bytes()).next().unwrap()).is_err());
 }
 
 #[test]
-fn verdicts_of_others_do_not_keep_us_from_reading_the_rest() {
-    let cont = |b: &mut Buffer| b.nest(wire::DATA_VERDICT, |b| b.attr_be32(wire::VERDICT_CODE, -1i32 as u32));
+fn an_unknown_verdict_of_another_program_does_not_stop_the_listing() {
+    let cont = |b: &mut Buffer| {
+        b.nest(wire::NFTA_DATA_VERDICT, |b| b.attr_be32(wire::NFTA_VERDICT_CODE, -1i32 as u32));
+    };
     let mut b = Buffer::default();
-    b.nest(wire::LIST_ELEM, |b| {
-        b.attr_str(1, "immediate");
-        b.nest(2, |b| {
-            b.attr_be32(1, 0);
-            b.nest(2, cont);
+    b.nest(wire::NFTA_LIST_ELEM, |b| {
+        b.attr_str(wire::NFTA_EXPR_NAME, "immediate");
+        b.nest(wire::NFTA_EXPR_DATA, |b| {
+            b.attr_be32(wire::NFTA_IMMEDIATE_DREG, wire::NFT_REG_VERDICT);
+            b.nest(wire::NFTA_IMMEDIATE_DATA, cont);
         });
     });
     assert_eq!(Expr::decode(attrs(b.bytes()).next().unwrap()), Ok(Expr::Foreign("immediate".into())));
     let mut b = Buffer::default();
-    b.nest(wire::LIST_ELEM, |b| {
-        b.nest(1, |b| b.attr(wire::DATA_VALUE, &[1, 2, 3, 4]));
-        b.nest(2, cont);
+    b.nest(wire::NFTA_LIST_ELEM, |b| {
+        b.nest(wire::NFTA_SET_ELEM_KEY, |b| b.attr(wire::NFTA_DATA_VALUE, &[1, 2, 3, 4]));
+        b.nest(wire::NFTA_SET_ELEM_DATA, cont);
     });
     let element = Element::decode(attrs(b.bytes()).next().unwrap()).unwrap();
     assert_eq!(element, Element::key(Key::new().field(&[1, 2, 3, 4])));

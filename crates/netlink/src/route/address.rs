@@ -1,7 +1,7 @@
-//! Addresses of links (`struct ifaddrmsg`, `linux/if_addr.h`).
+//! Addresses of links: `struct ifaddrmsg` and the attributes of `linux/if_addr.h`.
 
 use super::{Scope, attr_ip, decode_ip, family, fixed};
-use crate::Malformed;
+use crate::DecodeError;
 use crate::message::{Buffer, attrs};
 use ipnet::IpNet;
 
@@ -13,30 +13,33 @@ const IFA_F_NODAD: u32 = 0x02;
 const IFA_F_DEPRECATED: u32 = 0x20;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
+/// Size of `struct ifaddrmsg`.
+pub(super) const IFADDRMSG_LEN: usize = 8;
+
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The link's number.
+    /// Index of the link.
     pub link: u32,
-    /// The address with the length of its network.
+    /// The address with its prefix length.
     pub net: IpNet,
-    /// How far it reaches.
+    /// Its scope.
     pub scope: Scope,
-    /// Whether it is used without first asking the link if somebody else has it (IPv6 only).
+    /// Whether the kernel skips duplicate address detection (IPv6 only).
     pub no_dad: bool,
-    /// Whether the kernel is still asking, or has not got round to hearing neighbours ask for it (IPv6 only). It
-    /// says so itself; of an address to be added it is ignored.
+    /// Whether duplicate address detection is not finished, or the address's multicast group is not joined yet (IPv6
+    /// only). The kernel reports it, and ignores it in an address to be added.
     pub tentative: bool,
-    /// Whether packets of this host leave with another one, if there is one (IPv6 only).
+    /// Whether the host prefers other addresses as the source of its packets (IPv6 only).
     pub deprecated: bool,
 }
 
 impl Address {
-    /// An address that reaches as far as addresses of its kind do, and is used without asking.
+    /// An address with the usual scope, and without duplicate address detection.
     ///
-    /// Without asking is not at once: the kernel joins the address's multicast group a little later, and neighbours
-    /// who ask before that wait a second for their next attempt. Who has switched detection off for the whole
-    /// namespace can do without `no_dad`, and see by `tentative` when it is done.
+    /// Such an IPv6 address is not reachable at once: the kernel joins its multicast group a little later, and a
+    /// neighbour that sends a solicitation before that retries only after a second. A caller that has disabled detection
+    /// for the whole namespace can clear `no_dad`; then `tentative` shows when the address is ready.
     pub fn new(link: u32, net: IpNet) -> Address {
         let scope = match net {
             IpNet::V4(net) if net.addr().is_link_local() => Scope::Link,
@@ -46,24 +49,26 @@ impl Address {
         Address { link, net, scope, no_dad: matches!(net, IpNet::V6(_)), tentative: false, deprecated: false }
     }
 
-    /// The same address, but one that packets of this host do not leave with if there is another. IPv4 knows no such
-    /// thing.
+    /// The same address, but deprecated: the host prefers other addresses as the source of its packets. Has no effect on
+    /// IPv4.
     pub fn deprecated(self) -> Address {
         Address { deprecated: self.net.addr().is_ipv6(), ..self }
     }
 
-    /// Reads the body of an `RTM_NEWADDR` message.
-    pub fn decode(body: &[u8]) -> Result<Address, Malformed> {
-        let [family, length, flags, scope, l0, l1, l2, l3]: [u8; 8] = fixed(body, "address header")?;
-        let all = attrs(&body[8..]);
-        // On a point-to-point link ADDRESS is the far end and LOCAL is ours; IPv6 gives only ADDRESS.
+    /// Decodes the body of an `RTM_NEWADDR` message.
+    pub fn decode(body: &[u8]) -> Result<Address, DecodeError> {
+        let [family, length, flags, scope, l0, l1, l2, l3]: [u8; IFADDRMSG_LEN] =
+            fixed(body, "address header")?;
+        let all = attrs(&body[IFADDRMSG_LEN..]);
+        // On a point-to-point link IFA_ADDRESS is the peer's address and IFA_LOCAL the link's own; IPv6 has only
+        // IFA_ADDRESS.
         let own = all.clone().find(IFA_LOCAL).or_else(|| all.clone().find(IFA_ADDRESS));
-        let own = own.ok_or(Malformed::Missing("address"))?;
+        let own = own.ok_or(DecodeError::Missing("address"))?;
         let ip = decode_ip(family, own.value, "address")?;
         let net = IpNet::new(ip, length)
-            .map_err(|_| Malformed::Unknown { what: "address prefix length", value: length.into() })?;
+            .map_err(|_| DecodeError::Unknown { field: "address prefix length", value: length.into() })?;
         let flags = match all.find(IFA_FLAGS) {
-            Some(wide) => wide.u32("address flags")?,
+            Some(attribute) => attribute.u32("address flags")?,
             None => flags.into(),
         };
         Ok(Address {
@@ -87,7 +92,7 @@ impl Address {
         attr_ip(b, IFA_ADDRESS, ip);
         b.attr_u32(IFA_FLAGS, flags);
         if self.deprecated {
-            // `struct ifa_cacheinfo`: preferred for no time, valid for ever; the kernel makes the flag of that.
+            // `struct ifa_cacheinfo`: preferred for no time, valid for ever; from that the kernel derives the flag.
             let times = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes);
             b.attr(IFA_CACHEINFO, &times.concat());
         }

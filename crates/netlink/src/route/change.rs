@@ -1,41 +1,42 @@
-//! What can be different in a namespace's network, as values: each knows its message and its name in words.
+//! Changes to links, addresses, routes and neighbours as values: each has its message and a description for error
+//! texts.
 
 use super::{Address, Neighbour, NewLink, Route, link};
 use crate::message::{self, Buffer};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
-/// A change. Links are given by number.
+/// A change. Links are identified by index.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the fields are the link and its new state")]
 pub enum Change<'a> {
-    /// Makes a link.
+    /// Adds a link.
     AddLink(NewLink<'a>),
-    /// Removes a link, and with a veth its peer.
+    /// Deletes a link; with a veth also its peer.
     DeleteLink { link: u32 },
     /// Sets a link up or down.
     SetUp { link: u32, up: bool },
-    /// Puts a link under a bridge, or takes it out.
+    /// Adds a link to a bridge, or removes it from its bridge.
     SetMaster { link: u32, master: Option<u32> },
     /// Renames a link.
     SetName { link: u32, name: String },
-    /// Gives a link an alias, a text for people to read; an empty one takes it away.
+    /// Sets the alias of a link; an empty one removes it.
     SetAlias { link: u32, alias: String },
     /// Moves a link to another network namespace.
     SetNamespace { link: u32, namespace: BorrowedFd<'a> },
-    /// Adds an address; fails if it is there.
+    /// Adds an address; fails if it exists.
     AddAddress(Address),
-    /// Removes an address; fails if it is not there.
+    /// Deletes an address; fails if it does not exist.
     DeleteAddress(Address),
-    /// Adds a route; fails if there is one to the same network.
+    /// Adds a route; fails if there is a route to the same network.
     AddRoute(Route),
-    /// Adds a route in place of the one to the same network, if there is one.
+    /// Adds a route, or replaces the existing one to the same network.
     ReplaceRoute(Route),
-    /// Removes a route; fails if it is not there.
+    /// Deletes a route; fails if it does not exist.
     DeleteRoute(Route),
     /// Adds or replaces a neighbour.
     SetNeighbour(Neighbour),
-    /// Removes a neighbour.
+    /// Deletes a neighbour.
     DeleteNeighbour(Neighbour),
 }
 
@@ -61,9 +62,11 @@ impl Change<'_> {
     pub(super) fn flags(&self) -> u16 {
         match self {
             Change::AddLink(_) | Change::AddAddress(_) | Change::AddRoute(_) => {
-                message::CREATE | message::EXCLUSIVE
+                message::NLM_F_CREATE | message::NLM_F_EXCL
             }
-            Change::ReplaceRoute(_) | Change::SetNeighbour(_) => message::CREATE | message::REPLACE,
+            Change::ReplaceRoute(_) | Change::SetNeighbour(_) => {
+                message::NLM_F_CREATE | message::NLM_F_REPLACE
+            }
             _ => 0,
         }
     }
@@ -85,7 +88,7 @@ impl Change<'_> {
         }
     }
 
-    /// The change in words, with the names of those links that are known.
+    /// The change as a verb phrase, for error texts, with the names of the links that are known.
     pub(super) fn describe(&self, names: &BTreeMap<u32, String>) -> String {
         let name = |link: &u32| names.get(link).cloned().unwrap_or_else(|| format!("link {link}"));
         match self {
@@ -93,10 +96,12 @@ impl Change<'_> {
             Change::DeleteLink { link } => format!("delete {}", name(link)),
             Change::SetUp { link, up: true } => format!("set {} up", name(link)),
             Change::SetUp { link, up: false } => format!("set {} down", name(link)),
-            Change::SetMaster { link, master: Some(m) } => format!("put {} under {}", name(link), name(m)),
-            Change::SetMaster { link, master: None } => format!("take {} out of its bridge", name(link)),
+            Change::SetMaster { link, master: Some(m) } => {
+                format!("add {} to bridge {}", name(link), name(m))
+            }
+            Change::SetMaster { link, master: None } => format!("remove {} from its bridge", name(link)),
             Change::SetName { link, name: new } => format!("rename {} to {new}", name(link)),
-            Change::SetAlias { link, alias } => format!("give {} the alias {alias:?}", name(link)),
+            Change::SetAlias { link, alias } => format!("set the alias of {} to {alias:?}", name(link)),
             Change::SetNamespace { link, .. } => format!("move {} to another namespace", name(link)),
             Change::AddAddress(a) => format!("add address {} to {}", a.net, name(&a.link)),
             Change::DeleteAddress(a) => format!("delete address {} from {}", a.net, name(&a.link)),

@@ -1,12 +1,13 @@
-//! Links: the network interfaces of a namespace (`struct ifinfomsg`, `linux/if_link.h`).
+//! Links, the network interfaces of a namespace: `struct ifinfomsg`, the attributes of `linux/if_link.h` and
+//! `linux/veth.h`, and the states of `linux/if.h`.
 
 use super::fixed;
-use crate::Malformed;
+use crate::DecodeError;
 use crate::message::{Attr, Buffer, attrs};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
+pub(super) const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
@@ -21,46 +22,52 @@ const VETH_INFO_PEER: u16 = 1;
 const IFF_UP: u32 = 1;
 const IF_OPER_UP: u8 = 6;
 
+/// Size of `struct ifinfomsg`.
+pub(super) const IFINFOMSG_LEN: usize = 16;
+/// Offsets of its fields `ifi_index` and `ifi_flags`.
+const IFI_INDEX: usize = 4;
+const IFI_FLAGS: usize = 8;
+
 /// A link, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its number.
+    /// Its index.
     pub index: u32,
     /// Its name.
     pub name: String,
     /// Whether it is set up.
     pub up: bool,
-    /// Whether the other side is there.
+    /// Whether it has a carrier: its peer is up.
     pub carrier: bool,
-    /// Whether the kernel has taken note of all that and sends packets. It does so some time after the carrier is
-    /// there; what is sent in between is lost.
+    /// Whether the kernel has set it operational and sends packets (`IF_OPER_UP`). That happens some time after the
+    /// carrier appears; packets sent in between are lost.
     pub operational: bool,
     /// The bridge it belongs to.
     pub master: Option<u32>,
-    /// The largest packet it carries.
+    /// Its MTU.
     pub mtu: Option<u32>,
-    /// Its hardware address, where it has one of six bytes.
+    /// Its hardware address, if it has one of six bytes.
     pub mac: Option<[u8; 6]>,
-    /// The name of its driver, where it has one: `veth`, `bridge`, `dummy`.
+    /// The name of its driver, if it has one: `veth`, `bridge`, `dummy`.
     pub kind: Option<String>,
-    /// A text for people to read, if somebody gave it one.
+    /// Its alias, a text for administrators, if one was set.
     pub alias: Option<String>,
 }
 
 impl Link {
-    /// Reads the body of an `RTM_NEWLINK` message.
-    pub fn decode(body: &[u8]) -> Result<Link, Malformed> {
-        let header: [u8; 16] = fixed(body, "link header")?;
+    /// Decodes the body of an `RTM_NEWLINK` message.
+    pub fn decode(body: &[u8]) -> Result<Link, DecodeError> {
+        let header: [u8; IFINFOMSG_LEN] = fixed(body, "link header")?;
         let word =
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let all = attrs(&body[16..]);
-        let number = |kind, what| all.clone().find(kind).map(|a| a.u32(what)).transpose();
-        let text = |a: Attr<'_>, what| a.str(what).map(str::to_owned);
+        let all = attrs(&body[IFINFOMSG_LEN..]);
+        let number = |kind, field| all.clone().find(kind).map(|a| a.u32(field)).transpose();
+        let text = |a: Attr<'_>, field| a.str(field).map(str::to_owned);
         let kind = all.clone().find(IFLA_LINKINFO).and_then(|a| a.nested().find(IFLA_INFO_KIND));
         Ok(Link {
-            index: word(4),
+            index: word(IFI_INDEX),
             name: all.clone().need(IFLA_IFNAME, "link name")?.str("link name")?.to_owned(),
-            up: word(8) & IFF_UP != 0,
+            up: word(IFI_FLAGS) & IFF_UP != 0,
             carrier: all.clone().find(IFLA_CARRIER).is_some_and(|a| a.value.first() == Some(&1)),
             operational: all.clone().find(IFLA_OPERSTATE).is_some_and(|a| a.value == [IF_OPER_UP]),
             master: number(IFLA_MASTER, "link master")?,
@@ -72,28 +79,28 @@ impl Link {
     }
 }
 
-/// A link to be made.
+/// A link to be added.
 #[derive(Clone, Debug)]
 pub struct NewLink<'a> {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its type.
     pub kind: LinkKind<'a>,
     /// Whether it is set up at once.
     pub up: bool,
-    /// The bridge it joins at once.
+    /// The bridge it is added to at once.
     pub master: Option<u32>,
 }
 
-/// What a new link is.
+/// The type of a new link.
 #[derive(Clone, Debug)]
 pub enum LinkKind<'a> {
-    /// One end of a cable.
+    /// One end of a veth pair.
     Veth(Peer<'a>),
-    /// A switch. It floods multicast to every port: there is no querier that could teach it better, and
-    /// neighbour discovery must not depend on one.
+    /// A bridge without multicast snooping, so that it floods multicast to every port: there is no multicast querier,
+    /// and neighbour discovery must not depend on one.
     Bridge,
-    /// A link that leads nowhere, to hold addresses.
+    /// A link that drops every packet; it only holds addresses.
     Dummy,
 }
 
@@ -107,12 +114,12 @@ impl LinkKind<'_> {
     }
 }
 
-/// The far end of a veth pair. It is born down: the kernel cannot set it up before the near end exists.
+/// The second end of a veth pair. It is created down: the kernel cannot set it up before the first end exists.
 #[derive(Clone, Debug)]
 pub struct Peer<'a> {
     /// Its name.
     pub name: String,
-    /// The network namespace it is placed in; else it stays here.
+    /// The network namespace it is created in; the current one if there is none.
     pub namespace: Option<BorrowedFd<'a>>,
 }
 
@@ -156,7 +163,7 @@ pub(super) fn fill_up(b: &mut Buffer, link: u32, up: bool) {
     header(b, link, Some(up));
 }
 
-/// The body of a request that puts the link under a bridge, or takes it out.
+/// The body of a request that adds the link to a bridge, or removes it.
 pub(super) fn fill_master(b: &mut Buffer, link: u32, master: Option<u32>) {
     header(b, link, None);
     b.attr_u32(IFLA_MASTER, master.unwrap_or(0));
@@ -168,8 +175,8 @@ pub(super) fn fill_name(b: &mut Buffer, link: u32, name: &str) {
     b.attr_str(IFLA_IFNAME, name);
 }
 
-/// The body of a request that gives the link an alias. The kernel takes the value as it is: a closing NUL would
-/// count as text, and keep an empty alias from taking away the one there is.
+/// The body of a request that sets the link's alias. It has no terminating NUL: the kernel would count it as text, and
+/// an empty alias would not remove the existing one.
 pub(super) fn fill_alias(b: &mut Buffer, link: u32, alias: &str) {
     header(b, link, None);
     b.attr(IFLA_IFALIAS, alias.as_bytes());
@@ -181,7 +188,7 @@ pub(super) fn fill_move(b: &mut Buffer, link: u32, namespace: BorrowedFd<'_>) {
     fill_namespace(b, namespace);
 }
 
-/// The body of a request that names the link by its number only.
+/// The body of a request that has only the link's index.
 pub(super) fn fill_index(b: &mut Buffer, link: u32) {
     header(b, link, None);
 }
@@ -196,6 +203,7 @@ fn fill_namespace(b: &mut Buffer, namespace: BorrowedFd<'_>) {
     b.attr_u32(IFLA_NET_NS_FD, namespace.as_raw_fd() as u32);
 }
 
+/// `struct ifinfomsg`: family and type, which are 0, index, flags, and the mask of the flags to change.
 fn header(b: &mut Buffer, link: u32, up: Option<bool>) {
     let flags = if up == Some(true) { IFF_UP } else { 0 };
     let change = if up.is_some() { IFF_UP } else { 0 };

@@ -1,9 +1,9 @@
 //! Links, addresses, routes and neighbours (`linux/rtnetlink.h`).
 //!
-//! In go [`Change`]s, values that say what is to be different; out come [`Link`]s, [`Address`]es and [`Route`]s as
-//! the kernel lists them. One change is one request ([`Rtnetlink::apply`]); many of them share few datagrams
-//! ([`Rtnetlink::apply_all`]). The kernel knows no transactions here: in a batch each change succeeds or fails on
-//! its own, and the failures are returned with their place in the batch. A [`Monitor`] hears what others do.
+//! In go [`Change`]s, out come [`Link`]s, [`Address`]es, [`Route`]s and [`Neighbour`]s as the kernel lists them.
+//! [`Rtnetlink::apply`] sends one change; [`Rtnetlink::apply_all`] sends many in few datagrams. There are no
+//! transactions: each change of a batch succeeds or fails independently, and the errors are returned with the index of
+//! the change. A [`Monitor`] reports the changes of other processes.
 
 mod address;
 mod change;
@@ -24,11 +24,11 @@ pub use table::{MAIN_TABLE, Route, RouteKind};
 
 use crate::message::{Buffer, Message};
 use crate::pipeline::Request;
-use crate::{Malformed, Protocol, Result, Socket};
+use crate::{DecodeError, Protocol, Result, Socket};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How far an address or route reaches (`rt_scope_t`).
+/// The scope of an address or route (`rt_scope_t`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// Everywhere.
@@ -38,7 +38,7 @@ pub enum Scope {
     Link,
     /// Within this host only.
     Host,
-    /// Another one, as a number.
+    /// Another scope, by its number.
     Other(u8),
 }
 
@@ -62,47 +62,47 @@ impl Scope {
     }
 }
 
-/// A conversation with the kernel about the network of one namespace: that of the thread that opened it.
+/// A socket for the links, addresses and routes of one network namespace: that of the thread that opened it.
 #[derive(Debug)]
 pub struct Rtnetlink {
     socket: Socket,
-    /// Names of the links met so far: errors name links, the kernel wants numbers.
+    /// Names of the links listed so far, by index: requests have indices, error texts have names.
     names: BTreeMap<u32, String>,
 }
 
 impl Rtnetlink {
-    /// Opens it in the namespace of this thread.
+    /// Opens a socket in the namespace of this thread.
     pub fn open() -> Result<Rtnetlink> {
         Ok(Rtnetlink { socket: Socket::open(Protocol::Route)?, names: BTreeMap::new() })
     }
 
-    /// The port of its socket: a [`Monitor`] can be told to ignore what comes from there.
+    /// The port of its socket; a [`Monitor`] can ignore changes made through it.
     pub fn port(&self) -> u32 {
         self.socket.port()
     }
 
-    /// How many messages it has sent so far.
+    /// The number of messages sent so far.
     pub fn sent(&self) -> u64 {
         self.socket.sent()
     }
 
-    /// Makes one change.
+    /// Applies one change.
     pub fn apply(&mut self, change: &Change<'_>) -> Result<()> {
         let operation = change.describe(&self.names);
         self.socket.request(change.kind(), change.flags(), &operation, |b| change.fill(b))
     }
 
-    /// Makes many changes in few datagrams, in order, and goes on after those that fail.
+    /// Applies changes in few datagrams, in order, continues after refused ones, and returns their errors.
     pub fn apply_all(&mut self, changes: &[Change<'_>]) -> Result<Vec<Failed>> {
         let names = &self.names;
-        self.socket.request_all(changes.iter().map(|change| Named { change, names }))
+        self.socket.request_all(changes.iter().map(|change| DescribedChange { change, names }))
     }
 
     /// The link of this name, if there is one.
     pub fn link(&mut self, name: &str) -> Result<Option<Link>> {
         let operation = format!("look up link {name}");
         let fill = |b: &mut Buffer| link::fill_lookup(b, name);
-        match self.socket.ask(libc::RTM_GETLINK, &operation, fill, |m| Link::decode(m.body)) {
+        match self.socket.query(libc::RTM_GETLINK, &operation, fill, |m| Link::decode(m.body)) {
             Ok(link) => {
                 self.names.insert(link.index, link.name.clone());
                 Ok(Some(link))
@@ -114,22 +114,22 @@ impl Rtnetlink {
 
     /// All links.
     pub fn links(&mut self) -> Result<Vec<Link>> {
-        let links = self.list(libc::RTM_GETLINK, "list links", &[0; 16], Link::decode)?;
+        let links = self.list(libc::RTM_GETLINK, "list links", &[0; link::IFINFOMSG_LEN], Link::decode)?;
         self.names = links.iter().map(|l| (l.index, l.name.clone())).collect();
         Ok(links)
     }
 
     /// All addresses, of both families.
     pub fn addresses(&mut self) -> Result<Vec<Address>> {
-        self.list(libc::RTM_GETADDR, "list addresses", &[0; 8], Address::decode)
+        self.list(libc::RTM_GETADDR, "list addresses", &[0; address::IFADDRMSG_LEN], Address::decode)
     }
 
-    /// The addresses of one link, of the family with this number, or of both families if it is 0; none if there is no
-    /// such link. The kernel picks them (since 4.20), so that what other links hold costs nothing.
+    /// The addresses of one link, of one family (`AF_INET`, `AF_INET6`), or of both if it is 0; empty if there is no such
+    /// link. The kernel filters them (since 4.20), so that the addresses of other links cost nothing.
     pub fn addresses_of(&mut self, link: u32, family: u8) -> Result<Vec<Address>> {
         let [l0, l1, l2, l3] = link.to_ne_bytes();
         let header = [family, 0, 0, 0, l0, l1, l2, l3];
-        // Not for good: it would change what lists of routes hold.
+        // Only for this request: strict checking would change the content of route listings.
         self.socket.set_strict(true);
         let listed = self.list(libc::RTM_GETADDR, "list addresses of a link", &header, Address::decode);
         self.socket.set_strict(false);
@@ -143,26 +143,27 @@ impl Rtnetlink {
 
     /// All routes, of both families and all tables.
     pub fn routes(&mut self) -> Result<Vec<Route>> {
-        self.list(libc::RTM_GETROUTE, "list routes", &[0; 12], Route::decode)
+        self.list(libc::RTM_GETROUTE, "list routes", &[0; table::RTMSG_LEN], Route::decode)
     }
 
     /// All neighbours whose address is an IP address.
     pub fn neighbours(&mut self) -> Result<Vec<Neighbour>> {
-        self.list(libc::RTM_GETNEIGH, "list neighbours", &[0; 12], Neighbour::decode)
+        self.list(libc::RTM_GETNEIGH, "list neighbours", &[0; neighbour::NDMSG_LEN], Neighbour::decode)
     }
 
-    /// Lists what is behind `kind`; a `header` of zeroes asks for every family.
+    /// Lists objects with a request of type `kind`; a `header` of zeroes requests every family.
     fn list<T>(
         &mut self,
         kind: u16,
         operation: &str,
         header: &[u8],
-        decode: impl Fn(&[u8]) -> std::result::Result<T, Malformed>,
+        decode: impl Fn(&[u8]) -> std::result::Result<T, DecodeError>,
     ) -> Result<Vec<T>> {
         let mut all = Vec::new();
         let each = |all: &mut Vec<T>, m: Message<'_>| {
-            // Multicast groups and the like are listed as families of their own; they are not what we ask for.
-            if matches!(i32::from(m.body.first().copied().unwrap_or(0)), 0 | libc::AF_INET | libc::AF_INET6) {
+            // The kernel also lists objects of other families, such as multicast routes; they are skipped.
+            let family = m.body.first().map_or(libc::AF_UNSPEC, |&family| family.into());
+            if matches!(family, libc::AF_UNSPEC | libc::AF_INET | libc::AF_INET6) {
                 all.push(decode(m.body)?);
             }
             Ok(())
@@ -172,13 +173,13 @@ impl Rtnetlink {
     }
 }
 
-/// A change, and what the links it is about are called.
-struct Named<'a> {
+/// A change, and the names of links for its description.
+struct DescribedChange<'a> {
     change: &'a Change<'a>,
     names: &'a BTreeMap<u32, String>,
 }
 
-impl Request for Named<'_> {
+impl Request for DescribedChange<'_> {
     fn kind(&self) -> u16 {
         self.change.kind()
     }
@@ -215,21 +216,21 @@ fn attr_ip(b: &mut Buffer, kind: u16, ip: IpAddr) {
 }
 
 /// The address of `family` in `bytes`.
-fn decode_ip(family: u8, bytes: &[u8], what: &'static str) -> std::result::Result<IpAddr, Malformed> {
+fn decode_ip(family: u8, bytes: &[u8], field: &'static str) -> std::result::Result<IpAddr, DecodeError> {
     match i32::from(family) {
         libc::AF_INET => {
-            let octets: [u8; 4] = fixed(bytes, what)?;
+            let octets: [u8; 4] = fixed(bytes, field)?;
             Ok(Ipv4Addr::from(octets).into())
         }
         libc::AF_INET6 => {
-            let octets: [u8; 16] = fixed(bytes, what)?;
+            let octets: [u8; 16] = fixed(bytes, field)?;
             Ok(Ipv6Addr::from(octets).into())
         }
-        other => Err(Malformed::Unknown { what: "address family", value: other as u64 }),
+        other => Err(DecodeError::Unknown { field: "address family", value: other as u64 }),
     }
 }
 
 /// The first `N` bytes.
-fn fixed<const N: usize>(bytes: &[u8], what: &'static str) -> std::result::Result<[u8; N], Malformed> {
-    bytes.get(..N).and_then(|b| b.try_into().ok()).ok_or(Malformed::Short(what))
+fn fixed<const N: usize>(bytes: &[u8], field: &'static str) -> std::result::Result<[u8; N], DecodeError> {
+    bytes.get(..N).and_then(|b| b.try_into().ok()).ok_or(DecodeError::Truncated(field))
 }

@@ -1,31 +1,32 @@
-//! Notices what happens to links and addresses.
+//! Reports changes to links and addresses.
 //!
-//! In go the kernel's notifications, out come [`Event`]s. What cannot be read, or was lost, is an error, after which
-//! only a look at the links and addresses themselves helps.
+//! In go the kernel's notifications, out come [`Event`]s. A lost or malformed notification is an error: the caller then
+//! has to list the links and addresses. The groups have their names from `linux/rtnetlink.h`.
 
 use super::{Address, Link};
 use crate::message::Message;
-use crate::{Error, Malformed, Protocol, Result, Socket};
+use crate::{DecodeError, Error, Protocol, Result, Socket};
 use std::time::Duration;
 
-/// `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`.
-const GROUPS: [u32; 3] = [1, 5, 9];
+const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
-/// Something that happened.
+/// A change to an address or a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An address came, changed, or went.
+    /// An address was added, changed or deleted.
     Address {
-        /// Whether it is there now.
+        /// Whether it exists now.
         added: bool,
         /// The address.
         address: Address,
     },
-    /// A link came, changed, or went.
+    /// A link was added, changed or deleted.
     Link {
-        /// Whether it is there now.
+        /// Whether it exists now.
         added: bool,
-        /// Its number.
+        /// Its index.
         index: u32,
         /// Its name.
         name: String,
@@ -33,15 +34,16 @@ pub enum Event {
 }
 
 impl Event {
-    /// Reads a notification; `None` if it is about something else.
-    pub fn decode(m: &Message<'_>) -> Result<Option<Event>, Malformed> {
+    /// Decodes a notification; `None` if it is about neither.
+    pub fn decode(m: &Message<'_>) -> Result<Option<Event>, DecodeError> {
         match m.kind {
             libc::RTM_NEWADDR | libc::RTM_DELADDR => {
                 let added = m.kind == libc::RTM_NEWADDR;
                 Ok(Some(Event::Address { added, address: Address::decode(m.body)? }))
             }
-            // Bridges tell of their ports in this way, too: as a link of a family, which leaves the port, not us.
-            libc::RTM_NEWLINK | libc::RTM_DELLINK if m.body.first() == Some(&0) => {
+            // With family AF_BRIDGE the message is about a bridge's port: its deletion means that the link left the
+            // bridge, not that the link was deleted.
+            libc::RTM_NEWLINK | libc::RTM_DELLINK if m.body.first() == Some(&(libc::AF_UNSPEC as u8)) => {
                 let Link { index, name, .. } = Link::decode(m.body)?;
                 Ok(Some(Event::Link { added: m.kind == libc::RTM_NEWLINK, index, name }))
             }
@@ -50,32 +52,32 @@ impl Event {
     }
 }
 
-/// A subscription to what happens to the links and addresses of one namespace: that of the thread that opened it.
+/// A subscription to the changes of links and addresses of one network namespace: that of the thread that opened it.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
 }
 
 impl Monitor {
-    /// Subscribes to everything but what the sockets with these ports ([`super::Rtnetlink::port`]) cause, as far as
-    /// the kernel tells. It does for IPv4 addresses. It does not for IPv6 addresses and most changes of links (seen
-    /// in Linux 6.1 and 6.18): there the caller hears itself, and has to compare with what it did.
+    /// Subscribes to all changes except those made through sockets with these ports ([`super::Rtnetlink::port`]), as
+    /// far as the kernel reports the port. It does so for IPv4 addresses, but not for IPv6 addresses and most changes
+    /// of links (seen in Linux 6.1 and 6.18): of these the caller also receives its own, and has to recognise them.
     pub fn open(ignore_ports: &[u32]) -> Result<Monitor> {
         let mut socket = Socket::open(Protocol::Route)?;
         socket.ignore_ports(ignore_ports)?;
-        for group in GROUPS {
+        for group in [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR] {
             socket.join(group)?;
         }
         Ok(Monitor { socket })
     }
 
-    /// Waits until something happens, but for no longer than this; nothing comes back if nothing happened.
+    /// Waits at most `time` for events; the result is empty if there were none.
     pub fn wait_for(&mut self, time: Duration) -> Result<Vec<Event>> {
         if self.socket.wait_for(time)? { self.read() } else { Ok(Vec::new()) }
     }
 
-    /// Reads what has arrived, without waiting, in order. After an error some of it is missing: have a look at the
-    /// links and addresses.
+    /// Reads the events that have arrived, in order, without waiting. After an error events are missing, and the caller
+    /// has to list the links and addresses.
     pub fn read(&mut self) -> Result<Vec<Event>> {
         let mut events = Vec::new();
         let mut bad = None;
@@ -86,14 +88,14 @@ impl Monitor {
         let unreadable = |source| Error::Malformed { operation: "a notification".into(), source };
         let result = read.and_then(|_| bad.map_or(Ok(events), |source| Err(unreadable(source))));
         if result.is_err() {
-            self.forget();
+            self.discard();
         }
         result
     }
 
-    /// Forgets what has arrived: the caller looks for itself now, and sees all of it.
-    fn forget(&mut self) {
-        // The kernel tells of a loss first and hands out what it kept after that.
+    /// Discards the notifications that have arrived: the caller lists the state after this and sees every change.
+    fn discard(&mut self) {
+        // The kernel reports the loss first, and then delivers the notifications it kept.
         while let Err(Error::Overrun | Error::Malformed { .. }) = self.socket.receive_ready(|_| {}) {}
     }
 }

@@ -1,31 +1,36 @@
-//! Neighbours: which hardware address an IP address on a link has (`struct ndmsg`, `linux/neighbour.h`).
+//! Neighbours, the hardware addresses of IP addresses on a link: `struct ndmsg` and the attributes of
+//! `linux/neighbour.h`.
 
 use super::{attr_ip, decode_ip, family, fixed};
-use crate::Malformed;
+use crate::DecodeError;
 use crate::message::{Buffer, attrs};
 use std::net::IpAddr;
 
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 
+/// Size of `struct ndmsg`.
+pub(super) const NDMSG_LEN: usize = 12;
+
 /// A neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The link's number.
+    /// Index of the link.
     pub link: u32,
     /// Its IP address.
     pub ip: IpAddr,
     /// Its hardware address, if it is known.
     pub mac: Option<[u8; 6]>,
-    /// Whether it was told by hand and stays, or was learnt and expires.
+    /// Whether it was configured and stays (`NUD_PERMANENT`), or was learnt and expires.
     pub permanent: bool,
 }
 
 impl Neighbour {
-    /// Reads the body of an `RTM_NEWNEIGH` message.
-    pub fn decode(body: &[u8]) -> Result<Neighbour, Malformed> {
-        let [family, _, _, _, l0, l1, l2, l3, s0, s1, _, _]: [u8; 12] = fixed(body, "neighbour header")?;
-        let all = attrs(&body[12..]);
+    /// Decodes the body of an `RTM_NEWNEIGH` message.
+    pub fn decode(body: &[u8]) -> Result<Neighbour, DecodeError> {
+        let [family, _, _, _, l0, l1, l2, l3, s0, s1, _, _]: [u8; NDMSG_LEN] =
+            fixed(body, "neighbour header")?;
+        let all = attrs(&body[NDMSG_LEN..]);
         let ip = all.clone().need(NDA_DST, "neighbour address")?;
         Ok(Neighbour {
             link: u32::from_ne_bytes([l0, l1, l2, l3]),

@@ -1,8 +1,9 @@
-//! Entries of the routing tables (`struct rtmsg`, `linux/rtnetlink.h`). Routes with several next hops are listed
-//! without any; Portway makes none.
+//! Entries of the routing tables: `struct rtmsg` and the attributes of `linux/rtnetlink.h`.
+//!
+//! Portway creates no routes with several next hops, and decodes such routes without their next hops.
 
 use super::{Scope, attr_ip, decode_ip, family, fixed};
-use crate::Malformed;
+use crate::DecodeError;
 use crate::message::{Buffer, attrs};
 use ipnet::IpNet;
 use std::fmt;
@@ -15,23 +16,25 @@ const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
 const RTA_TABLE: u16 = 15;
 const RTNH_F_ONLINK: u32 = 4;
+/// Size of `struct rtmsg`.
+pub(super) const RTMSG_LEN: usize = 12;
 
-/// The table that packets are routed by unless a rule says otherwise.
+/// `RT_TABLE_MAIN`: the table for packets that no routing rule directs to another one.
 pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 
-/// What happens to a packet that takes the route.
+/// The type of a route (`RTN_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RouteKind {
-    /// It goes on, to the gateway or onto the link.
+    /// Packets go to the gateway, or directly onto the link.
     #[default]
     Unicast,
-    /// It is for this host.
+    /// Packets are delivered to this host.
     Local,
-    /// It vanishes silently.
+    /// Packets are dropped without an error.
     Blackhole,
-    /// It is answered with an ICMP error.
+    /// Packets are answered with an ICMP error.
     Unreachable,
-    /// Another kind, as a number.
+    /// Another type, by its number.
     Other(u8),
 }
 
@@ -60,25 +63,25 @@ impl RouteKind {
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where to.
+    /// The destination.
     pub to: IpNet,
-    /// What happens on it.
+    /// Its type.
     pub kind: RouteKind,
-    /// The router in between.
+    /// The next hop.
     pub gateway: Option<IpAddr>,
-    /// The link to leave by.
+    /// Index of the outgoing link.
     pub link: Option<u32>,
-    /// The address that packets of this host leave with.
+    /// The preferred source address of packets of this host.
     pub source: Option<IpAddr>,
-    /// How far it reaches.
+    /// Its scope.
     pub scope: Scope,
-    /// Whether the gateway is taken to be on the link though no route says so.
+    /// Whether the gateway is assumed to be on the link even if no route covers it.
     pub onlink: bool,
-    /// Lower is preferred; IPv6 has 1024 where none was asked for.
+    /// Its metric; lower is preferred. The kernel's default for IPv6 is 1024.
     pub metric: Option<u32>,
-    /// The table it is in.
+    /// Number of its table.
     pub table: u32,
-    /// Who made it (`RTPROT_*`).
+    /// The origin of the route (`RTPROT_*`).
     pub protocol: u8,
 }
 
@@ -109,29 +112,29 @@ impl Route {
         Route { gateway: Some(gateway), link: Some(link), ..Route::new(to, RouteKind::Unicast) }
     }
 
-    /// A route on which packets vanish.
+    /// A route that drops packets.
     pub fn blackhole(to: IpNet) -> Route {
         Route::new(to, RouteKind::Blackhole)
     }
 
-    /// The same route, with the gateway taken to be on the link though no route says so.
+    /// The same route, with the gateway assumed to be on the link even if no route covers it.
     pub fn onlink(self) -> Route {
         Route { onlink: true, ..self }
     }
 
-    /// Reads the body of an `RTM_NEWROUTE` message.
-    pub fn decode(body: &[u8]) -> Result<Route, Malformed> {
-        let header: [u8; 12] = fixed(body, "route header")?;
+    /// Decodes the body of an `RTM_NEWROUTE` message.
+    pub fn decode(body: &[u8]) -> Result<Route, DecodeError> {
+        let header: [u8; RTMSG_LEN] = fixed(body, "route header")?;
         let [family, length, _, _, table, protocol, scope, kind, f0, f1, f2, f3] = header;
-        let all = attrs(&body[12..]);
-        let number = |kind, what| all.clone().find(kind).map(|a| a.u32(what)).transpose();
-        let ip = |kind, what| all.clone().find(kind).map(|a| decode_ip(family, a.value, what)).transpose();
+        let all = attrs(&body[RTMSG_LEN..]);
+        let number = |kind, field| all.clone().find(kind).map(|a| a.u32(field)).transpose();
+        let ip = |kind, field| all.clone().find(kind).map(|a| decode_ip(family, a.value, field)).transpose();
         let to = match ip(RTA_DST, "route destination")? {
             Some(ip) => ip,
             None => decode_ip(family, &[0; 16], "route destination")?,
         };
         let to = IpNet::new(to, length)
-            .map_err(|_| Malformed::Unknown { what: "route prefix length", value: length.into() })?;
+            .map_err(|_| DecodeError::Unknown { field: "route prefix length", value: length.into() })?;
         Ok(Route {
             to,
             kind: RouteKind::from_code(kind),
@@ -148,7 +151,7 @@ impl Route {
 
     pub(super) fn fill(&self, b: &mut Buffer) {
         let flags = if self.onlink { RTNH_F_ONLINK } else { 0 };
-        // The header has room for small numbers only; the attribute counts.
+        // The header holds only numbers below 256; RTA_TABLE, which overrides it, holds every number.
         let table = u8::try_from(self.table).unwrap_or(libc::RT_TABLE_UNSPEC);
         let to = self.to.addr();
         b.raw(&[family(to), self.to.prefix_len(), 0, 0]);

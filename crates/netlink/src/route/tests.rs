@@ -1,5 +1,5 @@
-//! What is encoded is what is decoded, garbage is an error and never a panic, and the words are right. That the
-//! kernel agrees is tested where there are namespaces to try it in: in the lab.
+//! Encoded values decode to equal values, malformed bytes are errors and never a panic, and descriptions are right. The
+//! tests of the lab and `tests/kernel` compare with a kernel.
 
 use super::*;
 use ipnet::IpNet;
@@ -52,23 +52,23 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn addresses_survive_the_trip(address in any_address()) {
+    fn addresses_decode_to_equal_values(address in any_address()) {
         prop_assert_eq!(Address::decode(&body(&Change::AddAddress(address))), Ok(address));
     }
 
     #[test]
-    fn routes_survive_the_trip(route in any_route()) {
+    fn routes_decode_to_equal_values(route in any_route()) {
         prop_assert_eq!(Route::decode(&body(&Change::AddRoute(route))), Ok(route));
     }
 
     #[test]
-    fn neighbours_survive_the_trip(link: u32, net in any_net(), mac: Option<[u8; 6]>, permanent: bool) {
+    fn neighbours_decode_to_equal_values(link: u32, net in any_net(), mac: Option<[u8; 6]>, permanent: bool) {
         let neighbour = Neighbour { link, ip: net.addr(), mac, permanent };
         prop_assert_eq!(Neighbour::decode(&body(&Change::SetNeighbour(neighbour))), Ok(neighbour));
     }
 
     #[test]
-    fn garbage_is_no_panic(bytes: Vec<u8>) {
+    fn random_bytes_cause_no_panic(bytes: Vec<u8>) {
         let _ = Link::decode(&bytes);
         let _ = Address::decode(&bytes);
         let _ = Route::decode(&bytes);
@@ -79,17 +79,17 @@ proptest! {
     }
 
     #[test]
-    fn aliases_survive_the_trip(alias in "[^\0]{0,50}") {
+    fn aliases_decode_to_equal_values(alias in "[^\0]{0,50}") {
         let mut bytes = body(&Change::SetAlias { link: 7, alias: alias.clone() });
         let mut name = Buffer::default();
-        name.attr_str(3, "kube-ipvs0");
+        name.attr_str(link::IFLA_IFNAME, "kube-ipvs0");
         bytes.extend_from_slice(name.bytes());
         let link = Link::decode(&bytes).unwrap();
         prop_assert_eq!((link.index, link.alias), (7, Some(alias)));
     }
 
     #[test]
-    fn events_about_addresses_survive_the_trip(address in any_address()) {
+    fn events_about_addresses_decode_to_equal_values(address in any_address()) {
         let bytes = body(&Change::AddAddress(address));
         for (kind, added) in [(libc::RTM_NEWADDR, true), (libc::RTM_DELADDR, false)] {
             let event = Event::decode(&Message { kind, flags: 0, seq: 0, port: 0, body: &bytes });
@@ -98,14 +98,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_short_is_no_panic(route in any_route(), cut in 0..80usize) {
+    fn truncated_routes_cause_no_panic(route in any_route(), cut in 0..80usize) {
         let whole = body(&Change::AddRoute(route));
         let _ = Route::decode(&whole[..cut.min(whole.len())]);
     }
 }
 
 #[test]
-fn a_new_link_reads_back_as_a_link() {
+fn a_new_link_decodes_as_a_link() {
     let new = NewLink { name: "br0".into(), kind: LinkKind::Bridge, up: true, master: Some(7) };
     let link = Link::decode(&body(&Change::AddLink(new))).unwrap();
     assert_eq!((link.name.as_str(), link.kind.as_deref()), ("br0", Some("bridge")));
@@ -113,32 +113,35 @@ fn a_new_link_reads_back_as_a_link() {
 }
 
 #[test]
-fn a_bridges_word_about_its_port_is_not_about_the_link() {
+fn a_bridge_port_event_is_not_a_link_event() {
     let new = NewLink { name: "eth0".into(), kind: LinkKind::Dummy, up: true, master: None };
     let mut bytes = body(&Change::AddLink(new));
     let decode =
         |body: &[u8]| Event::decode(&Message { kind: libc::RTM_DELLINK, flags: 0, seq: 0, port: 0, body });
-    let gone = Event::Link { added: false, index: 0, name: "eth0".into() };
-    assert_eq!(decode(&bytes), Ok(Some(gone)));
+    let deleted = Event::Link { added: false, index: 0, name: "eth0".into() };
+    assert_eq!(decode(&bytes), Ok(Some(deleted)));
     bytes[0] = libc::AF_BRIDGE as u8;
     assert_eq!(decode(&bytes), Ok(None));
 }
 
 #[test]
-fn changes_are_told_in_words() {
+fn changes_have_a_description() {
     let names = BTreeMap::from([(2, "eth0".to_owned()), (3, "br0".to_owned())]);
     let net = |text: &str| text.parse::<IpNet>().unwrap();
-    let told = |change: Change<'_>| change.describe(&names);
+    let described = |change: Change<'_>| change.describe(&names);
     assert_eq!(
-        told(Change::AddAddress(Address::new(2, net("10.0.0.1/32")))),
+        described(Change::AddAddress(Address::new(2, net("10.0.0.1/32")))),
         "add address 10.0.0.1/32 to eth0"
     );
     assert_eq!(
-        told(Change::AddRoute(Route::via(net("0.0.0.0/0"), "10.0.0.9".parse().unwrap(), 2))),
+        described(Change::AddRoute(Route::via(net("0.0.0.0/0"), "10.0.0.9".parse().unwrap(), 2))),
         "add route 0.0.0.0/0 via 10.0.0.9 on eth0"
     );
-    assert_eq!(told(Change::AddRoute(Route::blackhole(net("::/0")))), "add route blackhole ::/0");
-    assert_eq!(told(Change::SetMaster { link: 2, master: Some(3) }), "put eth0 under br0");
-    assert_eq!(told(Change::DeleteLink { link: 9 }), "delete link 9");
-    assert_eq!(told(Change::SetAlias { link: 2, alias: "x y".into() }), "give eth0 the alias \"x y\"");
+    assert_eq!(described(Change::AddRoute(Route::blackhole(net("::/0")))), "add route blackhole ::/0");
+    assert_eq!(described(Change::SetMaster { link: 2, master: Some(3) }), "add eth0 to bridge br0");
+    assert_eq!(described(Change::DeleteLink { link: 9 }), "delete link 9");
+    assert_eq!(
+        described(Change::SetAlias { link: 2, alias: "x y".into() }),
+        "set the alias of eth0 to \"x y\""
+    );
 }

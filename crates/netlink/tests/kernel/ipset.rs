@@ -1,8 +1,12 @@
-//! What `ipset` made is listed, emptied and removed.
+//! Sets created with the `ipset` command are listed, flushed and destroyed.
 
-use crate::namespace::{alone, run};
+use crate::namespace::{in_new_namespace, run};
 use portway_netlink::ipset::{Ipset, Member, SetInfo};
 use std::collections::BTreeSet;
+
+const AF_UNSPEC: u8 = libc::AF_UNSPEC as u8;
+const AF_INET: u8 = libc::AF_INET as u8;
+const AF_INET6: u8 = libc::AF_INET6 as u8;
 
 fn open() -> Ipset {
     Ipset::open().unwrap().expect("a kernel with sets")
@@ -24,7 +28,7 @@ fn info(name: &str, kind: &str, family: u8, references: u32, elements: u32) -> S
 
 #[test]
 fn sets_are_listed_without_their_members() {
-    alone(|| {
+    in_new_namespace(|| {
         let mut ipset = open();
         assert_eq!(ipset.names().unwrap(), []);
         run("ipset", "create KUBE-CLUSTER-IP hash:ip,port");
@@ -38,17 +42,17 @@ fn sets_are_listed_without_their_members() {
         assert_eq!(
             sets,
             [
-                info("KUBE-6-CLUSTER-IP", "hash:ip,port", 10, 0, 0),
-                info("KUBE-CLUSTER-IP", "hash:ip,port", 2, 1, 2),
-                info("KUBE-NODE-PORT-TCP", "bitmap:port", 0, 0, 0),
+                info("KUBE-6-CLUSTER-IP", "hash:ip,port", AF_INET6, 0, 0),
+                info("KUBE-CLUSTER-IP", "hash:ip,port", AF_INET, 1, 2),
+                info("KUBE-NODE-PORT-TCP", "bitmap:port", AF_UNSPEC, 0, 0),
             ]
         );
     });
 }
 
 #[test]
-fn members_of_each_type_are_read() {
-    alone(|| {
+fn members_of_each_type_are_listed() {
+    in_new_namespace(|| {
         let mut ipset = open();
         let member = |ip: &str, port, protocol| Member {
             ip: (!ip.is_empty()).then(|| ip.parse().unwrap()),
@@ -85,49 +89,49 @@ fn members_of_each_type_are_read() {
 }
 
 #[test]
-fn a_set_of_many_messages_is_read_whole() {
-    alone(|| {
+fn a_set_listed_in_many_messages_is_read_completely() {
+    in_new_namespace(|| {
         run("ipset", "create many hash:ip,port");
         for ports in ["1-20000", "30000-40000"] {
             run("ipset", &format!("add many 10.0.0.1,tcp:{ports}"));
         }
         let mut ipset = open();
         let all = ipset.members("many").unwrap();
-        assert_eq!(all.len(), 30001, "none twice");
+        assert_eq!(all.len(), 30001, "no member twice");
         let ports: BTreeSet<u16> = all.iter().filter_map(|m| m.port).collect();
         assert_eq!(ports, (1..=20000).chain(30000..=40000).collect());
-        assert_eq!(ipset.names().unwrap(), [info("many", "hash:ip,port", 2, 0, 30001)]);
+        assert_eq!(ipset.names().unwrap(), [info("many", "hash:ip,port", AF_INET, 0, 30001)]);
     });
 }
 
 #[test]
-fn sets_are_emptied_and_destroyed_by_name_and_no_others() {
-    alone(|| {
+fn only_the_named_set_is_flushed_or_destroyed() {
+    in_new_namespace(|| {
         let mut ipset = open();
-        for set in ["mine", "theirs"] {
+        for set in ["first", "second"] {
             run("ipset", &format!("create {set} hash:ip"));
             run("ipset", &format!("add {set} 10.0.0.1"));
         }
-        assert!(ipset.flush("mine").unwrap());
-        assert_eq!(ipset.members("mine").unwrap(), []);
-        assert_eq!(ipset.members("theirs").unwrap().len(), 1);
-        assert!(ipset.destroy("mine").unwrap());
-        assert!(!ipset.destroy("mine").unwrap(), "it is gone");
-        assert!(!ipset.flush("mine").unwrap());
-        assert!(!ipset.destroy("").unwrap(), "no name is not every name");
-        assert_eq!(ipset.names().unwrap(), [info("theirs", "hash:ip", 2, 0, 1)]);
+        assert!(ipset.flush("first").unwrap());
+        assert_eq!(ipset.members("first").unwrap(), []);
+        assert_eq!(ipset.members("second").unwrap().len(), 1);
+        assert!(ipset.destroy("first").unwrap());
+        assert!(!ipset.destroy("first").unwrap(), "it was destroyed");
+        assert!(!ipset.flush("first").unwrap());
+        assert!(!ipset.destroy("").unwrap(), "an empty name does not mean all sets");
+        assert_eq!(ipset.names().unwrap(), [info("second", "hash:ip", AF_INET, 0, 1)]);
     });
 }
 
 #[test]
-fn a_set_in_use_is_not_destroyed_and_the_error_says_so() {
-    alone(|| {
+fn a_set_in_use_is_not_destroyed_and_the_error_gives_the_reason() {
+    in_new_namespace(|| {
         run("ipset", "create used hash:ip");
         run("iptables-legacy", "-w -A INPUT -m set --match-set used src");
         let mut ipset = open();
         let error = ipset.destroy("used").unwrap_err().to_string();
         assert!(
-            error.contains("destroy set used") && error.contains("a rule or another set uses it"),
+            error.contains("destroy set used") && error.contains("a rule or another set uses the set"),
             "{error}"
         );
         run("iptables-legacy", "-w -F INPUT");

@@ -1,10 +1,13 @@
-//! What we make is what `ipset` lists.
+//! The `ipset` command lists the sets and members that this crate creates.
 
-use crate::namespace::{alone, run};
+use crate::namespace::{in_new_namespace, run};
 use portway_netlink::ipset::{Ipset, Member, NewSet, SetChange, SetKind};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
+
+/// `linux/netfilter/ipset/ip_set_hash.h`.
+const IPSET_ERR_HASH_FULL: i32 = 4352;
 
 const KINDS: [SetKind; 5] =
     [SetKind::Ip, SetKind::IpPort, SetKind::IpPortIp, SetKind::IpPortNet, SetKind::Port];
@@ -44,7 +47,7 @@ fn sorted(mut members: Vec<Member>) -> Vec<Member> {
     members
 }
 
-/// What `ipset save` tells of a set's members.
+/// The members of a set as `ipset save` prints them.
 fn saved(set: &str) -> BTreeSet<String> {
     let prefix = format!("add {set} ");
     run("ipset", &format!("save {set}"))
@@ -55,8 +58,8 @@ fn saved(set: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn sets_of_every_kind_hold_what_is_put_in_and_ipset_agrees() {
-    alone(|| {
+fn sets_of_every_kind_hold_the_added_members_and_ipset_lists_them() {
+    in_new_namespace(|| {
         let mut ipset = open();
         for (n, (kind, v6, marks)) in KINDS
             .into_iter()
@@ -67,17 +70,17 @@ fn sets_of_every_kind_hold_what_is_put_in_and_ipset_agrees() {
         {
             let set = NewSet { marks, ..new(&format!("set{n}"), kind, v6) };
             assert!(ipset.create(&set).unwrap(), "{set:?}");
-            assert!(!ipset.create(&set).unwrap(), "{set:?} is there");
+            assert!(!ipset.create(&set).unwrap(), "{set:?} exists");
             let with_mark = |m| Member { mark: marks.then_some((0x4000, 0x4000)), ..m };
             let wanted: Vec<Member> = (1..=5000).map(|n| with_mark(member(kind, v6, n))).collect();
             ipset.add(&set.name, &wanted).unwrap();
             assert_eq!(sorted(ipset.members(&set.name).unwrap()), sorted(wanted.clone()), "{set:?}");
-            let words: BTreeSet<String> = wanted.iter().map(Member::to_string).collect();
-            assert_eq!(saved(&set.name), words, "{set:?}");
+            let printed: BTreeSet<String> = wanted.iter().map(Member::to_string).collect();
+            assert_eq!(saved(&set.name), printed, "{set:?}");
             ipset.add(&set.name, &wanted).unwrap();
-            let (gone, kept) = wanted.split_at(3000);
-            ipset.remove(&set.name, gone).unwrap();
-            ipset.remove(&set.name, gone).unwrap();
+            let (removed, kept) = wanted.split_at(3000);
+            ipset.remove(&set.name, removed).unwrap();
+            ipset.remove(&set.name, removed).unwrap();
             assert_eq!(sorted(ipset.members(&set.name).unwrap()), sorted(kept.to_vec()), "{set:?}");
             let info = ipset.names().unwrap().into_iter().find(|info| info.name == set.name).unwrap();
             assert!(info.fits(&set), "{info:?} for {set:?}");
@@ -87,8 +90,8 @@ fn sets_of_every_kind_hold_what_is_put_in_and_ipset_agrees() {
 }
 
 #[test]
-fn a_set_that_ipset_made_fits_and_one_made_otherwise_does_not() {
-    alone(|| {
+fn a_set_created_with_ipset_fits_only_with_the_same_options() {
+    in_new_namespace(|| {
         let mut ipset = open();
         let set = new("set", SetKind::IpPort, false);
         let port = new("set", SetKind::Port, false);
@@ -105,10 +108,10 @@ fn a_set_that_ipset_made_fits_and_one_made_otherwise_does_not() {
             ("bitmap:port range 0-65535", false, true),
             ("bitmap:port range 1-65535", false, false),
         ];
-        for (made, fits_set, fits_port) in cases {
-            run("ipset", &format!("create set {made}"));
+        for (definition, fits_set, fits_port) in cases {
+            run("ipset", &format!("create set {definition}"));
             let info = ipset.names().unwrap().remove(0);
-            assert_eq!((info.fits(&set), info.fits(&port)), (fits_set, fits_port), "{made}");
+            assert_eq!((info.fits(&set), info.fits(&port)), (fits_set, fits_port), "{definition}");
             assert!(!ipset.create(&set).unwrap(), "another set of this name is not replaced");
             assert!(ipset.destroy("set").unwrap());
         }
@@ -116,8 +119,8 @@ fn a_set_that_ipset_made_fits_and_one_made_otherwise_does_not() {
 }
 
 #[test]
-fn a_member_that_is_there_takes_the_new_mark() {
-    alone(|| {
+fn an_existing_member_gets_the_new_mark() {
+    in_new_namespace(|| {
         let mut ipset = open();
         ipset.create(&NewSet { marks: true, ..new("set", SetKind::IpPort, false) }).unwrap();
         let bare = member(SetKind::IpPort, false, 1);
@@ -127,13 +130,13 @@ fn a_member_that_is_there_takes_the_new_mark() {
             assert_eq!(ipset.members("set").unwrap(), [wanted]);
         }
         ipset.remove("set", &[Member { mark: Some((9, 9)), ..bare }]).unwrap();
-        assert_eq!(ipset.members("set").unwrap(), [], "the mark is not what it is known by");
+        assert_eq!(ipset.members("set").unwrap(), [], "the mark does not identify a member");
     });
 }
 
 #[test]
 fn changes_to_several_sets_share_a_datagram() {
-    alone(|| {
+    in_new_namespace(|| {
         let mut ipset = open();
         for name in ["a", "b", "c"] {
             ipset.create(&new(name, SetKind::Ip, false)).unwrap();
@@ -156,8 +159,8 @@ fn changes_to_several_sets_share_a_datagram() {
 }
 
 #[test]
-fn failures_name_set_and_member_and_keep_nothing_else_from_happening() {
-    alone(|| {
+fn errors_name_set_and_member_and_do_not_stop_other_changes() {
+    in_new_namespace(|| {
         let mut ipset = open();
         ipset.create(&new("good", SetKind::IpPort, false)).unwrap();
         let mut members: Vec<Member> = (1..=600).map(|n| member(SetKind::IpPort, false, n)).collect();
@@ -171,24 +174,24 @@ fn failures_name_set_and_member_and_keep_nothing_else_from_happening() {
             SetChange::Remove { set: "missing", members: &members },
         ];
         let failed = ipset.apply_all(&changes).unwrap();
-        let told: Vec<(usize, String)> = failed.iter().map(|f| (f.index, f.error.to_string())).collect();
+        let errors: Vec<(usize, String)> = failed.iter().map(|f| (f.index, f.error.to_string())).collect();
         let about = |index: usize, words: &[&str]| {
-            told.iter().filter(|(i, text)| *i == index && words.iter().all(|w| text.contains(w))).count()
+            errors.iter().filter(|(i, text)| *i == index && words.iter().all(|w| text.contains(w))).count()
         };
-        assert_eq!(about(0, &["add fd00::7,udp:7 to set good", "the other family"]), 2, "{told:#?}");
-        assert_eq!(about(0, &["add 10.0.2.88,0:600 to set good", "a transport protocol"]), 1, "{told:#?}");
-        assert_eq!(about(1, &["add 10.0.0.1,udp:1 to set missing"]), 1, "{told:#?}");
-        assert_eq!(about(2, &["remove 256 members from set missing"]), 2, "{told:#?}");
-        assert_eq!(about(2, &["remove 88 members from set missing"]), 1, "{told:#?}");
-        assert_eq!(told.len(), 7, "{told:#?}");
+        assert_eq!(about(0, &["add fd00::7,udp:7 to set good", "the other family"]), 2, "{errors:#?}");
+        assert_eq!(about(0, &["add 10.0.2.88,0:600 to set good", "a transport protocol"]), 1, "{errors:#?}");
+        assert_eq!(about(1, &["add 10.0.0.1,udp:1 to set missing"]), 1, "{errors:#?}");
+        assert_eq!(about(2, &["remove 256 members from set missing"]), 2, "{errors:#?}");
+        assert_eq!(about(2, &["remove 88 members from set missing"]), 1, "{errors:#?}");
+        assert_eq!(errors.len(), 7, "{errors:#?}");
         assert!(failed.iter().filter(|f| f.index > 0).all(|f| f.error.is_not_found()));
-        assert_eq!(ipset.members("good").unwrap().len(), 597, "all the others are in");
+        assert_eq!(ipset.members("good").unwrap().len(), 597, "all other members were added");
     });
 }
 
 #[test]
-fn a_full_set_says_so_and_still_takes_what_it_has() {
-    alone(|| {
+fn a_full_set_refuses_new_members_and_accepts_existing_ones() {
+    in_new_namespace(|| {
         let mut ipset = open();
         ipset.create(&NewSet { max_elements: 300, ..new("small", SetKind::IpPort, false) }).unwrap();
         ipset.create(&new("large", SetKind::IpPort, false)).unwrap();
@@ -199,26 +202,26 @@ fn a_full_set_says_so_and_still_takes_what_it_has() {
             SetChange::Add { set: "large", members: &members },
         ];
         let failed = ipset.apply_all(&changes).unwrap();
-        assert_eq!(ipset.sent() - before, 40, "nothing is tried again");
+        assert_eq!(ipset.sent() - before, 40, "no member is sent again");
         assert!(failed.iter().all(|f| f.index == 0));
         assert_eq!(failed.len(), 19, "all messages but the first");
-        let words = failed[0].error.to_string();
-        assert!(words.contains("to set small") && words.contains("the set is full"), "{words}");
-        assert_eq!(failed[0].error.errno(), Some(4352));
-        let there = ipset.members("small").unwrap();
-        assert_eq!(there.len(), 300);
+        let text = failed[0].error.to_string();
+        assert!(text.contains("to set small") && text.contains("the set is full"), "{text}");
+        assert_eq!(failed[0].error.errno(), Some(IPSET_ERR_HASH_FULL));
+        let existing = ipset.members("small").unwrap();
+        assert_eq!(existing.len(), 300);
         assert_eq!(ipset.members("large").unwrap().len(), 5000);
-        ipset.add("small", &there).unwrap();
+        ipset.add("small", &existing).unwrap();
         let error = ipset.add("small", &members[4999..]).unwrap_err().to_string();
         assert!(error.contains("add 10.0.19.136,sctp:5000 to set small"), "{error}");
-        ipset.remove("small", &there[..1]).unwrap();
+        ipset.remove("small", &existing[..1]).unwrap();
         ipset.add("small", &members[4999..]).unwrap();
     });
 }
 
 #[test]
-fn what_the_kernel_cannot_hold_is_refused() {
-    alone(|| {
+fn invalid_members_and_names_are_refused() {
+    in_new_namespace(|| {
         let mut ipset = open();
         for (kind, v6) in [(SetKind::IpPortNet, false), (SetKind::IpPortNet, true), (SetKind::IpPort, false)]
         {
@@ -229,7 +232,11 @@ fn what_the_kernel_cannot_hold_is_refused() {
                 _ => Member { mark: Some((1, 1)), ..member(kind, v6, 1) },
             };
             let error = ipset.add(&set.name, &[bad]).unwrap_err();
-            let expected = if kind == SetKind::IpPortNet { "impossible length" } else { "without marks" };
+            let expected = if kind == SetKind::IpPortNet {
+                "prefix length of a network is invalid"
+            } else {
+                "without support for marks"
+            };
             assert!(error.to_string().contains(expected), "{error}");
         }
         let long = new(&"x".repeat(32), SetKind::Ip, false);
@@ -240,7 +247,7 @@ fn what_the_kernel_cannot_hold_is_refused() {
 
 #[test]
 fn one_hundred_thousand_members_at_once() {
-    alone(|| {
+    in_new_namespace(|| {
         let mut ipset = open();
         ipset.create(&NewSet { max_elements: 1 << 20, ..new("many", SetKind::IpPort, false) }).unwrap();
         let ip = |n: u32| Some(Ipv4Addr::from_bits(0x0a00_0000 + n).into());

@@ -1,22 +1,22 @@
-//! What `ipvsadm` made is listed and removed, and what we make is what `ipvsadm` lists.
+//! Virtual servers added with `ipvsadm` are listed and deleted, and `ipvsadm` lists those that this crate adds.
 
-use crate::elsewhere::with;
-use crate::namespace::{alone, run};
+use crate::guest::with_module;
+use crate::namespace::{in_new_namespace, run};
 use portway_netlink::Error;
 use portway_netlink::genl::Genl;
 use portway_netlink::ipvs::{
-    self, Behaviour, Change, Forwarding, Key, PERSISTENT, RealServer, Timeouts, VirtualServer,
+    self, Change, Forwarding, Key, PERSISTENT, RealServer, ServiceOptions, Timeouts, VirtualServer,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
-/// `IP_VS_SVC_F_HASHED`: the kernel's own mark on every virtual server that is in its table.
-const HASHED: u32 = 2;
+/// The kernel sets this flag on every virtual server in its table.
+const IP_VS_SVC_F_HASHED: u32 = 2;
 
 #[test]
-fn a_kernel_without_ipvs_has_no_such_family() {
-    alone(|| {
-        // Asking may load it: so ask first.
+fn the_family_exists_if_ipvs_is_loaded() {
+    in_new_namespace(|| {
+        // Opening may load the module, so it comes first.
         let found = ipvs::open().unwrap().is_some();
         assert_eq!(found, ipvs::is_loaded());
     });
@@ -25,13 +25,13 @@ fn a_kernel_without_ipvs_has_no_such_family() {
 fn service(protocol: u8, address: &str, port: u16, scheduler: &str) -> VirtualServer {
     let v6 = address.contains(':');
     VirtualServer {
-        family: if v6 { 10 } else { 2 },
+        family: if v6 { libc::AF_INET6 } else { libc::AF_INET } as u8,
         protocol,
         address: address.parse().unwrap(),
         port,
         fwmark: 0,
         scheduler: scheduler.into(),
-        flags: HASHED,
+        flags: IP_VS_SVC_F_HASHED,
         timeout: 0,
         netmask: if v6 { 128 } else { u32::MAX },
     }
@@ -43,11 +43,11 @@ fn server(address: &str, port: u16, weight: u32, forwarding: Forwarding) -> Real
 }
 
 #[test]
-fn virtual_servers_are_listed_with_what_is_behind_them_and_deleted() {
-    with("ip_vs", "ipvs::virtual_servers_are_listed_with_what_is_behind_them_and_deleted", || {
+fn virtual_servers_are_listed_with_their_real_servers_and_deleted() {
+    with_module("ip_vs", "ipvs::virtual_servers_are_listed_with_their_real_servers_and_deleted", || {
         let mut genl = ipvs::open().unwrap().expect("a kernel with ip_vs");
         assert_eq!(ipvs::services(&mut genl).unwrap(), []);
-        // Before it has an address, the namespace takes every real server's for a broadcast.
+        // Without a local address, the kernel treats the address of every real server as a broadcast.
         run("ip", "link set lo up");
         run("ipvsadm", "-A -t 10.96.0.1:443 -s rr");
         run("ipvsadm", "-A -u 10.96.0.10:53 -s rr -p 600 -M 255.255.255.0");
@@ -58,13 +58,13 @@ fn virtual_servers_are_listed_with_what_is_behind_them_and_deleted() {
         run("ipvsadm", "-a -t [fd96::1]:80 -r [fd10::7]:8080 -m");
         let plain = service(6, "10.96.0.1", 443, "rr");
         let sticky = VirtualServer {
-            flags: HASHED | PERSISTENT,
+            flags: IP_VS_SVC_F_HASHED | PERSISTENT,
             timeout: 600,
             netmask: 0xffff_ff00,
             ..service(17, "10.96.0.10", 53, "rr")
         };
         let six = VirtualServer {
-            flags: HASHED | PERSISTENT,
+            flags: IP_VS_SVC_F_HASHED | PERSISTENT,
             timeout: 300,
             netmask: 64,
             ..service(6, "fd96::1", 80, "wrr")
@@ -74,29 +74,29 @@ fn virtual_servers_are_listed_with_what_is_behind_them_and_deleted() {
         listed.sort_by_key(|s| (s.fwmark, s.family, s.address));
         assert_eq!(listed, [plain.clone(), sticky.clone(), six.clone(), marked.clone()]);
 
-        let mut behind = ipvs::servers(&mut genl, &plain.key()).unwrap();
-        behind.sort_by_key(|s| s.address);
+        let mut listed = ipvs::servers(&mut genl, &plain.key()).unwrap();
+        listed.sort_by_key(|s| s.address);
         let nat = server("10.244.1.2", 6443, 3, Forwarding::Masquerade);
-        assert_eq!(behind, [nat, server("10.244.1.3", 443, 0, Forwarding::Route)]);
-        let behind_six = ipvs::servers(&mut genl, &six.key()).unwrap();
-        assert_eq!(behind_six, [server("fd10::7", 8080, 1, Forwarding::Masquerade)]);
+        assert_eq!(listed, [nat, server("10.244.1.3", 443, 0, Forwarding::Route)]);
+        let listed_six = ipvs::servers(&mut genl, &six.key()).unwrap();
+        assert_eq!(listed_six, [server("fd10::7", 8080, 1, Forwarding::Masquerade)]);
         assert_eq!(ipvs::servers(&mut genl, &marked.key()).unwrap(), []);
 
         for service in [&plain, &six, &marked] {
             assert!(ipvs::delete_service(&mut genl, &service.key()).unwrap(), "{service}");
-            assert!(!ipvs::delete_service(&mut genl, &service.key()).unwrap(), "{service} is gone");
+            assert!(!ipvs::delete_service(&mut genl, &service.key()).unwrap(), "{service} was deleted");
         }
         assert_eq!(
             ipvs::servers(&mut genl, &plain.key()).unwrap(),
             [],
-            "nothing is behind what is not there"
+            "a deleted virtual server has no real servers"
         );
         assert_eq!(ipvs::services(&mut genl).unwrap(), [sticky]);
     });
 }
 
-/// The conversation, in a namespace where every address is one to route to.
-fn ready() -> Genl {
+/// Opens IPVS in a namespace with a local address.
+fn open_with_lo_up() -> Genl {
     run("ip", "link set lo up");
     ipvs::open().unwrap().expect("a kernel with ip_vs")
 }
@@ -105,22 +105,22 @@ fn socket(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Changes that must all succeed.
+/// Applies changes that must all succeed.
 fn apply(genl: &mut Genl, changes: &[Change<'_>]) {
     let failed = ipvs::apply_all(genl, changes).unwrap();
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-const PLAIN: Behaviour<'_> = Behaviour { scheduler: "rr", flags: 0, timeout: 0, netmask: u32::MAX };
+const PLAIN: ServiceOptions<'_> = ServiceOptions { scheduler: "rr", flags: 0, timeout: 0, netmask: u32::MAX };
 
 #[test]
-fn what_we_make_is_what_ipvsadm_lists() {
-    with("ip_vs", "ipvs::what_we_make_is_what_ipvsadm_lists", || {
-        let mut genl = ready();
+fn ipvsadm_lists_the_servers_that_were_added() {
+    with_module("ip_vs", "ipvs::ipvsadm_lists_the_servers_that_were_added", || {
+        let mut genl = open_with_lo_up();
         let services = [
             service(6, "10.96.0.1", 443, "rr"),
             VirtualServer {
-                flags: HASHED | PERSISTENT,
+                flags: IP_VS_SVC_F_HASHED | PERSISTENT,
                 timeout: 10800,
                 netmask: 0xffff_ff00,
                 ..service(17, "10.96.0.10", 53, "wrr")
@@ -128,7 +128,7 @@ fn what_we_make_is_what_ipvsadm_lists() {
             service(132, "10.96.0.11", 7, "sh"),
             service(6, "fd96::1", 80, "lc"),
             VirtualServer {
-                flags: HASHED | PERSISTENT,
+                flags: IP_VS_SVC_F_HASHED | PERSISTENT,
                 timeout: 300,
                 netmask: 64,
                 ..service(17, "fd96::2", 53, "rr")
@@ -137,10 +137,8 @@ fn what_we_make_is_what_ipvsadm_lists() {
         for service in &services {
             assert_eq!(ipvs::service(&mut genl, &service.key()).unwrap(), None);
         }
-        let add: Vec<_> = services
-            .iter()
-            .map(|s| Change::AddService { service: s.key(), behaviour: s.behaviour() })
-            .collect();
+        let add: Vec<_> =
+            services.iter().map(|s| Change::AddService { service: s.key(), options: s.options() }).collect();
         apply(&mut genl, &add);
         for service in &services {
             assert_eq!(ipvs::service(&mut genl, &service.key()).unwrap().as_ref(), Some(service));
@@ -158,10 +156,10 @@ fn what_we_make_is_what_ipvsadm_lists() {
                 Change::AddServer { service: six, server: socket("[fd10::7]:8080"), weight: 65535 },
             ],
         );
-        let mut behind = ipvs::servers(&mut genl, &four).unwrap();
-        behind.sort_by_key(|s| s.address);
+        let mut listed = ipvs::servers(&mut genl, &four).unwrap();
+        listed.sort_by_key(|s| s.address);
         let nat = |address, port, weight| server(address, port, weight, Forwarding::Masquerade);
-        assert_eq!(behind, [nat("10.244.1.2", 6443, 3), nat("10.244.1.3", 443, 0)]);
+        assert_eq!(listed, [nat("10.244.1.2", 6443, 3), nat("10.244.1.3", 443, 0)]);
         assert_eq!(ipvs::servers(&mut genl, &six).unwrap(), [nat("fd10::7", 8080, 65535)]);
 
         let saved = run("ipvsadm", "-S -n");
@@ -181,46 +179,46 @@ fn what_we_make_is_what_ipvsadm_lists() {
 }
 
 #[test]
-fn a_virtual_server_changes_its_ways_and_keeps_its_servers() {
-    with("ip_vs", "ipvs::a_virtual_server_changes_its_ways_and_keeps_its_servers", || {
-        let mut genl = ready();
+fn new_options_of_a_virtual_server_keep_its_real_servers() {
+    with_module("ip_vs", "ipvs::new_options_of_a_virtual_server_keep_its_real_servers", || {
+        let mut genl = open_with_lo_up();
         let mut wanted = service(6, "10.96.0.1", 443, "rr");
         let key = wanted.key();
         let real = socket("10.244.1.2:6443");
         apply(
             &mut genl,
             &[
-                Change::AddService { service: key, behaviour: wanted.behaviour() },
+                Change::AddService { service: key, options: wanted.options() },
                 Change::AddServer { service: key, server: real, weight: 1 },
             ],
         );
         wanted.scheduler = "wlc".into();
-        wanted.flags = HASHED | PERSISTENT;
+        wanted.flags = IP_VS_SVC_F_HASHED | PERSISTENT;
         wanted.timeout = 100;
         wanted.netmask = 0xffff_0000;
-        apply(&mut genl, &[Change::SetService { service: key, behaviour: wanted.behaviour() }]);
+        apply(&mut genl, &[Change::SetService { service: key, options: wanted.options() }]);
         assert_eq!(ipvs::service(&mut genl, &key).unwrap(), Some(wanted.clone()));
-        wanted.flags = HASHED;
-        apply(&mut genl, &[Change::SetService { service: key, behaviour: wanted.behaviour() }]);
+        wanted.flags = IP_VS_SVC_F_HASHED;
+        apply(&mut genl, &[Change::SetService { service: key, options: wanted.options() }]);
         assert_eq!(ipvs::services(&mut genl).unwrap(), [wanted]);
         assert_eq!(ipvs::servers(&mut genl, &key).unwrap().len(), 1);
     });
 }
 
 #[test]
-fn failures_tell_what_is_there_and_what_is_missing() {
-    with("ip_vs", "ipvs::failures_tell_what_is_there_and_what_is_missing", || {
-        let mut genl = ready();
-        let there = Key::new(6, socket("10.96.0.1:443"));
+fn errors_distinguish_existing_and_missing_objects() {
+    with_module("ip_vs", "ipvs::errors_distinguish_existing_and_missing_objects", || {
+        let mut genl = open_with_lo_up();
+        let existing = Key::new(6, socket("10.96.0.1:443"));
         let missing = Key::new(6, socket("10.96.0.2:443"));
         let server = socket("10.244.1.2:6443");
-        let odd = Behaviour { scheduler: "nosuch", ..PLAIN };
-        let no_prefix = Behaviour { netmask: 0, ..PLAIN };
+        let unknown_scheduler = ServiceOptions { scheduler: "nosuch", ..PLAIN };
+        let no_prefix = ServiceOptions { netmask: 0, ..PLAIN };
         apply(
             &mut genl,
             &[
-                Change::AddService { service: there, behaviour: PLAIN },
-                Change::AddServer { service: there, server, weight: 1 },
+                Change::AddService { service: existing, options: PLAIN },
+                Change::AddServer { service: existing, server, weight: 1 },
             ],
         );
         let exists = |_: &Change<'_>, e: &Error| e.is_exists();
@@ -233,20 +231,20 @@ fn failures_tell_what_is_there_and_what_is_missing() {
         let other = socket("10.244.1.3:80");
         let six = Key::new(6, socket("[fd96::1]:80"));
         let cases: [(Change<'_>, Expected<'_>); 14] = [
-            (Change::AddService { service: there, behaviour: PLAIN }, &exists),
-            (Change::AddService { service: missing, behaviour: odd }, &no_scheduler),
-            (Change::SetService { service: there, behaviour: odd }, &no_scheduler),
-            (Change::SetService { service: missing, behaviour: PLAIN }, &no_service),
+            (Change::AddService { service: existing, options: PLAIN }, &exists),
+            (Change::AddService { service: missing, options: unknown_scheduler }, &no_scheduler),
+            (Change::SetService { service: existing, options: unknown_scheduler }, &no_scheduler),
+            (Change::SetService { service: missing, options: PLAIN }, &no_service),
             (Change::DeleteService { service: missing }, &no_service),
-            (Change::AddServer { service: there, server, weight: 1 }, &exists),
+            (Change::AddServer { service: existing, server, weight: 1 }, &exists),
             (Change::AddServer { service: missing, server, weight: 1 }, &no_service),
-            (Change::SetServer { service: there, server: other, weight: 1 }, &no_server),
+            (Change::SetServer { service: existing, server: other, weight: 1 }, &no_server),
             (Change::SetServer { service: missing, server, weight: 1 }, &no_service),
-            (Change::DeleteServer { service: there, server: other }, &no_server),
+            (Change::DeleteServer { service: existing, server: other }, &no_server),
             (Change::DeleteServer { service: missing, server }, &no_service),
-            (Change::AddServer { service: there, server: socket("[fd10::1]:80"), weight: 1 }, &invalid),
-            (Change::AddServer { service: there, server: other, weight: u32::MAX }, &out_of_range),
-            (Change::AddService { service: six, behaviour: no_prefix }, &invalid),
+            (Change::AddServer { service: existing, server: socket("[fd10::1]:80"), weight: 1 }, &invalid),
+            (Change::AddServer { service: existing, server: other, weight: u32::MAX }, &out_of_range),
+            (Change::AddService { service: six, options: no_prefix }, &invalid),
         ];
         let changes = cases.map(|(change, _)| change);
         let failed = ipvs::apply_all(&mut genl, &changes).unwrap();
@@ -260,14 +258,14 @@ fn failures_tell_what_is_there_and_what_is_missing() {
             assert!(cases[index].1(&changes[index], &failed.error), "{}", failed.error);
         }
         assert_eq!(failed.len(), cases.len());
-        assert_eq!(ipvs::servers(&mut genl, &there).unwrap().len(), 1);
+        assert_eq!(ipvs::servers(&mut genl, &existing).unwrap().len(), 1);
     });
 }
 
 #[test]
-fn timeouts_are_set_and_zero_leaves_them_alone() {
-    with("ip_vs", "ipvs::timeouts_are_set_and_zero_leaves_them_alone", || {
-        let mut genl = ready();
+fn timeouts_are_set_and_zero_does_not_change_them() {
+    with_module("ip_vs", "ipvs::timeouts_are_set_and_zero_does_not_change_them", || {
+        let mut genl = open_with_lo_up();
         assert_eq!(ipvs::timeouts(&mut genl).unwrap(), Timeouts { tcp: 900, tcp_fin: 120, udp: 300 });
         ipvs::set_timeouts(&mut genl, &Timeouts { tcp: 1000, tcp_fin: 0, udp: 7 }).unwrap();
         assert_eq!(ipvs::timeouts(&mut genl).unwrap(), Timeouts { tcp: 1000, tcp_fin: 120, udp: 7 });
@@ -278,14 +276,14 @@ fn timeouts_are_set_and_zero_leaves_them_alone() {
 
 #[test]
 fn twenty_two_thousand_changes_at_once_and_one_at_a_time() {
-    with("ip_vs", "ipvs::twenty_two_thousand_changes_at_once_and_one_at_a_time", || {
-        let mut genl = ready();
+    with_module("ip_vs", "ipvs::twenty_two_thousand_changes_at_once_and_one_at_a_time", || {
+        let mut genl = open_with_lo_up();
         let key = |n: u32| Key::new(6, SocketAddr::new(Ipv4Addr::from_bits(0x0a60_0000 + n).into(), 80));
         let real = |n: u32| SocketAddr::new(Ipv4Addr::from_bits(0x0af4_0000 + n).into(), 8080);
         let mut changes = Vec::new();
         for n in 1..=2000 {
             let service = key(n);
-            changes.push(Change::AddService { service, behaviour: PLAIN });
+            changes.push(Change::AddService { service, options: PLAIN });
             changes.extend((0..10).map(|i| Change::AddServer {
                 service,
                 server: real(n * 10 + i),
@@ -306,7 +304,7 @@ fn twenty_two_thousand_changes_at_once_and_one_at_a_time() {
             ipvs::apply(&mut genl, &change).unwrap();
         }
         println!("100 changes one at a time in {:?}", start.elapsed());
-        // All of them are there: every one fails, and no answer is lost.
+        // All of them exist: every change is refused, and no answer is lost.
         assert_eq!(ipvs::apply_all(&mut genl, &changes).unwrap().len(), 22_000);
     });
 }

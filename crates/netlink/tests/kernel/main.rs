@@ -1,7 +1,7 @@
 //! The wire formats against a real kernel, each test in a network namespace of its own.
 
-mod elsewhere;
 mod genl;
+mod guest;
 mod ipset;
 mod ipset_changes;
 mod ipvs;

@@ -1,14 +1,14 @@
-//! What `nft` does is told, with its name on it; what our own sockets do is not.
+//! The monitor reports the commits of `nft` with its process name, and not those of ignored sockets.
 
-use crate::namespace::{alone, run};
+use crate::namespace::{in_new_namespace, run};
 use portway_netlink::nft::{Batch, Family, Monitor, Rule, Touched, list};
 use portway_netlink::{Error, Protocol, Socket};
 
 const WATCHED: [&str; 2] = ["portway", "kube-proxy"];
 
 #[test]
-fn a_commit_tells_its_generation_its_process_and_what_it_touched() {
-    alone(|| {
+fn a_commit_has_its_generation_its_process_and_the_touched_tables() {
+    in_new_namespace(|| {
         let mut socket = Socket::open(Protocol::Netfilter).unwrap();
         let mut monitor = Monitor::open(&[]).unwrap();
         run("nft", "add table ip other; add table inet portway");
@@ -27,7 +27,11 @@ fn a_commit_tells_its_generation_its_process_and_what_it_touched() {
         };
         assert_eq!(
             commits[0].touched,
-            [touched(2, "portway", None), touched(2, "portway", Some("c")), touched(10, "kube-proxy", None),]
+            [
+                touched(Family::Ipv4.number(), "portway", None),
+                touched(Family::Ipv4.number(), "portway", Some("c")),
+                touched(Family::Ipv6.number(), "kube-proxy", None),
+            ]
         );
         assert_eq!(commits[0].process.as_ref().map(|(_, name)| name.as_str()), Some("nft"));
     });
@@ -35,7 +39,7 @@ fn a_commit_tells_its_generation_its_process_and_what_it_touched() {
 
 #[test]
 fn two_transactions_are_two_commits() {
-    alone(|| {
+    in_new_namespace(|| {
         let mut monitor = Monitor::open(&[]).unwrap();
         run("nft", "add table ip portway");
         run("nft", "delete table ip portway");
@@ -47,8 +51,8 @@ fn two_transactions_are_two_commits() {
 }
 
 #[test]
-fn our_own_commits_are_not_told_but_those_in_between_are() {
-    alone(|| {
+fn commits_of_ignored_sockets_are_not_reported_and_others_are() {
+    in_new_namespace(|| {
         let mut socket = Socket::open(Protocol::Netfilter).unwrap();
         let mut monitor = Monitor::open(&[socket.port()]).unwrap();
         let add = |socket: &mut Socket| {
@@ -59,20 +63,20 @@ fn our_own_commits_are_not_told_but_those_in_between_are() {
         add(&mut socket);
         assert_eq!(monitor.read(&WATCHED).unwrap(), []);
         run("nft", "add chain ip portway c");
-        let theirs = list::generation(&mut socket).unwrap();
+        let generation = list::generation(&mut socket).unwrap();
         add(&mut socket);
-        let told: Vec<u32> = monitor.read(&WATCHED).unwrap().iter().map(|c| c.generation).collect();
-        assert_eq!(told, [theirs]);
+        let reported: Vec<u32> = monitor.read(&WATCHED).unwrap().iter().map(|c| c.generation).collect();
+        assert_eq!(reported, [generation]);
     });
 }
 
 #[test]
-fn what_was_lost_is_an_error_and_the_next_commit_is_read_again() {
-    alone(|| {
+fn a_loss_is_an_error_and_later_commits_are_reported() {
+    in_new_namespace(|| {
         let mut socket = Socket::open(Protocol::Netfilter).unwrap();
         let mut monitor = Monitor::open(&[]).unwrap();
         run("nft", "add table ip portway; add chain ip portway c");
-        // More than the monitor has room for, and small enough to be sent without privilege.
+        // More notifications than the receive buffer holds, in batches small enough to be sent without privilege.
         for _ in 0..400 {
             let mut batch = Batch::new(Family::Ipv4, "portway");
             batch.flush_chain("c");
@@ -82,7 +86,7 @@ fn what_was_lost_is_an_error_and_the_next_commit_is_read_again() {
             batch.commit(&mut socket).unwrap();
         }
         assert!(matches!(monitor.read(&WATCHED), Err(Error::Overrun)));
-        // What had arrived before the loss ends in the middle of a transaction; the next one is not blamed for it.
+        // The notifications before the loss end in the middle of a transaction, and must not be counted to the next one.
         run("nft", "add table ip other");
         assert_eq!(monitor.read(&WATCHED).unwrap(), []);
         run("nft", "add table ip6 kube-proxy");

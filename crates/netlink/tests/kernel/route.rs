@@ -1,7 +1,7 @@
-//! What happens to links and addresses is told, links have aliases, and one link's addresses are listed by themselves.
+//! Changes to links and addresses are reported, links have aliases, and the addresses of one link are listed.
 
-use crate::elsewhere::with;
-use crate::namespace::{alone, run};
+use crate::guest::with_module;
+use crate::namespace::{in_new_namespace, run};
 use ipnet::IpNet;
 use portway_netlink::Error;
 use portway_netlink::route::{Address, Change, Event, LinkKind, Monitor, NewLink, Peer, Rtnetlink};
@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-const V4: u8 = libc::AF_INET as u8;
-const V6: u8 = libc::AF_INET6 as u8;
+const AF_INET: u8 = libc::AF_INET as u8;
+const AF_INET6: u8 = libc::AF_INET6 as u8;
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
@@ -23,8 +23,8 @@ fn veth(network: &mut Rtnetlink) -> u32 {
     network.link("near").unwrap().unwrap().index
 }
 
-/// Addresses that came (true) or went within this time, as far as they are of this family.
-fn heard(monitor: &mut Monitor, time: Duration, v6: bool) -> Vec<(bool, IpNet)> {
+/// Addresses of one family that were added (true) or deleted (false) within `time`.
+fn address_events(monitor: &mut Monitor, time: Duration, v6: bool) -> Vec<(bool, IpNet)> {
     let events = monitor.wait_for(time).unwrap();
     let addresses = events.into_iter().filter_map(|event| match event {
         Event::Address { added, address } => Some((added, address.net)),
@@ -34,8 +34,8 @@ fn heard(monitor: &mut Monitor, time: Duration, v6: bool) -> Vec<(bool, IpNet)> 
 }
 
 #[test]
-fn addresses_that_others_add_and_remove_are_told_and_our_own_ipv4_ones_are_not() {
-    alone(|| {
+fn addresses_of_other_processes_are_reported_and_own_ipv4_addresses_are_not() {
+    in_new_namespace(|| {
         let mut network = Rtnetlink::open().unwrap();
         let mut monitor = Monitor::open(&[network.port()]).unwrap();
         assert_eq!(monitor.wait_for(Duration::from_millis(1)).unwrap(), []);
@@ -45,20 +45,21 @@ fn addresses_that_others_add_and_remove_are_told_and_our_own_ipv4_ones_are_not()
         network.apply(&Change::DeleteAddress(own)).unwrap();
         run("ip", "addr del 10.0.0.2/32 dev lo");
         assert_eq!(
-            heard(&mut monitor, Duration::ZERO, false),
+            address_events(&mut monitor, Duration::ZERO, false),
             [(true, net("10.0.0.2/32")), (false, net("10.0.0.2/32"))]
         );
         let mut everything = Monitor::open(&[]).unwrap();
         network.apply(&Change::AddAddress(own)).unwrap();
-        assert_eq!(heard(&mut everything, Duration::ZERO, false), [(true, own.net)]);
-        assert_eq!(heard(&mut monitor, Duration::ZERO, false), []);
+        assert_eq!(address_events(&mut everything, Duration::ZERO, false), [(true, own.net)]);
+        assert_eq!(address_events(&mut monitor, Duration::ZERO, false), []);
     });
 }
 
-/// The kernel does not say who did it. Should that change, those who sort out their own can stop.
+/// The kernel does not report the port of the socket that added an IPv6 address. If a kernel does so one day, callers
+/// need not recognise their own addresses any more.
 #[test]
-fn ipv6_addresses_are_told_whoever_added_them() {
-    alone(|| {
+fn ipv6_addresses_of_every_process_are_reported() {
+    in_new_namespace(|| {
         let mut network = Rtnetlink::open().unwrap();
         run("ip", "link set lo up");
         let mut monitor = Monitor::open(&[network.port()]).unwrap();
@@ -66,18 +67,18 @@ fn ipv6_addresses_are_told_whoever_added_them() {
         network.apply(&Change::AddAddress(own)).unwrap();
         run("ip", "addr add fd00::2/128 dev lo nodad");
         let both = BTreeSet::from([(true, own.net), (true, net("fd00::2/128"))]);
-        // Not at once: the kernel first does what little it does for an address that nobody else can have.
-        let (mut told, start) = (BTreeSet::new(), Instant::now());
-        while told != both {
-            assert!(start.elapsed() < Duration::from_secs(10), "only {told:?} of {both:?}");
-            told.extend(heard(&mut monitor, Duration::from_millis(100), true));
+        // The kernel reports an IPv6 address only after it has joined the address's multicast group.
+        let (mut reported, start) = (BTreeSet::new(), Instant::now());
+        while reported != both {
+            assert!(start.elapsed() < Duration::from_secs(10), "only {reported:?} of {both:?}");
+            reported.extend(address_events(&mut monitor, Duration::from_millis(100), true));
         }
     });
 }
 
 #[test]
-fn links_that_come_change_and_go_are_told() {
-    alone(|| {
+fn added_changed_and_deleted_links_are_reported() {
+    in_new_namespace(|| {
         let mut monitor = Monitor::open(&[]).unwrap();
         let links = |monitor: &mut Monitor| {
             let events = monitor.wait_for(Duration::from_secs(5)).unwrap();
@@ -95,31 +96,31 @@ fn links_that_come_change_and_go_are_told() {
         run("ip", "link add bridge type bridge");
         run("ip", "link set near master bridge");
         run("ip", "link set near nomaster");
-        assert!(links(&mut monitor).iter().all(|(added, _)| *added), "leaving a bridge is not going");
+        assert!(links(&mut monitor).iter().all(|(added, _)| *added), "leaving a bridge is not a deletion");
         run("ip", "link del near");
         assert!(links(&mut monitor).is_superset(&both(false)));
     });
 }
 
 #[test]
-fn what_was_lost_is_an_error_and_what_comes_next_is_read_again() {
-    alone(|| {
+fn a_loss_is_an_error_and_later_events_are_reported() {
+    in_new_namespace(|| {
         let mut network = Rtnetlink::open().unwrap();
         let mut monitor = Monitor::open(&[]).unwrap();
         let own = Address::new(1, net("10.0.0.1/32"));
         let both = [Change::AddAddress(own), Change::DeleteAddress(own)];
-        // More than the monitor has room for.
+        // More notifications than the receive buffer holds.
         let many: Vec<_> = both.iter().cycle().take(40_000).cloned().collect();
         assert!(network.apply_all(&many).unwrap().is_empty());
         assert!(matches!(monitor.wait_for(Duration::ZERO), Err(Error::Overrun)));
         network.apply(&both[0]).unwrap();
-        assert_eq!(heard(&mut monitor, Duration::ZERO, false), [(true, own.net)]);
+        assert_eq!(address_events(&mut monitor, Duration::ZERO, false), [(true, own.net)]);
     });
 }
 
 #[test]
-fn a_link_has_an_alias_until_it_is_taken_away() {
-    alone(|| {
+fn a_link_has_an_alias_until_it_is_removed() {
+    in_new_namespace(|| {
         let mut network = Rtnetlink::open().unwrap();
         let link = veth(&mut network);
         let mut alias = |alias: &str| {
@@ -134,8 +135,8 @@ fn a_link_has_an_alias_until_it_is_taken_away() {
 }
 
 #[test]
-fn one_links_addresses_are_listed_without_those_of_others() {
-    alone(|| {
+fn addresses_of_one_link_are_listed_without_those_of_others() {
+    in_new_namespace(|| {
         let mut network = Rtnetlink::open().unwrap();
         run("ip", "link set lo up");
         let link = veth(&mut network);
@@ -147,19 +148,19 @@ fn one_links_addresses_are_listed_without_those_of_others() {
             assert!(all.iter().all(|a| a.link == link), "{all:?}");
             all.into_iter().map(|a| a.net).collect::<BTreeSet<_>>()
         };
-        assert_eq!(nets(link, V4), [net("10.0.0.1/32"), net("10.0.0.2/24")].into());
-        assert_eq!(nets(link, V6), [net("fd00::1/128")].into());
+        assert_eq!(nets(link, AF_INET), [net("10.0.0.1/32"), net("10.0.0.2/24")].into());
+        assert_eq!(nets(link, AF_INET6), [net("fd00::1/128")].into());
         assert_eq!(nets(link, 0), own.map(|a| a.net).into());
         assert_eq!(nets(1, 0), [net("127.0.0.1/8"), net("::1/128")].into());
         assert_eq!(nets(999, 0), [].into(), "there is no such link");
-        assert_eq!(nets(999, V4), [].into());
-        assert_eq!(network.addresses().unwrap().len(), 5, "and afterwards everything is listed again");
+        assert_eq!(nets(999, AF_INET), [].into());
+        assert_eq!(network.addresses().unwrap().len(), 5, "afterwards all addresses are listed again");
     });
 }
 
 #[test]
 fn a_dummy_holds_ten_thousand_addresses() {
-    with("dummy", "route::a_dummy_holds_ten_thousand_addresses", || {
+    with_module("dummy", "route::a_dummy_holds_ten_thousand_addresses", || {
         let mut network = Rtnetlink::open().unwrap();
         run("ip", "link set lo up");
         let new = NewLink { name: "kube-ipvs0".into(), kind: LinkKind::Dummy, up: false, master: None };
@@ -179,14 +180,14 @@ fn a_dummy_holds_ten_thousand_addresses() {
         assert!(network.apply_all(&add).unwrap().is_empty());
         println!("10,001 addresses added in {:?}", start.elapsed());
         assert_eq!(network.sent() - before, 10_001);
-        assert_eq!(heard(&mut monitor, Duration::ZERO, false), []);
-        assert_eq!(network.addresses_of(link, V4).unwrap(), wanted);
-        assert_eq!(network.addresses_of(link, V6).unwrap().len(), 1);
+        assert_eq!(address_events(&mut monitor, Duration::ZERO, false), []);
+        assert_eq!(network.addresses_of(link, AF_INET).unwrap(), wanted);
+        assert_eq!(network.addresses_of(link, AF_INET6).unwrap().len(), 1);
         let start = Instant::now();
         assert_eq!(network.addresses_of(1, 0).unwrap().len(), 2);
         println!("two addresses of another link listed in {:?}", start.elapsed());
         run("ip", "addr del 10.96.0.7/32 dev kube-ipvs0");
-        assert_eq!(heard(&mut monitor, Duration::ZERO, false), [(false, net("10.96.0.7/32"))]);
+        assert_eq!(address_events(&mut monitor, Duration::ZERO, false), [(false, net("10.96.0.7/32"))]);
         network.apply(&Change::DeleteLink { link }).unwrap();
         assert_eq!(network.link("kube-ipvs0").unwrap(), None);
     });
