@@ -1,45 +1,15 @@
-//! What is there whatever the Services are.
+//! The constant rules.
 
-use super::{Shared, at_node_addresses, loopback};
-use crate::LOCALHOST_COUNTER;
-use crate::chains::{Chain, Fixed, Table};
-use crate::rules::{Action, Match, Rule, States, is, is_not};
 use portway_dataplane::Settings;
 use portway_model::Family;
+use portway_xtables::LOCALHOST_COUNTER;
+use portway_xtables::chains::{Chain, Fixed, Table};
+use portway_xtables::desired::{Abilities, Base, Hook};
+use portway_xtables::fragments::{at_node_addresses, forward, loopback};
+use portway_xtables::localnet::{drop_martians, turned_on_note};
+use portway_xtables::rules::{Action, Match, Rule, States, is, is_not};
 
-/// A rule of ours in a chain that everybody uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hook {
-    /// The table.
-    pub table: Table,
-    /// The chain: one that iptables brings along, or `KUBE-FIREWALL`, which the kubelet uses too.
-    pub chain: Chain,
-    /// The rule.
-    pub rule: Rule,
-}
-
-/// The constant part.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Base {
-    /// Chains that are ours alone, with their rules; of a shared chain, those at its end.
-    pub chains: Vec<(Table, Fixed, Vec<Rule>)>,
-    /// Where packets come to them. In each chain, the first comes first.
-    pub hooks: Vec<Hook>,
-}
-
-/// What else the constant part depends on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Abilities {
-    /// The kernel can count for us.
-    pub counting: bool,
-    /// It was us who had packets to 127.0.0.1 routed.
-    pub turned_localnet_on: bool,
-}
-
-/// A rule that does nothing but remember, for whoever cleans up.
-pub const TURNED_LOCALNET_ON: &str = "route_localnet was off before, and goes off with this chain";
-
-/// What settings make of the constant part.
+/// The constant rules that settings give.
 pub fn base(family: Family, settings: &Settings, abilities: Abilities) -> Base {
     let mut base = Base::default();
     let mut chain = |table, name, rules| base.chains.push((table, name, rules));
@@ -67,15 +37,6 @@ pub fn base(family: Family, settings: &Settings, abilities: Abilities) -> Base {
     base
 }
 
-impl Base {
-    /// The rules at the end of a shared chain.
-    pub fn tail(&self, shared: Shared) -> &[Rule] {
-        let found =
-            self.chains.iter().find(|(table, chain, _)| (*table, *chain) == (shared.table, shared.chain));
-        found.map_or(&[], |(_, _, rules)| rules)
-    }
-}
-
 fn node_ports() -> Rule {
     Rule::jump(Fixed::NodePorts)
         .comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain")
@@ -87,7 +48,7 @@ fn postrouting(family: Family, settings: &Settings, counting: bool) -> Vec<Rule>
         Rule::to(Action::Return).when(Match::Mark { value: mark, mask: mark, not: true }),
         Rule::to(Action::Mark { value: mark, mask: 0 }),
     ];
-    // Whatever came to 127.0.0.1 and is masqueraded came to a node port there.
+    // A masqueraded packet that was sent to 127.0.0.1 was sent to a node port.
     if counting && settings.answers_at_loopback(family) {
         rules.push(
             Rule::default()
@@ -97,26 +58,6 @@ fn postrouting(family: Family, settings: &Settings, counting: bool) -> Vec<Rule>
         );
     }
     rules.push(Rule::to(Action::Masquerade).comment("kubernetes service traffic requiring SNAT"));
-    rules
-}
-
-/// What is let through, and what is not, of what only passes by.
-pub fn forward(settings: &Settings) -> Vec<Rule> {
-    let mark = settings.masquerade_mark;
-    let mut rules = Vec::new();
-    if settings.drop_invalid {
-        rules.push(Rule::to(Action::Drop).when(Match::State(is(States::INVALID))));
-    }
-    rules.push(Rule::to(Action::Accept).comment("kubernetes forwarding rules").when(Match::Mark {
-        value: mark,
-        mask: mark,
-        not: false,
-    }));
-    rules.push(
-        Rule::to(Action::Accept)
-            .comment("kubernetes forwarding conntrack rule")
-            .when(Match::State(is(States::RELATED.or(States::ESTABLISHED)))),
-    );
     rules
 }
 
@@ -140,7 +81,7 @@ fn hooks(family: Family, settings: &Settings, abilities: Abilities) -> Vec<Hook>
     hook(Table::Nat, "OUTPUT", unless_bypassing(to(Fixed::Services, PORTALS)));
     hook(Table::Nat, "POSTROUTING", to(Fixed::Postrouting, "kubernetes postrouting rules"));
 
-    // What this node sends itself was looked at when it left.
+    // Packets of this node to itself were checked in OUTPUT.
     let from_elsewhere = settings.bypass_mark.map(|_| is_not("lo".into()));
     let firewall = Rule { input: from_elsewhere, ..new(Fixed::ProxyFirewall, FIREWALL) };
     hook(Table::Filter, "INPUT", firewall);
@@ -157,27 +98,10 @@ fn hooks(family: Family, settings: &Settings, abilities: Abilities) -> Vec<Hook>
     if settings.answers_at_loopback(family) {
         hook(Table::Filter, "INPUT", Rule::jump(Fixed::Firewall));
         hook(Table::Filter, "OUTPUT", Rule::jump(Fixed::Firewall));
-        hook(Table::Filter, Fixed::Firewall.as_str(), martian(family));
+        hook(Table::Filter, Fixed::Firewall.as_str(), drop_martians(family));
         if abilities.turned_localnet_on {
-            hook(Table::Filter, Fixed::Firewall.as_str(), turned_localnet_on());
+            hook(Table::Filter, Fixed::Firewall.as_str(), turned_on_note());
         }
     }
     hooks
-}
-
-/// Drops what comes from elsewhere to the loopback addresses, which routing may let in (CVE-2020-8558).
-fn martian(family: Family) -> Rule {
-    Rule { source: Some(is_not(loopback(family))), ..Rule::to(Action::Drop) }
-        .destination(loopback(family))
-        .comment("block incoming localnet connections")
-        .when(Match::State(is_not(States::RELATED.or(States::ESTABLISHED).or(States::DNAT))))
-}
-
-fn turned_localnet_on() -> Rule {
-    Rule::default().comment(TURNED_LOCALNET_ON)
-}
-
-/// Whether a rule in `KUBE-FIREWALL` is one that we make.
-pub(crate) fn is_firewalls(rule: &Rule) -> bool {
-    *rule == turned_localnet_on() || Family::ALL.iter().any(|family| *rule == martian(*family))
 }

@@ -1,19 +1,22 @@
-//! A Service's share of the rules.
+//! The rules of a Service.
 
-use super::{Part, Pods, Shared, at_node_addresses, one, refusal};
-use crate::chains::{Fixed, PortChain, Role};
-use crate::rules::{Action, Match, Probability, Recent, Rule};
+use super::Pods;
+use ipnet::IpNet;
 use portway_dataplane::Settings;
 use portway_model::{
     Family, Frontend, FrontendKind, Outcome, PortPlan, Protocol, ServicePlan, Target, TrafficPolicy,
 };
+use portway_xtables::chains::{Fixed, PortChain, Role};
+use portway_xtables::desired::{ServiceRules, Shared};
+use portway_xtables::fragments::{at_node_addresses, refusal};
+use portway_xtables::rules::{Action, Match, Probability, Recent, Rule};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What a Service adds, chains in the order in which they can be made.
-pub fn service(family: Family, settings: &Settings, plan: &ServicePlan) -> Part {
-    let mut part = Part::default();
+pub fn service(family: Family, settings: &Settings, plan: &ServicePlan) -> ServiceRules {
+    let mut part = ServiceRules::default();
     let pods = Pods::of(settings, family);
     for port in &plan.ports {
         Port::new(family, settings, pods.as_ref(), plan, port).render(&mut part);
@@ -42,7 +45,7 @@ fn cluster_ips(plan: &ServicePlan) -> impl Iterator<Item = IpAddr> {
 fn no_such_port(family: Family, plan: &ServicePlan, ip: IpAddr) -> Vec<(Shared, Rule)> {
     let words: Arc<str> = format!("{} has no such port", plan.name).into();
     let refuse = |protocol: Option<Protocol>| {
-        let rule = Rule::to(refusal(family, protocol)).destination(one(ip)).comment(words.clone());
+        let rule = Rule::to(refusal(family, protocol)).destination(IpNet::from(ip)).comment(words.clone());
         (Shared::CLUSTER_IPS, Rule { protocol, ..rule })
     };
     let tcp = refuse(Some(Protocol::Tcp));
@@ -50,13 +53,6 @@ fn no_such_port(family: Family, plan: &ServicePlan, ip: IpAddr) -> Vec<(Shared, 
         Family::V4 => vec![refuse(None)],
         // In any order, so neither may stand for the other.
         Family::V6 => vec![tcp, refuse(Some(Protocol::Udp)), refuse(Some(Protocol::Sctp))],
-    }
-}
-
-impl Rule {
-    /// Words, then a port: the order in which kube-proxy has them.
-    fn comment_then_port(self, words: impl Into<Arc<str>>, protocol: Protocol, port: u16) -> Rule {
-        self.comment(words).port(protocol, port)
     }
 }
 
@@ -92,7 +88,7 @@ impl<'a> Port<'a> {
         PortChain::of_endpoint(&self.name, self.plan.protocol, target)
     }
 
-    fn render(&self, part: &mut Part) {
+    fn render(&self, part: &mut ServiceRules) {
         let kinds = || self.plan.frontends.iter().map(|f| f.kind);
         let balanced = |policy| {
             let leads =
@@ -138,7 +134,7 @@ impl<'a> Port<'a> {
     /// `KUBE-SEP-`: a pod that reaches itself gets another source, so that it does not answer to itself.
     fn lead_to(&self, target: Target) -> Vec<Rule> {
         let protocol = self.plan.protocol;
-        let hairpin = Rule::jump(Fixed::MarkMasq).source(one(target.ip)).comment(self.name.clone());
+        let hairpin = Rule::jump(Fixed::MarkMasq).source(IpNet::from(target.ip)).comment(self.name.clone());
         let mut dnat = Rule::to(Action::Dnat(target)).protocol(protocol).comment(self.name.clone());
         if self.plan.affinity.is_some() {
             dnat = dnat.when(self.recent(target, None));
@@ -173,7 +169,7 @@ impl<'a> Port<'a> {
 
     fn mark_unless_pod(&self, frontend: &Frontend) -> Option<Rule> {
         let ip = frontend.address.filter(|_| frontend.kind == FrontendKind::ClusterIp)?;
-        let rule = Rule::jump(Fixed::MarkMasq).destination(one(ip)).comment_then_port(
+        let rule = Rule::jump(Fixed::MarkMasq).destination(IpNet::from(ip)).comment_then_port(
             format!("{} cluster IP", self.name),
             self.plan.protocol,
             frontend.port,
@@ -220,7 +216,7 @@ impl<'a> Port<'a> {
             let vips = self.plan.frontends.iter().filter(|f| f.kind == FrontendKind::LoadBalancer);
             let vips = vips.filter_map(|f| f.address);
             let outside = vips.filter(|ip| !self.plan.source_ranges.iter().any(|r| r.contains(ip)));
-            rules.extend(outside.map(|ip| admit(one(ip))));
+            rules.extend(outside.map(|ip| admit(IpNet::from(ip))));
         }
         let words = format!("other traffic to {} will be dropped by KUBE-PROXY-FIREWALL", self.name);
         rules.push(Rule::default().comment(words));
@@ -229,7 +225,7 @@ impl<'a> Port<'a> {
 
     /// Leads a frontend to its chain, or refuses it, or both: with policy Local and no endpoint here, only what begins
     /// here is led on.
-    fn frontend(&self, part: &mut Part, frontend: &Frontend) {
+    fn frontend(&self, part: &mut ServiceRules, frontend: &Frontend) {
         let guarded = frontend.kind == FrontendKind::LoadBalancer && self.is_guarded();
         if self.leads_on(frontend.kind) {
             let chain = match (frontend.kind, self.plan.internal) {
@@ -241,7 +237,7 @@ impl<'a> Port<'a> {
             self.lead(part, frontend, self.chain(chain));
             if guarded && let Some(ip) = frontend.address {
                 let words = format!("{} traffic not accepted by {}", self.name, self.chain(Role::Guard));
-                let rule = Rule::to(Action::Drop).destination(one(ip));
+                let rule = Rule::to(Action::Drop).destination(IpNet::from(ip));
                 let rule = rule.comment_then_port(words, self.plan.protocol, frontend.port);
                 part.shared.push((Shared::GUARDED, rule));
             }
@@ -256,7 +252,7 @@ impl<'a> Port<'a> {
         }
     }
 
-    fn lead(&self, part: &mut Part, frontend: &Frontend, chain: PortChain) {
+    fn lead(&self, part: &mut ServiceRules, frontend: &Frontend, chain: PortChain) {
         let (protocol, port) = (self.plan.protocol, frontend.port);
         let what = match frontend.kind {
             FrontendKind::ClusterIp => " cluster IP",
@@ -266,19 +262,19 @@ impl<'a> Port<'a> {
         };
         let rule = Rule::jump(chain).comment_then_port(format!("{}{what}", self.name), protocol, port);
         part.shared.push(match frontend.address {
-            Some(ip) => (Shared::SERVICES, rule.destination(one(ip))),
+            Some(ip) => (Shared::SERVICES, rule.destination(IpNet::from(ip))),
             None => (Shared::NODE_PORTS, rule),
         });
     }
 
-    fn refuse(&self, part: &mut Part, frontend: &Frontend, action: Action, why: &str) {
+    fn refuse(&self, part: &mut ServiceRules, frontend: &Frontend, action: Action, why: &str) {
         let rule = Rule::to(action).comment(format!("{} {why}", self.name));
         let (protocol, port) = (self.plan.protocol, frontend.port);
         match frontend.address {
             Some(ip) => {
                 let external = frontend.kind != FrontendKind::ClusterIp;
                 let shared = if external { Shared::REFUSED_EXTERNAL } else { Shared::REFUSED };
-                part.shared.push((shared, rule.destination(one(ip)).port(protocol, port)));
+                part.shared.push((shared, rule.destination(IpNet::from(ip)).port(protocol, port)));
             }
             None => {
                 let at_node = at_node_addresses(self.settings, self.family, &rule);

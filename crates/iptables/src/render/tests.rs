@@ -3,13 +3,12 @@
 mod services;
 mod settings;
 
-use crate::Iptables;
-use crate::fake::Fake;
-use crate::variant::Variant;
-use portway_dataplane::{Dataplane, LocalTraffic, Settings};
+use portway_dataplane::{LocalTraffic, Settings};
 use portway_model::{
     Family, Frontend, FrontendKind, PortPlan, Protocol, ServiceName, ServicePlan, Target, TrafficPolicy,
 };
+use portway_xtables::Variant;
+use portway_xtables::fake::Fake;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
@@ -81,11 +80,11 @@ fn with(mut plan: ServicePlan, change: impl Fn(&mut PortPlan)) -> ServicePlan {
 
 /// All rules that there should be.
 fn wanted(family: Family, settings: &Settings, plans: Vec<ServicePlan>) -> String {
-    let mut mode = Iptables::with_kernel(Fake::new(family, Variant::Legacy), family);
+    let mut mode = crate::mode::with_kernel(Fake::new(family, Variant::Legacy), family);
     let changes = plans.into_iter().map(|plan| (plan.name.clone(), Some(plan))).collect();
     let report = mode.sync(settings, changes).unwrap();
     assert!(report.refused.is_empty(), "{:?}", report.refused);
-    mode.wanted()
+    mode.as_program().wanted()
 }
 
 /// What a Service adds to them.
@@ -133,7 +132,7 @@ fn rules_that_administrators_know_are_there_to_the_letter() {
         service("kube-system", "kube-dns", dns),
     ];
     let text = wanted(Family::V4, &settings(), plans);
-    // Rules in everybody's chains are inserted, not appended.
+    // Rules in built-in chains are inserted, not appended.
     let text = text.replace("\n-I PREROUTING", "\n-A PREROUTING");
     has_all(
         &text,

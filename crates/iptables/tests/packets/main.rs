@@ -1,33 +1,29 @@
-//! Packets followed through the rules: the table that every mode has to follow, in this mode's rules, and the rows
-//! that are this mode's own.
+//! The packet tables, followed through the rules of this mode, and cases that only this mode has.
 
 #[path = "../node/mod.rs"]
 mod node;
 
 mod own;
 
-use libtest_mimic::{Arguments, Failed, Trial};
 use node::mode;
-use portway_dataplane::Dataplane;
-use portway_dataplane::packet::Packet;
-use portway_dataplane::packets::{Followed, Machine, Way, tests};
-use portway_dataplane::world::own_addresses;
-use portway_iptables::eval::{Host, Ruleset, Step, Trace, eval};
-use portway_iptables::fake::Fake;
-use portway_iptables::{Iptables, Variant};
+use portway_dataplane::trace::{Host, Packet, Step, Trace};
+use portway_iptables::Iptables;
 use portway_model::Family;
+use portway_testkit::cluster::own_addresses;
+use portway_testkit::harness::Test;
+use portway_testkit::mode::FamilyMode;
+use portway_testkit::packets::{self, FakeNode, Followed, Path};
+use portway_xtables::Variant;
+use portway_xtables::eval::{Ruleset, eval};
+use portway_xtables::fake::Fake;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let mut trials: Vec<Trial> = tests(Node::new, own::CASES, own::DIFFERS)
-        .into_iter()
-        .map(|test| Trial::test(test.name, move || (test.run)().map_err(Failed::from)))
-        .collect();
-    trials.push(Trial::test("external::a_port_for_health_checks_is_open_whatever_the_policy", || {
-        own::a_port_for_health_checks_is_open_whatever_the_policy();
-        Ok(())
-    }));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let health_check = Test::function(
+        "external::health_check_node_port_is_accepted_under_a_drop_policy",
+        own::health_check_node_port_is_accepted_under_a_drop_policy,
+    );
+    packets::main::<Node>(own::CASES, own::EXCEPTIONS, vec![health_check])
 }
 
 /// The mode, and the lists of recent clients.
@@ -37,34 +33,34 @@ struct Node {
 }
 
 impl Node {
-    fn new(family: Family) -> Node {
-        let host = Host { addresses: own_addresses(family).into(), ..Host::default() };
-        Node { mode: mode(family, Variant::Legacy), host }
-    }
-
     fn trace(&self, rules: &str, packet: &Packet) -> Trace {
         eval(&Ruleset::parse(rules), self.mode.family(), packet, &self.host)
     }
 
-    /// Through what the kernel holds.
+    /// Through the contents of the kernel.
     fn listed(&mut self, packet: &Packet) -> Trace {
-        let listed = self.mode.kernel().tables().to_string();
+        let listed = self.mode.program().kernel().tables().to_string();
         self.trace(&listed, packet)
     }
 }
 
-impl Machine for Node {
-    fn mode(&mut self) -> &mut dyn Dataplane {
+impl FakeNode for Node {
+    fn open(family: Family) -> Node {
+        let host = Host::with_addresses(own_addresses(family));
+        Node { mode: mode(family, Variant::Legacy), host }
+    }
+
+    fn mode(&mut self) -> &mut dyn FamilyMode {
         &mut self.mode
     }
 
-    /// What is wanted leads where the kernel's rules do.
+    /// The wanted rules must have the same verdicts as those in the kernel.
     fn follow(&mut self, packet: &Packet) -> Followed {
-        let wanted = self.trace(&self.mode.wanted(), packet);
+        let wanted = self.trace(&self.mode.as_program().wanted(), packet);
         let Trace { verdicts, paths } = self.listed(packet);
         assert_eq!(verdicts, wanted.verdicts, "{packet:?}");
-        let ways = paths.into_iter().map(|p| Way { steps: p.to_string(), verdict: p.verdict });
-        Followed { verdicts, ways: ways.collect() }
+        let paths = paths.into_iter().map(|p| Path { steps: p.to_string(), verdict: p.verdict });
+        Followed { verdicts, paths: paths.collect() }
     }
 
     fn remember(&mut self, packet: &Packet, n: usize) -> bool {

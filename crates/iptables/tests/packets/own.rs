@@ -1,71 +1,70 @@
-//! What is so in the iptables mode alone.
+//! Behaviour that only the iptables mode has.
 
 use crate::Node;
-use portway_dataplane::packets::{Case, Differs, Machine, Scene, everything, outcome, packet, sticky};
-use portway_dataplane::world::{World, endpoint, settings};
 use portway_dataplane::{NodePortAddresses, Settings};
 use portway_model::Family;
-use serde_json::json;
+use portway_testkit::cluster::{TestCluster, service, service_with_all_frontends, settings};
+use portway_testkit::objects::{Endpoint, Service};
+use portway_testkit::packets::{Case, Exception, FakeNode, Scenario, outcome, packet, service_with_affinity};
 
-pub(crate) const DIFFERS: &[Differs] = &[Differs {
-    case: "cluster_ips::an_endpoint_that_reaches_itself_is_masqueraded",
+pub(crate) const EXCEPTIONS: &[Exception] = &[Exception {
+    case: "cluster_ips::connection_of_an_endpoint_to_itself_is_masqueraded",
     row: ("c", "svc1:80", "a b c"),
-    here: "a b or c masqueraded",
-    why: "every endpoint's chain has the rule, should traffic of one that is elsewhere come by",
+    verdict: "a b or c masqueraded",
+    reason: "the chain of every endpoint has the masquerade rule, also those on other nodes",
 }];
 
 pub(crate) const CASES: &[Case] = &[
     Case {
-        name: "affinity::with_policy_local_what_is_here_is_remembered_outside_too",
-        script: what_is_here_is_remembered_outside_too,
+        name: "affinity::policy_local_shares_affinity_with_a_local_endpoint",
+        script: policy_local_shares_affinity_with_a_local_endpoint,
     },
     Case {
-        name: "external::node_ports_at_127_0_0_1_are_for_this_machine_alone",
-        script: node_ports_at_127_0_0_1_are_for_this_machine_alone,
+        name: "external::node_ports_at_localhost_answer_the_node_only",
+        script: node_ports_at_localhost_answer_the_node_only,
     },
 ];
 
-/// Clients are remembered by endpoint, whichever way they took to it.
-fn what_is_here_is_remembered_outside_too() -> Vec<Scene> {
-    let scene = Scene::new(sticky(json!({"externalTrafficPolicy": "Local"})), &[])
-        .meets("client", "svc1:80", "b")
+/// Affinity is stored by endpoint, whichever frontend the client used.
+fn policy_local_shares_affinity_with_a_local_endpoint() -> Vec<Scenario> {
+    let scenario = Scenario::new(service_with_affinity(Service::external_local), &[])
+        .connect("client", "svc1:80", "b")
         .rows(&[("client", "svc1:80", "b masqueraded"), ("client", "ext1:80", "b")]);
-    vec![scene]
+    vec![scenario]
 }
 
-fn node_ports_at_127_0_0_1_are_for_this_machine_alone() -> Vec<Scene> {
+fn node_ports_at_localhost_answer_the_node_only() -> Vec<Scenario> {
     let all = Settings { node_ports: NodePortAddresses::All, ..settings() };
     let localhost = Settings { localhost_node_ports: true, ..all.clone() };
     let within = NodePortAddresses::Within(vec!["192.168.50.0/24".parse().unwrap()]);
     let elsewhere = Settings { node_ports: within, ..localhost.clone() };
-    let world = || everything(World::new(), "web", 1, json!({})).slice("web", &[endpoint("c")]);
-    let at_localhost = Scene::new(
-        world(),
+    let cluster = || {
+        TestCluster::new().service(service_with_all_frontends("web", 1)).slice("web", &Endpoint::all(&["c"]))
+    };
+    let at_localhost = Scenario::new(
+        cluster(),
         &[
             ("lo", "lo:30001", "c masqueraded"),
             ("client", "node:30001", "c masqueraded"),
-            // A neighbour that has packets routed to our loopback address reaches what is for neighbours, and no more.
+            // A neighbour that routes packets to the loopback address of this node is not answered.
             ("client", "lo:22", "dropped"),
             ("lo", "lo:22", "untouched"),
         ],
     );
-    let untouched = || Scene::new(world(), &[("lo", "lo:30001", "untouched")]);
+    let untouched = || Scenario::new(cluster(), &[("lo", "lo:30001", "untouched")]);
     [at_localhost.with(localhost), untouched().with(all), untouched().with(elsewhere)]
-        .map(|scene| scene.only(Family::V4))
+        .map(|scenario| scenario.only(Family::V4))
         .into()
 }
 
-pub(crate) fn a_port_for_health_checks_is_open_whatever_the_policy() {
-    let spec = json!({
-        "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31001,
-        "ports": [{"name": "http", "port": 80}],
-    });
-    let mut world = World::new().service("web", 1, spec, json!({})).service("plain", 2, json!({}), json!({}));
+pub(crate) fn health_check_node_port_is_accepted_under_a_drop_policy() {
+    let web = service("web", 1).load_balancer_ips(&[], None).external_local().health_check_node_port(31001);
+    let mut cluster = TestCluster::new().service(web).service(service("plain", 2));
     for family in Family::ALL {
-        let mut node = Node::new(family);
-        node.mode().sync(&settings(), world.all(family)).unwrap();
-        node.mode.kernel().run("*filter\n:INPUT DROP [0:0]\nCOMMIT\n").unwrap();
-        let mut end = |to| outcome(family, &node.listed(&packet(family, "client", to)).verdicts);
-        assert_eq!([end("node:31001"), end("node:31002")], ["untouched", "dropped"]);
+        let mut node = Node::open(family);
+        node.mode().sync(&settings(), cluster.all(family)).unwrap();
+        node.mode.program().kernel().run("*filter\n:INPUT DROP [0:0]\nCOMMIT\n").unwrap();
+        let mut verdict = |to| outcome(family, &node.listed(&packet(family, "client", to)).verdicts);
+        assert_eq!([verdict("node:31001"), verdict("node:31002")], ["untouched", "dropped"]);
     }
 }

@@ -1,43 +1,37 @@
 //! The cost of a change is that of the change.
 
-use portway_dataplane::Dataplane;
-use portway_dataplane::world::{World, endpoint, settings};
-use portway_iptables::fake::Fake;
-use portway_iptables::{Iptables, Variant};
 use portway_model::Family;
-use serde_json::{Value, json};
-
-fn endpoints(places: &[&str]) -> Vec<Value> {
-    places.iter().map(|place| endpoint(place)).collect()
-}
+use portway_testkit::cluster::{TestCluster, service, settings};
+use portway_testkit::objects::Endpoint;
+use portway_xtables::Variant;
+use portway_xtables::fake::Fake;
 
 /// What the scripts of some steps look like in a cluster with so many other Services.
 fn costs(others: u8, family: Family, variant: Variant) -> Vec<String> {
-    let port = || json!({"name": "http", "port": 8080});
-    let spec = || json!({"type": "NodePort", "ports": [{"name": "http", "port": 80, "nodePort": 30001}]});
-    let mut world = World::new().service("web", 1, spec(), json!({})).slice("web", &endpoints(&["a", "c"]));
+    let web = || service("web", 1).node_port(30001);
+    let mut cluster = TestCluster::new().service(web()).slice("web", &Endpoint::all(&["a", "c"]));
     for n in 2..2 + others {
         let name = format!("other{n}");
-        world.apply_service(&name, n, json!({}), json!({}));
-        // Some have nobody to serve them.
-        world.apply_slice(&name, port(), &endpoints(if n % 5 == 0 { &[] } else { &["b", "d"] }));
+        cluster.apply(service(&name, n));
+        // Some have no endpoints.
+        cluster.apply_hosts(&name, if n % 5 == 0 { &[] } else { &["b", "d"] });
     }
-    let mut mode = Iptables::with_kernel(Fake::new(family, variant), family);
-    mode.sync(&settings(), world.all(family)).unwrap();
-    let mut script = |world: &mut World| {
-        let report = mode.sync(&settings(), world.changes(family)).unwrap();
+    let mut mode = portway_iptables::mode::with_kernel(Fake::new(family, variant), family);
+    mode.sync(&settings(), cluster.all(family)).unwrap();
+    let mut script = |cluster: &mut TestCluster| {
+        let report = mode.sync(&settings(), cluster.changes(family)).unwrap();
         assert!(!report.full);
-        mode.kernel().last().to_owned()
+        mode.program().kernel().last().to_owned()
     };
     let mut scripts = Vec::new();
-    for places in [&["a", "c", "d"][..], &["a", "d"], &["b", "d"], &[], &["a"]] {
-        world.apply_slice("web", port(), &endpoints(places));
-        scripts.push(script(&mut world));
+    for hosts in [&["a", "c", "d"][..], &["a", "d"], &["b", "d"], &[], &["a"]] {
+        cluster.apply_hosts("web", hosts);
+        scripts.push(script(&mut cluster));
     }
-    world.delete("web");
-    scripts.push(script(&mut world));
-    world.apply_service("web", 1, spec(), json!({}));
-    scripts.push(script(&mut world));
+    cluster.delete("web");
+    scripts.push(script(&mut cluster));
+    cluster.apply(web());
+    scripts.push(script(&mut cluster));
     scripts
 }
 

@@ -1,11 +1,11 @@
-//! What is ours in a kernel's tables, and what is not.
+//! Our rules in the tables of a kernel, and those of other programs.
 
-use portway_dataplane::world::address;
-use portway_iptables::chains::Table;
-use portway_iptables::fake::{Fake, Tables};
-use portway_iptables::is_ours;
-use portway_iptables::rules::Rule;
 use portway_model::Family;
+use portway_testkit::cluster::address;
+use portway_xtables::chains::Table;
+use portway_xtables::fake::{Fake, Tables};
+use portway_xtables::is_proxy_chain;
+use portway_xtables::rules::Rule;
 use std::collections::BTreeMap;
 
 /// Chains of ours with their rules, and our rules elsewhere, without what may differ between kernels that were
@@ -18,7 +18,7 @@ pub(crate) const FIREWALL: &str = "KUBE-FIREWALL";
 /// What our rules in it say.
 const IN_FIREWALL: [&str; 2] = ["block incoming localnet connections", "route_localnet was off before"];
 
-/// What is ours.
+/// Our rules and chains.
 pub(crate) fn ours(tables: &Tables) -> Ours {
     let mut all = BTreeMap::new();
     for (table, chain, rules) in tables.chains() {
@@ -85,12 +85,12 @@ fn is_services(chain: &str, rule: &str) -> bool {
     shared.contains(&chain) && rule.contains("\"default/")
 }
 
-/// Whether a chain is ours, or an old version's.
+/// Whether a chain is one of ours, or of an old version.
 pub(crate) fn is_proxys(chain: &str) -> bool {
-    is_ours(chain) || chain.starts_with("KUBE-XLB-") || chain == "KUBE-LOAD-BALANCER"
+    is_proxy_chain(chain) || chain.starts_with("KUBE-XLB-") || chain == "KUBE-LOAD-BALANCER"
 }
 
-/// Whether a rule leads to a chain of ours.
+/// Whether a rule jumps to one of our chains.
 pub(crate) fn is_hook(rule: &str) -> bool {
     rule.rsplit_once("-j ").is_some_and(|(_, to)| is_proxys(to.split(' ').next().unwrap_or_default()))
 }
@@ -99,7 +99,7 @@ pub(crate) fn canonical(rule: &str) -> String {
     Rule::parse(rule).map_or_else(|| rule.to_owned(), |rule| rule.to_string())
 }
 
-/// Others have rules of their own, in chains of their own and in everybody's.
+/// Adds rules of other programs, in their own chains and in shared ones.
 pub(crate) fn settle_others(kernel: &mut Fake, family: Family) {
     let pod = address(family, "a");
     kernel

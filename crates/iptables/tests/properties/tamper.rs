@@ -1,17 +1,17 @@
-//! What somebody else may do to our rules.
+//! Changes that another process may make to our rules.
 
 use crate::ours::{is_hook, is_proxys};
-use portway_iptables::chains::Table;
-use portway_iptables::fake::{Content, Tables};
+use portway_xtables::chains::Table;
+use portway_xtables::fake::{Content, Tables};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Something that somebody does.
+/// A kind of change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     /// One of our rules goes, wherever it is.
     RemoveRule,
-    /// A rule that is not ours comes into a chain of ours.
+    /// A foreign rule is added to one of our chains.
     AddRule,
     /// Two of our rules change places.
     Swap,
@@ -19,21 +19,21 @@ pub(crate) enum What {
     Repeat,
     /// One of our rules is spelled in another way, which changes nothing.
     Respell,
-    /// A chain of ours is emptied.
+    /// One of our chains is flushed.
     Flush,
-    /// A chain of ours goes, with all that leads there.
+    /// One of our chains is removed, with all jumps to it.
     RemoveChain,
-    /// A chain comes that might be ours, but is not.
+    /// A chain is added whose name looks like ours.
     AddChain,
-    /// A jump to us comes that is not ours.
+    /// A foreign jump to one of our chains is added.
     AddHook,
-    /// Everything of ours goes.
+    /// All our rules and chains are removed.
     RemoveAll,
-    /// Something happens that does not concern us.
+    /// A foreign chain and a foreign rule are added.
     Mind,
 }
 
-/// Something that somebody does, somewhere.
+/// A change, and the rule or chain that it is made to.
 #[derive(Clone, Debug)]
 pub(crate) struct Tamper {
     what: What,
@@ -41,7 +41,7 @@ pub(crate) struct Tamper {
     of: Index,
 }
 
-/// Any of it.
+/// Any change.
 pub(crate) fn tamper() -> impl Strategy<Value = Tamper> {
     use What::*;
     let what = prop::sample::select(vec![
@@ -62,7 +62,7 @@ pub(crate) fn tamper() -> impl Strategy<Value = Tamper> {
     (what, any::<Index>(), any::<Index>()).prop_map(|(what, at, of)| Tamper { what, at, of })
 }
 
-/// A rule that is nobody's.
+/// A foreign rule.
 const STRANGE: &str = " -m comment --comment strange -j RETURN";
 /// Chains of older versions, of Services that are gone, and of ours in a table where they have no place.
 const STALE: [(Table, &str); 5] = [

@@ -1,0 +1,177 @@
+//! Detecting that another process changed the rules in the tables of iptables.
+//!
+//! The nf_tables variant has its tables in nf_tables, which announces every change; the tables are shared, so each
+//! announcement is attributed to this mode's tool or to another process. Legacy xtables announce nothing: the sizes of
+//! the tables are read every second, one system call for each. Either way everything is compared once in a while.
+
+use crate::engine::Engine;
+use crate::variant::Variant;
+use crate::{commit::Tool, is_proxy_chain};
+use portway_dataplane::{CheckTimes, DriftDetector, DriftSignal, Driver, Outcome, Wake};
+use portway_netlink::nft::{Announced, Commit, Watcher};
+use std::time::{Duration, Instant};
+
+/// The tables that modes have rules in.
+const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
+/// The time between comparisons of everything where changes are announced: the attribution of changes of shared tables is
+/// a heuristic.
+const ANNOUNCED_AUDIT: Duration = Duration::from_secs(300);
+
+/// Announcements that are read in one check.
+const ANNOUNCEMENTS: usize = 64;
+
+/// The drivers of both families.
+pub type Engines<'e> = Vec<&'e mut Driver<Engine<Tool>>>;
+
+/// Detects drift in the tables of one variant.
+#[derive(Debug)]
+pub struct TablesDetector {
+    variant: Variant,
+    watcher: Option<Watcher>,
+    wake: Wake,
+    times: CheckTimes,
+}
+
+impl TablesDetector {
+    /// Nothing is listened to before the first sync.
+    pub fn new(variant: Variant, now: Instant) -> TablesDetector {
+        TablesDetector { variant, watcher: None, wake: Wake::default(), times: CheckTimes::new(now) }
+    }
+
+    /// Changes of legacy tables are announced by nothing but their sizes.
+    fn is_legacy(&self) -> bool {
+        self.variant == Variant::Legacy
+    }
+
+    /// Whether everything is to be compared with the sync that is about to begin.
+    pub fn audit_is_due(&self, now: Instant) -> bool {
+        self.times.audit_is_due(now)
+    }
+
+    /// A sync has ended: see [`DriftDetector::sync_ended`].
+    pub fn listen(&mut self, mut engines: Engines<'_>, outcomes: &[Outcome], now: Instant) -> bool {
+        self.times.sync_ended(outcomes, now);
+        if self.is_legacy() || self.watcher.is_some() {
+            return false;
+        }
+        let wake = self.wake.clone();
+        match Watcher::start(&[], &TABLES, move || wake.wake()) {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(error) => {
+                tracing::warn!(%error, "changes of iptables rules by other processes cannot be noticed");
+            }
+        }
+        missed_changes(&mut engines)
+    }
+
+    /// Checks whatever is due: see [`DriftDetector::check`].
+    pub fn check_engines(&mut self, mut engines: Engines<'_>, now: Instant) -> Option<DriftSignal> {
+        if self.is_legacy() {
+            let due = self.times.take_cheap(now) && self.times.may_alarm(now);
+            let differs = due && engines.iter_mut().any(|e| has_other_sizes(e));
+            return differs.then_some(DriftSignal::Possible);
+        }
+        for _ in 0..ANNOUNCEMENTS {
+            let attributed = |process: String| Some(DriftSignal::Attributed { process });
+            match self.watcher.as_ref()?.next() {
+                Announced::Nothing => return None,
+                Announced::Commits(commits) => {
+                    if let Some(commit) = commits.iter().find(|c| concerns(&mut engines, c)) {
+                        return attributed(commit.process_name());
+                    }
+                }
+                // A change of these rules may be among the lost announcements.
+                Announced::Lost(error) => return attributed(format!("unknown: {error}")),
+                Announced::Ended => {
+                    self.watcher = None;
+                    return attributed("unknown: the listener ended".to_owned());
+                }
+            }
+        }
+        // More may wait. The agent looks after its other work first.
+        self.wake.wake();
+        None
+    }
+}
+
+fn has_other_sizes(engine: &mut Driver<Engine<Tool>>) -> bool {
+    if engine.is_fresh() {
+        return false;
+    }
+    let engine = engine.program();
+    engine.kernel().has_other_sizes() || engine.lacks_hooks()
+}
+
+/// Whether, before the listener was there, another process changed the ruleset: while this mode's tool ran, or since.
+fn missed_changes(engines: &mut Engines<'_>) -> bool {
+    let now = engines.first_mut().and_then(|e| e.program().kernel().generation());
+    let tool = |e: &&mut Driver<Engine<Tool>>| e.as_program().tool().known_generation();
+    let last = engines.iter().filter_map(tool).max();
+    now != last || engines.iter().any(|e| !e.as_program().tool().was_alone())
+}
+
+/// Whether a commit is another process's, and touched a chain or a hook of the mode.
+fn concerns(engines: &mut Engines<'_>, commit: &Commit) -> bool {
+    for engine in engines {
+        let engine = engine.program();
+        let tool = engine.tool();
+        if tool.made(commit) {
+            return false;
+        }
+        let family = tool.nft_family().number();
+        let mut other_chains = false;
+        for touched in commit.touched.iter().filter(|t| t.family == family) {
+            match &touched.chain {
+                Some(chain) if is_proxy_chain(chain) => return true,
+                // A chain of another program, or a built-in one: the hooks may be gone.
+                Some(_) => other_chains = true,
+                None => return true,
+            }
+        }
+        if other_chains && engine.lacks_hooks() {
+            return true;
+        }
+    }
+    false
+}
+
+impl DriftDetector<Engine<Tool>> for TablesDetector {
+    fn set_wake(&mut self, wake: Wake) {
+        self.wake = wake;
+    }
+
+    fn set_audit_period(&mut self, period: Duration) {
+        self.times.set_audit_period(if self.is_legacy() { period } else { ANNOUNCED_AUDIT });
+    }
+
+    fn sync_begins(&mut self, programs: &mut [Driver<Engine<Tool>>], now: Instant) {
+        if self.audit_is_due(now) {
+            programs.iter_mut().for_each(Driver::mark_stale);
+        }
+    }
+
+    fn sync_ended(
+        &mut self,
+        programs: &mut [Driver<Engine<Tool>>],
+        outcomes: &[Outcome],
+        now: Instant,
+    ) -> bool {
+        self.listen(programs.iter_mut().collect(), outcomes, now)
+    }
+
+    fn check(&mut self, programs: &mut [Driver<Engine<Tool>>], now: Instant) -> Option<DriftSignal> {
+        self.check_engines(programs.iter_mut().collect(), now)
+    }
+
+    fn next_check(&self) -> Option<Instant> {
+        self.is_legacy().then(|| self.times.next_cheap())
+    }
+
+    fn restart(&mut self) {
+        self.watcher = None;
+    }
+
+    fn is_listening(&self) -> bool {
+        self.is_legacy() || self.watcher.is_some()
+    }
+}

@@ -1,0 +1,82 @@
+//! Rules that more than one mode needs.
+
+use crate::rules::{Action, Match, Refusal, Rule, States, is, is_not};
+use ipnet::IpNet;
+use portway_dataplane::Settings;
+use portway_model::{Family, Protocol};
+
+/// How a packet is refused; `protocol` if it is known. TCP over IPv6 is refused with a reset, because a client was seen to
+/// ignore the ICMP message.
+pub fn refusal(family: Family, protocol: Option<Protocol>) -> Action {
+    Action::Reject(match (family, protocol) {
+        (Family::V4, _) => Refusal::Icmp,
+        (Family::V6, Some(Protocol::Tcp)) => Refusal::TcpReset,
+        (Family::V6, _) => Refusal::Icmp6,
+    })
+}
+
+/// The loopback addresses of a family.
+pub fn loopback(family: Family) -> IpNet {
+    match family {
+        Family::V4 => IpNet::new_assert([127, 0, 0, 0].into(), 8),
+        Family::V6 => IpNet::new_assert(std::net::Ipv6Addr::LOCALHOST.into(), 128),
+    }
+}
+
+/// The rules of `KUBE-FORWARD`: forwarded packets that are dropped as invalid, and those that are accepted.
+pub fn forward(settings: &Settings) -> Vec<Rule> {
+    let mark = settings.masquerade_mark;
+    let mut rules = Vec::new();
+    if settings.drop_invalid {
+        rules.push(Rule::to(Action::Drop).when(Match::State(is(States::INVALID))));
+    }
+    rules.push(Rule::to(Action::Accept).comment("kubernetes forwarding rules").when(Match::Mark {
+        value: mark,
+        mask: mark,
+        not: false,
+    }));
+    rules.push(
+        Rule::to(Action::Accept)
+            .comment("kubernetes forwarding conntrack rule")
+            .when(Match::State(is(States::RELATED.or(States::ESTABLISHED)))),
+    );
+    rules
+}
+
+/// A rule for packets to each address at which node ports answer.
+pub fn at_node_addresses(settings: &Settings, family: Family, rule: &Rule) -> Vec<Rule> {
+    let local = |rule: Rule| rule.when(Match::DestinationIsLocal);
+    let loopback = loopback(family);
+    let answers = settings.answers_at_loopback(family);
+    // A range of all addresses is one rule too: without the loopback addresses it would be a hundred ranges.
+    let ranges = settings.node_ports.ranges(family).filter(|r| r.iter().all(|r| r.prefix_len() > 0));
+    let Some(ranges) = ranges else {
+        let mut rule = local(rule.clone());
+        rule.destination = (!answers).then_some(is_not(loopback));
+        return vec![rule];
+    };
+    let at = |range: IpNet| Rule { destination: Some(is(range)), ..local(rule.clone()) };
+    let outside = |range: &IpNet| answers || !loopback.contains(range);
+    let mut rules: Vec<Rule> = ranges.iter().filter(|r| outside(r)).map(|r| at(*r)).collect();
+    // A range that contains the loopback addresses by accident does not include them.
+    if !answers && let Some(wide) = ranges.iter().find(|r| r.contains(&loopback)) {
+        let pieces = without(*wide, loopback);
+        rules.retain(|r| r.destination != Some(is(*wide)));
+        rules.extend(pieces.into_iter().map(at));
+    }
+    rules
+}
+
+/// The ranges that are left of `wide` without `hole`.
+fn without(wide: IpNet, hole: IpNet) -> Vec<IpNet> {
+    let mut left = Vec::new();
+    let mut rest = wide;
+    while rest != hole {
+        let Ok(mut halves) = rest.subnets(rest.prefix_len() + 1) else { break };
+        let (Some(a), Some(b)) = (halves.next(), halves.next()) else { break };
+        let (inside, outside) = if a.contains(&hole) { (a, b) } else { (b, a) };
+        left.push(outside);
+        rest = inside;
+    }
+    left
+}
