@@ -139,7 +139,7 @@ impl Kernel for Netlink {
     }
 
     fn make_device(&mut self) -> Answer<u32> {
-        // Down, as kube-proxy has it: its addresses are this machine's all the same, and nobody sends by it.
+        // Down, as kube-proxy has it: its addresses are this machine's all the same, and no packet is sent through it.
         let new = NewLink { name: DEVICE.into(), kind: LinkKind::Dummy, up: false, master: None };
         match self.route.apply(&route::Change::AddLink(new)) {
             Err(e) if !e.is_exists() => return Err(e),
@@ -277,7 +277,7 @@ pub fn commit(
         let those = tx.remove.iter().filter(|(set, _)| set.refuses() == refuses);
         those.map(|(set, members)| (*set, members.clone())).collect()
     };
-    // What is refused stays so until somebody serves.
+    // A refused frontend stays refused until it has a server.
     if !refused.iter().any(|r| matches!(r.about, About::Server(_) | About::Target(..) | About::Scheduler(_)))
     {
         change_sets(kernel, family, &of(true), remove, &mut refused)?;
@@ -357,7 +357,7 @@ fn servers(
     };
     for (key, server) in &tx.make {
         let (service, behaviour) = (key.wire(family), server.behaviour(family));
-        push(*key, Change::AddService { service, behaviour });
+        push(*key, Change::AddService { service, options: behaviour });
         for (target, weight) in &server.targets {
             push(*key, Change::AddServer { service, server: socket(target), weight: *weight });
         }
@@ -370,7 +370,7 @@ fn servers(
     }
     for (key, server) in &tx.set {
         let behaviour = Server::behaviour(server, family);
-        push(*key, Change::SetService { service: key.wire(family), behaviour });
+        push(*key, Change::SetService { service: key.wire(family), options: behaviour });
     }
     apply(kernel, &keys, &changes, refused)
 }
@@ -385,7 +385,7 @@ fn leavers(
     let mut keys = Vec::new();
     let mut changes = Vec::new();
     if is_unrefused(refused) {
-        // Nobody would refuse what comes to a server that is gone.
+        // Packets to a server that is gone would not be refused.
         return Ok(());
     }
     for (key, target) in &tx.drain {

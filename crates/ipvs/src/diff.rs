@@ -1,9 +1,9 @@
-//! What has to change, as a value, in the order in which nobody notices.
+//! A change as a value, in an order that no connection notices.
 //!
 //! An address on our device without its server answers with a reset. So servers come before their address, and the
 //! address goes before its servers; what is refused is refused before anything else changes, and until all else has.
 
-use crate::render::Part;
+use crate::render::ServiceObjects;
 use crate::servers::{Key, Server};
 use crate::sets::Set;
 use portway_model::Target;
@@ -135,7 +135,7 @@ fn unmarked(member: &Member) -> Member {
 
 impl Shared {
     /// Notes that a Service's part is another one now.
-    pub fn change(&mut self, old: &Part, new: &Part, tx: &mut Transaction) {
+    pub fn change(&mut self, old: &ServiceObjects, new: &ServiceObjects, tx: &mut Transaction) {
         for (set, member) in &new.members {
             let entry = self.members.entry((*set, unmarked(member))).or_default();
             entry.count += 1;
@@ -196,10 +196,15 @@ impl Shared {
     }
 }
 
-/// Notes how Services' servers change. One with nobody behind it is not there: what goes to it is refused by a rule, for
+/// Notes how Services' servers change. A Service without endpoints has no server: a rule refuses its packets, for
 /// ipvs would refuse this machine's own packets in a way that not every client takes for an answer. But it stays
-/// while somebody drains.
-pub fn change_servers(old: Part, new: Part, draining: &mut Draining, tx: &mut Transaction) {
+/// while an endpoint drains.
+pub fn change_servers(
+    old: ServiceObjects,
+    new: ServiceObjects,
+    draining: &mut Draining,
+    tx: &mut Transaction,
+) {
     let mut before: HashMap<Key, Server> = old.servers.into_iter().collect();
     for (key, server) in new.servers {
         let old = before.remove(&key);

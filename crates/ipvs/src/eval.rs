@@ -1,30 +1,30 @@
 //! Following a packet through rules, sets and servers, as the kernel would.
 //!
-//! In go the rules, which need not be in any kernel, and [`Beside`]: what is in the sets, and which servers there are. The
-//! journey through the chains is that of the iptables mode.
+//! In go the rules, which need not be in any kernel, and a [`Snapshot`] of the sets and
+//! servers. The path through the chains is that of the iptables engine.
 
 use crate::commit::{Answer, Kernel};
 use crate::listing::list_sets;
 use crate::servers::{DRAINED, Key};
 use crate::sets::Set;
-use portway_dataplane::packet::Packet;
-use portway_iptables::eval::{self, Host, Ruleset, Trace, Walker};
-use portway_iptables::rules::{Lookup, Sides};
+use portway_dataplane::trace::{Host, Packet, PacketState, Trace};
 use portway_model::{Family, Target};
 use portway_netlink::ipset::{Member, SetKind};
 use portway_netlink::ipvs::PERSISTENT;
+use portway_xtables::eval::{self, Ruleset};
+use portway_xtables::rules::{Lookup, Sides};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-/// What the kernel keeps beside the rules.
+/// The sets, servers and addresses of a kernel.
 #[derive(Clone, Debug, Default)]
-pub struct Beside {
+pub struct Snapshot {
     family: Option<Family>,
     members: HashMap<Set, HashSet<Member>>,
     servers: BTreeMap<Key, Serves>,
     /// Addresses on our device.
     pub addresses: BTreeSet<IpAddr>,
-    /// Clients that a server, by its name in the trace, remembers, and with whom they were.
+    /// Clients that a server, by its name in the trace, remembers, and their endpoints.
     pub met: Vec<(String, IpAddr, Target)>,
 }
 
@@ -35,9 +35,9 @@ struct Serves {
     targets: Vec<Target>,
 }
 
-impl Beside {
+impl Snapshot {
     /// What a kernel has of one family.
-    pub fn of_kernel(family: Family, kernel: &mut impl Kernel) -> Answer<Beside> {
+    pub fn of_kernel(family: Family, kernel: &mut impl Kernel) -> Answer<Snapshot> {
         let (members, _) = list_sets(kernel, family)?;
         let mut servers = BTreeMap::new();
         for server in kernel.servers(family)? {
@@ -53,19 +53,19 @@ impl Beside {
             Some(link) => kernel.addresses_on(link, family)?.into_iter().collect(),
             None => BTreeSet::new(),
         };
-        Ok(Beside { family: Some(family), members, servers, addresses, met: Vec::new() })
+        Ok(Snapshot { family: Some(family), members, servers, addresses, met: Vec::new() })
     }
 }
 
-/// Follows a packet through `rules` and what is beside them.
-pub fn eval(rules: &Ruleset, family: Family, packet: &Packet, host: &Host, beside: &Beside) -> Trace {
+/// Follows a packet through `rules`, sets and servers.
+pub fn eval(rules: &Ruleset, family: Family, packet: &Packet, host: &Host, objects: &Snapshot) -> Trace {
     let mut host = host.clone();
-    host.addresses.extend(&beside.addresses);
-    eval::eval_beside(rules, family, packet, &host, beside)
+    host.addresses.extend(&objects.addresses);
+    eval::eval_with(rules, family, packet, &host, objects)
 }
 
-impl eval::Beside for Beside {
-    fn find(&self, lookup: &Lookup, packet: &Walker) -> Option<u32> {
+impl eval::KernelObjects for Snapshot {
+    fn lookup(&self, lookup: &Lookup, packet: &PacketState) -> Option<u32> {
         let (set, family) = Set::parse(&lookup.set)?;
         if self.family != Some(family) {
             return None;
@@ -74,7 +74,7 @@ impl eval::Beside for Beside {
         Some(found.mark.map_or(0, |(mark, _)| mark))
     }
 
-    fn balance(&self, packet: &Walker) -> Option<(String, Vec<Target>)> {
+    fn balance(&self, packet: &PacketState) -> Option<(String, Vec<Target>)> {
         let marked = Key::Mark(packet.mark);
         let at = Key::At { protocol: packet.protocol, ip: packet.destination, port: packet.port };
         let key = if packet.mark != 0 && self.servers.contains_key(&marked) { marked } else { at };
@@ -91,7 +91,7 @@ impl eval::Beside for Beside {
 }
 
 /// Whether a member stands for a packet.
-fn holds(set: Set, member: &Member, sides: Sides, packet: &Walker) -> bool {
+fn holds(set: Set, member: &Member, sides: Sides, packet: &PacketState) -> bool {
     let source_first = sides == Sides::Source;
     let first = if source_first { packet.source } else { packet.destination };
     let ip = member.ip.is_none_or(|ip| ip == first);

@@ -1,7 +1,7 @@
 //! A kernel as a value: for tests without privileges, and for faults that real ones have only on bad days.
 //!
 //! It is as strict as the real one: what is there cannot be made, and what is not cannot be changed. And it watches
-//! that nobody would have met a reset: an address on the device always has a server, or a rule that refuses.
+//! that no packet would have met a reset: an address on the device always has a server, or a rule that refuses.
 
 use crate::commit::{Answer, Failure, Kernel};
 use crate::listing::Behind;
@@ -70,7 +70,7 @@ pub struct Fake {
     pub events: Vec<Event>,
     /// How many messages were sent to it that change something.
     pub sent: usize,
-    /// Moments in which somebody would have met a reset.
+    /// Moments in which a packet would have met a reset.
     pub resets: Vec<String>,
     /// How many more changes are made before one fails.
     failing: Option<usize>,
@@ -100,21 +100,21 @@ impl Fake {
         self.failing = None;
     }
 
-    /// Somebody else puts an address on the device, and the kernel announces it.
+    /// Another program adds an address to the device, and the kernel announces it.
     pub fn bind_by_others(&mut self, ip: IpAddr) {
         if self.has_device && self.bound.insert(ip) {
             self.announce(ip, true);
         }
     }
 
-    /// Somebody else takes an address off it.
+    /// Another program removes an address from it.
     pub fn unbind_by_others(&mut self, ip: IpAddr) {
         if self.bound.remove(&ip) {
             self.announce(ip, false);
         }
     }
 
-    /// Somebody else removes the device, with all that is on it.
+    /// Another program removes the device, with all that is on it.
     pub fn remove_device_by_others(&mut self) {
         for ip in std::mem::take(&mut self.bound) {
             self.announce(ip, false);
@@ -185,8 +185,8 @@ impl Fake {
         let target = |at: std::net::SocketAddr| Target { ip: at.ip(), port: at.port() };
         let behind = |weight| Behind { share: weight, connections: 0, by_nat: true };
         match *change {
-            Change::AddService { service, behaviour } | Change::SetService { service, behaviour } => {
-                if self.no_schedulers.contains(behaviour.scheduler) {
+            Change::AddService { service, options } | Change::SetService { service, options } => {
+                if self.no_schedulers.contains(options.scheduler) {
                     return Err(refused(Errno::NOENT));
                 }
                 if self.no_protocols.contains(&service.protocol) {
@@ -202,11 +202,11 @@ impl Fake {
                     address: service.address,
                     port: service.port,
                     fwmark: service.fwmark,
-                    scheduler: behaviour.scheduler.to_owned(),
+                    scheduler: options.scheduler.to_owned(),
                     // The kernel's own mark on every server.
-                    flags: behaviour.flags | 2,
-                    timeout: behaviour.timeout,
-                    netmask: behaviour.netmask,
+                    flags: options.flags | 2,
+                    timeout: options.timeout,
+                    netmask: options.netmask,
                 };
                 let targets = self.servers.remove(&service).map(|s| s.targets).unwrap_or_default();
                 self.servers.insert(service, FakeServer { server, targets });

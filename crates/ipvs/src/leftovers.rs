@@ -12,7 +12,7 @@ use crate::servers::{Key, number};
 use crate::sets::Set;
 use crate::sysctl;
 use ipnet::IpNet;
-use portway_dataplane::{Clear, Error};
+use portway_dataplane::{Clear, Error, Location};
 use portway_model::{Family, Protocol};
 use portway_netlink::conntrack::{self, Filter, UDP};
 use portway_netlink::genl::Genl;
@@ -23,7 +23,13 @@ use portway_netlink::{Protocol as Conversation, Socket};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-/// What there is, in words; gone afterwards if so wished. Servers within `exclude` are somebody else's.
+/// The place of all objects of this mode that are not rules.
+pub fn location() -> Location {
+    Location { label: "ipvs".to_owned(), id: String::new(), family: None }
+}
+
+/// The objects that this mode or kube-proxy's left, in words; removed afterwards unless `how` says to look. Servers within
+/// `exclude` belong to other programs.
 pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
     let mut sets = Ipset::open().map_err(refused)?;
     let mut route = Rtnetlink::open().map_err(refused)?;
@@ -49,7 +55,7 @@ pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
         let open = connections::open(is_meant)
             .map_err(|source| Error::Kernel { family: Family::V4, source: source.into() })?;
         if open > 0 {
-            return Err(Error::Busy { open });
+            return Err(Error::Busy { objects: "the virtual servers and addresses of the ipvs mode", open });
         }
     }
     // An address without its server answers with a reset, so it goes first; the device, which remembers what sysctls were,
@@ -72,8 +78,8 @@ pub fn clear(how: Clear, exclude: &[IpNet]) -> Result<Vec<String>, Error> {
     }
     if let Some(device) = device {
         let alias = device.alias.as_deref().unwrap_or_default();
-        for complaint in sysctl::put_back(genl.as_mut(), alias, how == Clear::Now) {
-            tracing::warn!("{complaint}");
+        for warning in sysctl::put_back(genl.as_mut(), alias, how == Clear::Now) {
+            tracing::warn!("{warning}");
         }
         let link = device.index;
         if !theirs {

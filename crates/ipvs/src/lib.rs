@@ -7,17 +7,18 @@
 //! rules           the same few whatever the Services are: they masquerade, refuse and drop by what the sets say
 //! ```
 //!
-//! All but the rules goes by netlink, and a change costs a handful of messages. The rules are those of `iptables`, with
-//! the machinery of the iptables mode.
+//! Everything but the rules is programmed by netlink, and a change costs a few messages. The rules are on the iptables
+//! engine (`portway_xtables`).
 //!
-//! The floor plan: [`sets`], [`servers`] and [`marks`] are the words, [`mod@render`] turns plans into them and [`rules`]
+//! [`sets`], [`servers`] and [`marks`] are the words, [`mod@render`] turns plans into them and [`rules`]
 //! settings into rules; [`diff`] is a transaction, [`listing`] what the kernel holds and [`mod@reconcile`] compares;
-//! [`mod@commit`] is the door to the kernel, [`fake`] stands in for it, [`modules`] and [`sysctl`] see to it that it can; [`eval`] follows a packet,
-//! [`leftovers`] cleans up, once `connections` says that nobody minds, [`mode`] is the [`portway_dataplane::Dataplane`] that ties them together.
+//! [`mod@commit`] is the boundary to the kernel, [`fake`] stands in for it, [`modules`] and [`sysctl`] see to it that it can; [`eval`] follows a packet,
+//! [`leftovers`] cleans up, once no connection uses them (`connections`), [`drift`] detects changes by other processes, [`mode`] is the [`portway_dataplane::Program`] that ties them together.
 
 pub mod commit;
 mod connections;
 pub mod diff;
+pub mod drift;
 pub mod eval;
 pub mod fake;
 pub mod leftovers;
@@ -32,7 +33,7 @@ pub mod servers;
 pub mod sets;
 pub mod sysctl;
 
-pub use mode::Ipvs;
+pub use mode::{Ipvs, MODE};
 
 /// The device that holds the addresses of all Services.
 pub const DEVICE: &str = "kube-ipvs0";

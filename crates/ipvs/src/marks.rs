@@ -4,14 +4,14 @@
 //! policy Local may go to any endpoint, not only to those here: it is marked for a server of all of them. A set has the
 //! mark for each address, so the rules stay as few as they are.
 //!
-//! A mark that was given back is not given to anybody else before all others were: for a moment the kernel would have
+//! A mark that was given back is not reused before all others were: for a moment the kernel would have
 //! the old meaning here and the new one there.
 
 use portway_model::{PortName, Protocol, ServiceName};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-/// Marks are from here: small numbers are what everybody else takes first.
+/// Marks are from here: other programs take small numbers first.
 const FIRST: u32 = 1 << 12;
 /// And below this: other programs like the higher bits, and kube-proxy has used the two above for ages.
 const LIMIT: u32 = 1 << 14;
@@ -58,14 +58,14 @@ impl Marks {
         }
     }
 
-    /// Notes the marks of all servers that there are: those that were not adopted are somebody else's.
+    /// Notes the marks of all servers that there are: those that were not adopted belong to other programs.
     pub fn avoid(&mut self, marks: impl Iterator<Item = u32>) {
         let ours: HashSet<u32> = self.found.values().copied().collect();
         self.others = marks.filter(|mark| *mark != 0 && !ours.contains(mark)).collect();
     }
 
-    /// Notes that a mark turned out to be somebody else's.
-    pub fn shun(&mut self, mark: u32) {
+    /// Notes that a mark belongs to another program.
+    pub fn avoid_foreign(&mut self, mark: u32) {
         self.others.insert(mark);
     }
 
@@ -79,7 +79,7 @@ impl Marks {
         &self.others
     }
 
-    /// What was found and not claimed is nobody's.
+    /// Marks that were found and not claimed are free.
     pub fn forget_found(&mut self) {
         self.found.clear();
     }
@@ -181,7 +181,7 @@ mod tests {
         marks.assign(&name(1), &[want(1)], 0, |_| false);
         marks.assign(&name(2), &[want(2)], 0, |_| false);
         assert_eq!(get(&marks, 2), Some(FIRST + 7));
-        assert_eq!(get(&marks, 1), Some(FIRST + 9), "neither that, nor somebody else's");
+        assert_eq!(get(&marks, 1), Some(FIRST + 9), "neither that, nor one of another program");
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         let mut marks = Marks::default();
         marks.assign(&name(1), &[want(1)], 0, |_| false);
         let first = get(&marks, 1).expect("a mark");
-        marks.shun(first);
+        marks.avoid_foreign(first);
         marks.assign(&name(1), &[want(1)], 0, |_| true);
         assert!(get(&marks, 1).is_some_and(|mark| mark != first));
     }

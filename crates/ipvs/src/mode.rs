@@ -1,49 +1,51 @@
-//! The mode itself: plans in, kernel in step.
+//! The mode: plans in, servers, sets, addresses and rules in step, for one family.
 
-mod glance;
+mod checks;
 mod repair;
 
 use crate::commit::{Answer, Kernel, Netlink, commit};
 use crate::diff::{Draining, Shared, Transaction, change_servers};
+use crate::drift::IpvsDetector;
+use crate::eval::{Snapshot, eval};
+use crate::leftovers;
 use crate::listing::list_sets;
 use crate::marks::{Marks, Want};
 use crate::modules;
 use crate::reconcile::reconcile;
-use crate::render::{Part, RefusedParts, World};
+use crate::render::{RefusedParts, RenderContext, ServiceObjects};
 use crate::rules::base;
 use crate::servers::{Key, Server};
-use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Scheduler, Settings};
+use portway_dataplane::trace::{Host, Packet, Trace};
+use portway_dataplane::{
+    Backend, Clear, Committed, Drift, Driver, Error, Families, FamilyProgram, Location, Mode, OpenOptions,
+    PlanChanges, Program, Refused, Report, Scheduler, Section, Settings, State, UserspaceSettings,
+};
 use portway_flows::Checks;
-use portway_iptables::commit::Tool;
-use portway_iptables::{Iptables, Tools, Variant};
 use portway_model::{Family, Protocol, ServiceName, ServicePlan};
+use portway_xtables::commit::Tool;
+use portway_xtables::desired::{Renderer, ServiceRules};
+use portway_xtables::eval::Ruleset;
+use portway_xtables::{Engine, Tools, leftovers as rule_leftovers};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// What was applied, as far as we know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trust {
-    /// Nothing yet: the kernel may hold what an earlier run, or kube-proxy, made.
-    Fresh,
-    /// The last change was made, and nobody was seen to change anything since.
-    Sure,
-    /// Somebody changed something of ours.
-    Tampered,
-    /// Some of what we want is not there.
-    Failed,
-}
+/// Refused objects are tried again after this time though their Service did not change: a module may have been loaded.
+const RETRY_REFUSED: Duration = Duration::from_secs(300);
 
-/// When what was refused is tried again though it did not change: a module may have been loaded.
-const TRY_AGAIN: Duration = Duration::from_secs(300);
+/// The rules of this mode: constant ones only, since sets know the Services.
+pub const RENDERER: Renderer = Renderer {
+    base: |family, settings, _| base(family, settings),
+    service: |_, _, _| ServiceRules::default(),
+};
 
 /// The ipvs mode for one family.
 #[derive(Debug)]
 pub struct Ipvs<K = Netlink, R = Tool> {
     kernel: K,
     /// The constant rules.
-    rules: Iptables<R>,
+    rules: Driver<Engine<R>>,
     family: Family,
     /// The settings, as far as this kernel can do what they ask.
     settings: Settings,
@@ -67,16 +69,16 @@ pub struct Ipvs<K = Netlink, R = Tool> {
     refused: RefusedParts,
     refused_since: Option<Instant>,
     device: Option<u32>,
-    trust: Trust,
-    /// Somebody changed something, and it has not been repaired since.
-    tampered: bool,
     checks: Checks,
-    /// Servers that are looked at next, and those of them with somebody who drains.
-    rota: Vec<Key>,
-    drain_rota: Vec<Key>,
+    /// Servers whose endpoints are compared next.
+    check_queue: Vec<Key>,
+    /// Servers with draining endpoints that are checked next.
+    drain_queue: Vec<Key>,
+    /// Netlink messages that reports have counted.
+    messages_reported: u64,
 }
 
-/// A server that should be there, as far as a glance at it tells.
+/// A server that should be there, as far as a cheap check tells.
 #[derive(Clone, Debug)]
 struct Expected {
     service: ServiceName,
@@ -91,24 +93,19 @@ impl Expected {
 }
 
 impl Ipvs {
-    /// The variant of iptables that it uses.
-    pub fn variant(&self) -> Variant {
-        self.rules.variant()
-    }
-
-    /// For one family, with the tools of a variant of iptables, in this thread's network namespace. Loads what the kernel
-    /// needs, if we may.
+    /// For one family, with the tools of a variant of iptables, in this thread's network namespace. Loads the modules that
+    /// are missing, if this process may.
     pub fn open(tools: &Tools, family: Family, scheduler: Scheduler) -> Result<Ipvs, Error> {
         let modules::Kernel { ipvs, sets } = modules::check(scheduler)?;
         let kernel = Netlink::open(family, ipvs, sets).map_err(|e| refused(family, e))?;
-        let rules = Iptables::beside(tools, family, base)?;
+        let rules = Driver::new(Engine::open(tools, family, RENDERER)?);
         Ok(Ipvs::with_kernel(kernel, rules, family))
     }
 }
 
-impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
+impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
     /// With kernels of the caller's choice.
-    pub fn with_kernel(kernel: K, rules: Iptables<R>, family: Family) -> Ipvs<K, R> {
+    pub fn with_kernel(kernel: K, rules: Driver<Engine<R>>, family: Family) -> Ipvs<K, R> {
         Ipvs {
             kernel,
             rules,
@@ -127,16 +124,15 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             refused: RefusedParts::new(),
             refused_since: None,
             device: None,
-            trust: Trust::Fresh,
-            tampered: false,
             checks: Checks::default(),
-            rota: Vec::new(),
-            drain_rota: Vec::new(),
+            check_queue: Vec::new(),
+            drain_queue: Vec::new(),
+            messages_reported: 0,
         }
     }
 
-    /// The constant rules, which are a data plane of their own.
-    pub fn rules(&mut self) -> &mut Iptables<R> {
+    /// The constant rules.
+    pub fn rules(&mut self) -> &mut Driver<Engine<R>> {
         &mut self.rules
     }
 
@@ -145,13 +141,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         &mut self.kernel
     }
 
-    /// Whether iptables works here: asks, and changes nothing.
-    pub fn check(&mut self) -> Result<(), Error> {
-        self.rules.check()
-    }
-
-    fn world(&self) -> World<'_> {
-        World {
+    fn context(&self) -> RenderContext<'_> {
+        RenderContext {
             family: self.family,
             settings: &self.settings,
             own: &self.own,
@@ -165,18 +156,19 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         refused(self.family, error)
     }
 
-    /// Takes over settings, and what an earlier run left; what was rendered with others is rendered again.
-    fn settle(&mut self, settings: &Settings, report: &mut Report) -> Answer<()> {
+    /// Takes over settings, the node's addresses, and at the start the marks of an earlier run. True if Services have to be
+    /// rendered again.
+    fn apply_settings(&mut self, settings: &Settings, state: State, report: &mut Report) -> Answer<bool> {
         let mut differs = *settings != self.asked;
         if differs {
             self.asked = settings.clone();
-            self.choose_scheduler(report);
+            self.choose_scheduler(state, report);
         }
-        if self.refused_since.is_some_and(|since| since.elapsed() > TRY_AGAIN) {
+        if self.refused_since.is_some_and(|since| since.elapsed() > RETRY_REFUSED) {
             self.refused_since = None;
             self.refused.clear();
             self.missing.clear();
-            self.choose_scheduler(report);
+            self.choose_scheduler(state, report);
             differs = true;
         }
         let own = if self.own_is_stale {
@@ -188,22 +180,19 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         } else {
             Ok(())
         };
-        if differs && self.trust == Trust::Sure {
-            self.trust = Trust::Failed;
-        }
-        let adopted = if self.trust == Trust::Fresh { self.adopt_marks() } else { Ok(()) };
-        own.and(adopted)
+        let adopted = if state == State::Fresh { self.adopt_marks() } else { Ok(()) };
+        own.and(adopted).map(|()| differs)
     }
 
     /// Takes over settings, but for a scheduler that this kernel does not have: there the one in use stays.
-    fn choose_scheduler(&mut self, report: &mut Report) {
+    fn choose_scheduler(&mut self, state: State, report: &mut Report) {
         let (old, new) = (self.settings.ipvs.scheduler, self.asked.ipvs.scheduler);
         self.settings = self.asked.clone();
-        if self.trust != Trust::Fresh && new != old && !self.kernel.has_scheduler(new) {
+        if state != State::Fresh && new != old && !self.kernel.has_scheduler(new) {
             self.settings.ipvs.scheduler = old;
             let words =
                 format!("ipvs.scheduler: {new} is not in this kernel, so {old} stays: modprobe ip_vs_{new}");
-            report.afterthoughts.push(words);
+            report.warnings.push(words);
             self.refused_since.get_or_insert_with(Instant::now);
         }
     }
@@ -236,14 +225,14 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         self.marks.assign(name, &wants.unwrap_or_default(), self.settings.masquerade_mark, in_use);
     }
 
-    /// Takes over plans, and tells what has to change if all was as we knew it.
-    fn absorb(
+    /// Takes over plans. `None` if they can only be applied by comparing everything.
+    fn stage_changes(
         &mut self,
-        changes: Vec<(ServiceName, Option<ServicePlan>)>,
+        changes: PlanChanges,
+        in_sync: bool,
         report: &mut Report,
-    ) -> Transaction {
-        let sure = self.trust == Trust::Sure;
-        let (mut before, mut now) = (Part::default(), Part::default());
+    ) -> Option<Transaction> {
+        let (mut before, mut now) = (ServiceObjects::default(), ServiceObjects::default());
         let mut owners = Vec::new();
         let mut contested = false;
         for (name, new) in changes {
@@ -253,26 +242,26 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
                 continue;
             }
             self.checks.change(&name, old.as_ref(), new.as_ref());
-            if let Some(old) = old.filter(|_| sure) {
-                before.extend(self.world().part(&old));
+            if let Some(old) = old.filter(|_| in_sync) {
+                before.extend(self.context().service_objects(&old));
             }
-            // It is another Service now: maybe one that the kernel takes.
+            // A changed Service is tried again: the kernel may accept it now.
             self.refused.retain(|_, service| *service != name);
-            let wants = new.as_ref().map(|plan| self.world().wants(plan));
+            let wants = new.as_ref().map(|plan| self.context().wants(plan));
             self.assign_marks(&name, wants);
             if let Some(plan) = new {
-                if sure {
-                    let part = self.world().part(&plan);
-                    owners.extend(part.served().map(|(key, server)| (key, Expected::new(&name, server))));
-                    now.extend(part);
+                if in_sync {
+                    let objects = self.context().service_objects(&plan);
+                    owners.extend(objects.served().map(|(key, server)| (key, Expected::new(&name, server))));
+                    now.extend(objects);
                 }
-                let complaint = self.world().complaint(&plan);
-                report.otherwise.extend(complaint.map(|reason| Refused { service: name.clone(), reason }));
+                let degraded = self.context().degraded(&plan);
+                report.degraded.extend(degraded.map(|reason| Refused { service: name.clone(), reason }));
                 self.plans.insert(name, plan);
             }
         }
         let mut tx = Transaction::default();
-        if sure {
+        if in_sync {
             // All at once: what one Service gives up, another may have taken.
             self.shared.change(&before, &now, &mut tx);
             for (key, _) in &before.servers {
@@ -287,110 +276,140 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             }
             change_servers(before, now, &mut self.draining, &mut tx);
         }
-        if contested {
-            // Who has what is decided with all of them in view.
-            self.trust = Trust::Failed;
-        }
-        tx
-    }
-
-    /// Makes the changes, or repairs everything if that is what it takes.
-    fn apply(&mut self, tx: &Transaction, report: &mut Report) -> Result<(), Error> {
-        let device = match (self.trust, self.device) {
-            (Trust::Sure, Some(device)) => device,
-            _ => return self.repair(report),
-        };
-        if tx.is_empty() {
-            return Ok(());
-        }
-        let new = tx.make.iter().map(|(key, _)| *key);
-        if self.shun_foreign(new.collect()).map_err(|e| refused(self.family, e))? {
-            self.trust = Trust::Failed;
-            return self.repair(report);
-        }
-        let refused = commit(&mut self.kernel, self.family, device, tx, Vec::new()).map_err(|e| {
-            self.trust = Trust::Failed;
-            refused(self.family, e)
-        })?;
-        report.added += tx.added();
-        report.removed += tx.removed();
-        let Some(first) = refused.first() else { return Ok(()) };
-        report.partial_failures += 1;
-        tracing::info!(family = %self.family, "a change failed, so everything is compared: {}", first.error);
-        // Not yet anybody's fault: the kernel may hold something else than we thought.
-        self.note_missing(&refused, tx);
-        self.trust = Trust::Failed;
-        self.repair(report)
+        // Which of several Services gets a server is decided with all of them in view.
+        (in_sync && !contested).then_some(tx)
     }
 }
 
-impl<K: Kernel, R: portway_iptables::commit::Kernel> Dataplane for Ipvs<K, R> {
+impl<K: Kernel, R: portway_xtables::commit::Kernel> Program for Ipvs<K, R> {
+    type Transaction = Transaction;
+
     fn family(&self) -> Family {
         self.family
     }
 
-    fn sync(
+    fn stage(
         &mut self,
         settings: &Settings,
-        changes: Vec<(ServiceName, Option<ServicePlan>)>,
-    ) -> Result<Report, Error> {
-        let mut report = Report::default();
-        let sent = self.kernel.sent();
-        let repaired = if self.trust == Trust::Tampered { self.repair(&mut report) } else { Ok(()) };
-        let settled = self.settle(settings, &mut report);
-        if settled.is_err() && self.trust == Trust::Sure {
-            // What changes now is not made now, so everything has to be compared.
-            self.trust = Trust::Failed;
-        }
-        // Nobody tells us of these changes again, whatever failed before.
-        let tx = self.absorb(changes, &mut report);
-        repaired?;
-        settled.map_err(|e| self.refused(e))?;
-        self.apply(&tx, &mut report)?;
-        self.sync_rules(&mut report)?;
-        self.checks.settle(&mut self.kernel, &self.plans, &self.settings.node_ports, &mut report);
-        report.messages = self.kernel.sent() - sent;
-        Ok(report)
+        changes: PlanChanges,
+        state: State,
+        report: &mut Report,
+    ) -> Result<Option<Transaction>, Error> {
+        let applied = self.apply_settings(settings, state, report);
+        let in_sync = state == State::InSync && matches!(applied, Ok(false));
+        let tx = self.stage_changes(changes, in_sync, report);
+        applied.map_err(|e| self.refused(e))?;
+        Ok(tx)
     }
 
-    fn distrust(&mut self) {
-        self.own_is_stale = true;
-        if self.trust != Trust::Fresh {
-            self.tampered = true;
+    fn commit(&mut self, tx: &Transaction, report: &mut Report) -> Result<Committed, Error> {
+        if tx.is_empty() {
+            return Ok(Committed::Yes);
         }
-        if self.trust == Trust::Sure {
-            self.trust = Trust::Tampered;
+        let Some(device) = self.device else { return Ok(Committed::CompareAll) };
+        let new = tx.make.iter().map(|(key, _)| *key);
+        if self.avoid_foreign_marks(new.collect()).map_err(|e| refused(self.family, e))? {
+            return Ok(Committed::CompareAll);
         }
-        self.rules.distrust();
+        let refused = commit(&mut self.kernel, self.family, device, tx, Vec::new())
+            .map_err(|e| refused(self.family, e))?;
+        report.added += tx.added();
+        report.removed += tx.removed();
+        let Some(first) = refused.first() else { return Ok(Committed::Yes) };
+        report.partial_failures += 1;
+        tracing::info!(family = %self.family, "an incremental change failed; comparing all servers and sets: {}", first.error);
+        // Not yet the fault of a Service: the kernel may hold something else than expected.
+        self.note_missing(&refused, tx);
+        Ok(Committed::CompareAll)
+    }
+
+    fn reconcile(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
+        let drift = self.reconcile_all(fresh, report)?;
+        self.marks.forget_found();
+        Ok(drift)
+    }
+
+    fn finish(&mut self, report: &mut Report) -> Result<(), Error> {
+        self.sync_rules(report)?;
+        self.checks.delete_stale(&mut self.kernel, &self.plans, &self.settings.node_ports, report);
+        let sent = self.kernel.sent();
+        report.messages = sent - std::mem::replace(&mut self.messages_reported, sent);
+        Ok(())
     }
 
     fn verify(&mut self) -> Result<Drift, Error> {
         let (known, contested) = (self.known(), self.contested.clone());
         let wanted = self.gather(&mut Report::default());
-        // What is found here is not told, so it shall be told another time.
+        // Conflicts found here are not reported, so the next sync has to find them as new.
         self.contested = contested;
         let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
         let mut draining = self.draining.clone();
         let (_, mut drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut draining);
-        merge(&mut drift, self.rules.verify()?);
+        drift.merge(self.rules.verify()?);
         Ok(drift)
     }
 
-    fn cleanup(&mut self) -> Result<(), Error> {
-        self.trust = Trust::Fresh;
-        self.rules.cleanup()?;
-        crate::leftovers::clear(portway_dataplane::Clear::Now, &self.settings.ipvs.exclude).map(drop)
+    fn mark_stale(&mut self) {
+        self.own_is_stale = true;
+        self.rules.mark_stale();
     }
 }
 
-fn merge(into: &mut Drift, drift: Drift) {
-    into.missing += drift.missing;
-    into.altered += drift.altered;
-    into.foreign += drift.foreign;
-    drift.examples.into_iter().for_each(|example| into.note(example));
+impl FamilyProgram for Ipvs {
+    const FAILURE_METRIC: &'static str = "sync_proxy_rules_iptables_restore_failures_total";
+
+    fn locations(&self) -> Vec<Location> {
+        let variant = self.rules.as_program().tool().variant();
+        vec![rule_leftovers::location(variant, self.family), leftovers::location()]
+    }
+
+    fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error> {
+        let rules = Ruleset::parse(&self.rules.as_program().wanted());
+        let objects = Snapshot::of_kernel(self.family, &mut self.kernel).map_err(|e| self.refused(e))?;
+        Ok(eval(&rules, self.family, packet, host, &objects))
+    }
 }
 
-/// Turns the kernel's refusal into words about what can be done.
+/// The ipvs mode.
+pub const MODE: &dyn Mode = &IpvsMode;
+
+struct IpvsMode;
+
+impl Mode for IpvsMode {
+    fn name(&self) -> &'static str {
+        "ipvs"
+    }
+
+    fn section(&self) -> Section {
+        Section::Ipvs
+    }
+
+    fn settings(&self, all: Settings) -> Settings {
+        Settings { userspace: UserspaceSettings::default(), ..all }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        modules::check(Scheduler::default()).map(drop)
+    }
+
+    fn open(&self, options: &OpenOptions<'_>) -> Result<Box<dyn Backend>, Error> {
+        let tools = Tools::detect_and_log()?;
+        let drift = IpvsDetector::new(tools.variant, Instant::now());
+        let scheduler = options.settings.ipvs.scheduler;
+        let open = |family| Ipvs::open(&tools, family, scheduler);
+        Ok(Box::new(Families::open(options.families, open, drift)?))
+    }
+
+    fn locations(&self) -> Vec<Location> {
+        vec![leftovers::location()]
+    }
+
+    fn clear(&self, _: &Location, how: Clear, settings: &Settings) -> Result<Vec<String>, Error> {
+        leftovers::clear(how, &settings.ipvs.exclude)
+    }
+}
+
+/// The error for a refusal by the kernel, with the reason in words.
 fn refused(family: Family, error: portway_netlink::Error) -> Error {
     match modules::refused(error) {
         Error::Kernel { source, .. } => Error::Kernel { family, source },

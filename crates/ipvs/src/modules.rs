@@ -4,7 +4,7 @@ use portway_dataplane::{Error, Scheduler};
 use portway_model::Family;
 use portway_netlink::genl::Genl;
 use portway_netlink::ipset::Ipset;
-use portway_netlink::ipvs::{self, Behaviour, Change};
+use portway_netlink::ipvs::{self, Change, ServiceOptions};
 use portway_netlink::route::{self, LinkKind, NewLink, Rtnetlink};
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 /// The oldest kernel whose connections can be told what to do when a port is used again.
 const OLDEST: (u32, u32) = (4, 1);
-/// A mark that nobody has, for a server that is there for a moment only.
+/// An unused mark, for a server that exists for a moment only.
 const TRIAL: u32 = 0x7fff_fff0;
 /// And a device.
 const TRIAL_DEVICE: &str = "portway-trial";
@@ -120,8 +120,8 @@ pub fn has_scheduler(genl: &mut Genl, scheduler: Scheduler) -> Result<bool, Erro
 fn tries_scheduler(genl: &mut Genl, scheduler: Scheduler) -> Result<bool, Error> {
     let address = Ipv4Addr::UNSPECIFIED.into();
     let service = ipvs::Key { protocol: 0, address, port: 0, fwmark: TRIAL };
-    let behaviour = Behaviour { scheduler: scheduler.as_str(), flags: 0, timeout: 0, netmask: u32::MAX };
-    let change = Change::AddService { service, behaviour };
+    let options = ServiceOptions { scheduler: scheduler.as_str(), flags: 0, timeout: 0, netmask: u32::MAX };
+    let change = Change::AddService { service, options };
     let tried = match ipvs::apply(genl, &change) {
         Err(e) if change.is_no_scheduler(&e) => return Ok(false),
         Err(e) if !e.is_exists() => Err(refused(e)),

@@ -41,7 +41,7 @@ impl Difference {
 
     fn foreign(&mut self, what: impl std::fmt::Display) {
         self.drift.foreign += 1;
-        self.drift.note(format_args!("{what} belongs to nobody"));
+        self.drift.note(format_args!("{what} belongs to no Service"));
     }
 
     fn altered(&mut self, what: impl std::fmt::Display) {
@@ -145,7 +145,7 @@ impl Difference {
         }
     }
 
-    /// One that nobody wants goes, or may finish what it has.
+    /// An unwanted server is removed, or drains first.
     fn unwanted(
         &mut self,
         key: Key,

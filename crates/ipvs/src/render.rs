@@ -17,7 +17,7 @@ mod tests;
 
 /// What a Service needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct ServiceObjects {
     /// Members of sets, none twice.
     pub members: Vec<(Set, Member)>,
     /// Virtual servers.
@@ -26,14 +26,14 @@ pub struct Part {
     pub addresses: Vec<IpAddr>,
 }
 
-impl Part {
-    /// The servers that somebody is behind, and so are there.
+impl ServiceObjects {
+    /// The servers that have endpoints.
     pub fn served(&self) -> impl Iterator<Item = (Key, &Server)> {
         self.servers.iter().filter(|(_, server)| !server.is_empty()).map(|(key, server)| (*key, server))
     }
 
     /// Takes in another one.
-    pub fn extend(&mut self, other: Part) {
+    pub fn extend(&mut self, other: ServiceObjects) {
         self.members.extend(other.members);
         self.servers.extend(other.servers);
         self.addresses.extend(other.addresses);
@@ -42,7 +42,7 @@ impl Part {
 
 /// Everything that Services are rendered from besides their plans.
 #[derive(Clone, Copy, Debug)]
-pub struct World<'a> {
+pub struct RenderContext<'a> {
     /// The family.
     pub family: Family,
     /// The settings.
@@ -60,10 +60,10 @@ pub struct World<'a> {
 /// Servers, or endpoints behind them, that the kernel would not have, and whose they are. The others are programmed.
 pub type RefusedParts = HashMap<(Key, Option<Target>), ServiceName>;
 
-impl World<'_> {
+impl RenderContext<'_> {
     /// What a Service needs.
-    pub fn part(&self, plan: &ServicePlan) -> Part {
-        let mut part = Part::default();
+    pub fn service_objects(&self, plan: &ServicePlan) -> ServiceObjects {
+        let mut part = ServiceObjects::default();
         for port in &plan.ports {
             Port { world: self, plan, port }.render(&mut part);
         }
@@ -87,13 +87,13 @@ impl World<'_> {
     }
 
     /// Why a Service is programmed otherwise than it asks, if it is.
-    pub fn complaint(&self, plan: &ServicePlan) -> Option<String> {
+    pub fn degraded(&self, plan: &ServicePlan) -> Option<String> {
         let reasons = [self.unscheduled(plan), self.left_alone(plan), self.unmarked(plan)];
         let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
-    /// Addresses at which servers are somebody else's.
+    /// Addresses at which servers belong to other programs.
     fn left_alone(&self, plan: &ServicePlan) -> Option<String> {
         let addresses = plan.ports.iter().flat_map(|port| &port.frontends).filter_map(|f| f.address);
         let excluded: BTreeSet<IpAddr> = addresses.filter(|ip| self.is_excluded(*ip)).collect();
@@ -147,13 +147,13 @@ impl World<'_> {
 }
 
 struct Port<'a> {
-    world: &'a World<'a>,
+    world: &'a RenderContext<'a>,
     plan: &'a ServicePlan,
     port: &'a PortPlan,
 }
 
 impl Port<'_> {
-    fn render(&self, part: &mut Part) {
+    fn render(&self, part: &mut ServiceObjects) {
         for frontend in &self.port.frontends {
             self.frontend(part, frontend);
         }
@@ -172,7 +172,7 @@ impl Port<'_> {
         }
     }
 
-    fn frontend(&self, part: &mut Part, frontend: &Frontend) {
+    fn frontend(&self, part: &mut ServiceObjects, frontend: &Frontend) {
         for ip in self.world.addresses(frontend) {
             let at = self.at(ip, frontend.port);
             let key = Key::At { protocol: self.port.protocol, ip, port: frontend.port };
@@ -182,7 +182,7 @@ impl Port<'_> {
             };
             match self.port.outcome(frontend.kind) {
                 Outcome::Drop => part.members.push((Set::NoLocalEndpoints, at)),
-                // Nobody serves, or nobody that the kernel would have.
+                // No endpoint, or none that the kernel accepts.
                 _ if !server.serves() => part.members.push((Set::NoEndpoints, at)),
                 _ => {}
             }
@@ -200,7 +200,7 @@ impl Port<'_> {
     }
 
     /// The sets that a frontend's kind brings it into.
-    fn kind(&self, part: &mut Part, kind: FrontendKind, at: Member) {
+    fn kind(&self, part: &mut ServiceObjects, kind: FrontendKind, at: Member) {
         let local = self.port.external == TrafficPolicy::Local;
         let mut put = |set: Set, member: Member| part.members.push((set, member));
         match kind {
@@ -230,7 +230,7 @@ impl Port<'_> {
     }
 
     /// A load-balancer IP that only some may reach.
-    fn guard(&self, part: &mut Part, at: Member) {
+    fn guard(&self, part: &mut ServiceObjects, at: Member) {
         if self.port.source_ranges.is_empty() {
             return;
         }
@@ -274,7 +274,7 @@ impl Port<'_> {
     }
 
     fn server(&self, key: Key, targets: &[Target]) -> Server {
-        // Flows that lead to one that still answers may go on, but nothing new comes to it.
+        // Flows that add_frontend to one that still answers may go on, but nothing new comes to it.
         let also = self.port.also_serving.iter().map(|t| (*t, DRAINED));
         let all = also.chain(targets.iter().map(|t| (*t, SHARE)));
         let refused = |part| self.world.refused.contains_key(&(key, part));

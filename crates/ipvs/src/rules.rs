@@ -6,10 +6,11 @@
 
 use crate::sets::Set;
 use portway_dataplane::{LocalTraffic, Settings};
-use portway_iptables::chains::{Chain, Fixed, Table};
-use portway_iptables::render::{Base, Hook, at_node_addresses, forward, refusal};
-use portway_iptables::rules::{Action, Is, Lookup, Match, Rule, Sides, States, is, is_not};
 use portway_model::{Family, Protocol};
+use portway_xtables::chains::{Chain, Fixed, Table};
+use portway_xtables::desired::{Base, Hook};
+use portway_xtables::fragments::{at_node_addresses, forward, refusal};
+use portway_xtables::rules::{Action, Is, Lookup, Match, Rule, Sides, States, is, is_not};
 
 /// A rule that asks a set.
 fn ask(rule: Rule, family: Family, set: Set, sides: Sides) -> Rule {
@@ -94,7 +95,7 @@ impl Context<'_> {
         let node_port = Rule::jump(Fixed::NodePort).when(Match::Set(is_not(elsewhere)));
         rules.extend(at_node_addresses(self.settings, self.family, &node_port));
         for set in [Set::ClusterIp, Set::LoadBalancer, Set::ExternalIp, Set::ExternalIpLocal] {
-            // Nobody else's translation is to catch it.
+            // No rule of another program may translate it.
             rules.push(self.ask(Rule::to(Action::Accept), set, Both));
         }
         rules
@@ -169,7 +170,7 @@ impl Context<'_> {
         self.ask(accept, Set::HealthCheckNodePort, Sides::Destination)
     }
 
-    /// filter: what comes in and nobody serves, or not here, or at a port that is none.
+    /// filter: packets to frontends without endpoints, without local endpoints, or at unknown ports.
     fn filter(self) -> Vec<Rule> {
         use Sides::DestinationTwice as Both;
         let mut rules = Vec::new();

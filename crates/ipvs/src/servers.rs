@@ -2,7 +2,7 @@
 
 use portway_dataplane::Scheduler;
 use portway_model::{Family, Protocol, Target};
-use portway_netlink::ipvs::{self, Behaviour, PERSISTENT, VirtualServer};
+use portway_netlink::ipvs::{self, PERSISTENT, ServiceOptions, VirtualServer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -47,12 +47,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whether nobody is behind it.
+    /// Whether it has no endpoints.
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
 
-    /// Whether something new may come to somebody behind it.
+    /// Whether one of its endpoints accepts new connections.
     pub fn serves(&self) -> bool {
         self.targets.values().any(|share| *share != DRAINED)
     }
@@ -63,8 +63,8 @@ impl Server {
     }
 
     /// How the kernel has it behave.
-    pub fn behaviour(&self, family: Family) -> Behaviour<'static> {
-        Behaviour {
+    pub fn behaviour(&self, family: Family) -> ServiceOptions<'static> {
+        ServiceOptions {
             scheduler: self.scheduler.as_str(),
             flags: self.flags(),
             timeout: self.affinity.unwrap_or(0),

@@ -44,15 +44,15 @@ pub enum Set {
     IpvsIps,
     /// This node's addresses at which node ports have servers.
     NodeIps,
-    /// Where nobody serves: refused.
+    /// Frontends without endpoints: refused.
     NoEndpoints,
-    /// Where somebody does, but not on this node: dropped.
+    /// Frontends without endpoints on this node: dropped.
     NoLocalEndpoints,
     /// Addresses and ports with policy Local, and the mark of the server that what begins on this node may use.
     ShortCut,
 }
 
-/// More than anybody has; the kernel keeps room only for what there is.
+/// More than any cluster has; the kernel allocates memory for existing members only.
 const MAX_ELEMENTS: u32 = 1 << 20;
 /// What kube-proxy's take.
 const KUBE_PROXY_MAX_ELEMENTS: u32 = 1 << 16;

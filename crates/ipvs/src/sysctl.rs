@@ -1,5 +1,5 @@
 //! The kernel's settings that the mode needs. What they were before is written on our device, as its alias, for
-//! whoever cleans up: it lives as long as the mode's addresses do, and people see it with `ip link`.
+//! a later cleanup: it lives as long as the mode's addresses do, and people see it with `ip link`.
 
 use portway_dataplane::{IpvsSettings, Scheduler};
 use portway_netlink::genl::Genl;
@@ -42,7 +42,7 @@ const DIRECTORY: &str = "/proc/sys/net/ipv4";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prepared {
     /// What could not be set, in words.
-    pub complaints: Vec<String>,
+    pub warnings: Vec<String>,
     /// The mode cannot work like this.
     pub impossible: Option<String>,
 }
@@ -99,7 +99,7 @@ fn wanted(settings: &IpvsSettings, linux: Option<(u32, u32)>) -> Vec<(&'static s
     wanted
 }
 
-/// What a setting is while somebody wants it.
+/// The value of a setting while the mode needs it.
 fn ours(name: &str) -> Option<&'static str> {
     wanted(&STRICT, linux()).into_iter().find(|(n, _)| *n == name).map(|(_, value)| value)
 }
@@ -145,7 +145,7 @@ pub(crate) fn prepare(
     if let Some(timeouts) = timeouts
         && let Err(e) = ipvs::set_timeouts(genl, &timeouts)
     {
-        prepared.complaints.push(e.to_string());
+        prepared.warnings.push(e.to_string());
     }
     before.0.retain(|name, old| {
         let stays = name == TIMEOUTS || wanted.iter().any(|(n, _)| n == name);
@@ -154,7 +154,7 @@ pub(crate) fn prepare(
             && is_ours()
             && let Err(e) = write(name, old)
         {
-            prepared.complaints.push(format!("{name} could not be put back to {old}: {e}"));
+            prepared.warnings.push(format!("{name} could not be put back to {old}: {e}"));
         }
         stays
     });
@@ -179,15 +179,15 @@ impl Note<'_> {
         is_note(&self.alias)
     }
 
-    /// Writes down what settings were before. Somebody else's alias stays, and then the log has it, once.
+    /// Records the previous values of settings. An alias of another program is kept; the values are then logged once.
     fn write(&mut self, before: &Before, noted: &mut String, prepared: &mut Prepared) {
         let alias = before.print();
         let news = alias != *noted;
         noted.clone_from(&alias);
         if !self.alias.is_empty() && !self.is_ours() {
             if news && !alias.is_empty() {
-                prepared.complaints.push(format!(
-                    "{} has an alias of somebody else's, so this is written down nowhere: {alias}",
+                prepared.warnings.push(format!(
+                    "{} has the alias of another program, so the previous values are recorded only here: {alias}",
                     crate::DEVICE
                 ));
             }
@@ -200,7 +200,7 @@ impl Note<'_> {
             Ok(()) => self.alias = alias,
             Err(e) => {
                 let words = format!("what sysctls were before could not be written down: {e}");
-                prepared.complaints.push(words);
+                prepared.warnings.push(words);
             }
         }
     }
@@ -211,7 +211,7 @@ pub(crate) fn check_v6() -> Prepared {
     let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding").is_ok_and(|v| v.trim() == "0");
     let words =
         "IPv6 is not forwarded, so Services reach no endpoint of it: set net.ipv6.conf.all.forwarding to 1";
-    Prepared { complaints: off.then(|| words.to_owned()).into_iter().collect(), impossible: None }
+    Prepared { warnings: off.then(|| words.to_owned()).into_iter().collect(), impossible: None }
 }
 
 fn set(name: &str, value: &str, prepared: &mut Prepared) {
@@ -226,7 +226,7 @@ fn set(name: &str, value: &str, prepared: &mut Prepared) {
             "{words}: without it nothing can be masqueraded (a kernel built without CONFIG_IP_VS_NFCT lacks it; in a container, the agent has to be privileged)"
         ));
     } else {
-        prepared.complaints.push(words);
+        prepared.warnings.push(words);
     }
 }
 
@@ -256,31 +256,31 @@ fn parse_timeouts(text: &str) -> Option<Timeouts> {
 /// Puts back what a device's alias has, if it still is what we made of it; what could not be comes back in words.
 /// Forwarding goes off only `for_good`: another mode needs it as much.
 pub(crate) fn put_back(genl: Option<&mut Genl>, alias: &str, for_good: bool) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut warnings = Vec::new();
     let Before(before) = Before::parse(alias);
     let timeouts = before.get(TIMEOUTS).and_then(|text| parse_timeouts(text));
     if let (Some(genl), Some(timeouts)) = (genl, timeouts)
         && let Err(e) = ipvs::set_timeouts(genl, &timeouts)
     {
-        complaints.push(e.to_string());
+        warnings.push(e.to_string());
     }
     for (name, ours) in wanted(&STRICT, linux()) {
         let Some(old) = before.get(name).filter(|_| read(name).as_deref() == Some(ours)) else { continue };
         if name == FORWARDING && !for_good {
-            complaints.push(format!(
+            warnings.push(format!(
                 "net.ipv4.ip_forward stays on, which it was not before the ipvs mode ({old}): the mode that follows needs it too"
             ));
             continue;
         }
         match write(name, old) {
-            Ok(()) if name == FORWARDING => complaints.push(format!(
+            Ok(()) if name == FORWARDING => warnings.push(format!(
                 "net.ipv4.ip_forward is {old} again, as it was before the ipvs mode: set it if something else needs it"
             )),
             Ok(()) => {}
-            Err(e) => complaints.push(format!("sysctl {name} could not be put back to {old}: {e}")),
+            Err(e) => warnings.push(format!("sysctl {name} could not be put back to {old}: {e}")),
         }
     }
-    complaints
+    warnings
 }
 
 #[cfg(test)]
@@ -295,7 +295,7 @@ mod tests {
         let alias = before.print();
         assert!(alias.len() < 256, "{} bytes: {alias}", alias.len());
         assert_eq!(Before::parse(&alias), before);
-        assert_eq!(Before::parse("somebody's own alias a=b"), Before::default());
+        assert_eq!(Before::parse("another program's alias a=b"), Before::default());
         assert_eq!(Before::default().print(), "");
     }
 

@@ -1,14 +1,14 @@
-//! Making the kernel hold what is wanted, whatever it holds, and finding whose fault it is when it will not.
+//! Making the kernel hold the wanted objects, whatever it holds, and finding the Service whose objects it refuses.
 
-use super::{Expected, Ipvs, Trust, merge, refused};
+use super::{Expected, Ipvs, refused};
 use crate::commit::{About, Answer, Kernel, Refusal, commit, fill};
 use crate::diff::{Shared, Transaction};
 use crate::listing::{Known, Seen, list};
 use crate::reconcile::reconcile;
-use crate::render::Part;
+use crate::render::ServiceObjects;
 use crate::servers::{Key, Server};
 use crate::sets::Set;
-use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Scheduler};
+use portway_dataplane::{Drift, Error, Refused, Report, Scheduler};
 use portway_model::ServiceName;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// How often a repair begins anew because the kernel would not have something.
 const ATTEMPTS: usize = 16;
 
-impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
+impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
     /// Notes what the kernel will not have, however often it is asked, so that the rest can be in force; whether there was
     /// something.
     pub(super) fn leave_out(&mut self, refused: &[Refusal], report: &mut Report) -> bool {
@@ -57,15 +57,15 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         news
     }
 
-    /// Of servers that we are about to make, gives up the marks of those that are there already: they are somebody else's.
+    /// Gives up the marks of new servers that exist already: those servers belong to other programs.
     /// Whether there was one.
-    pub(super) fn shun_foreign(&mut self, new: Vec<Key>) -> Answer<bool> {
+    pub(super) fn avoid_foreign_marks(&mut self, new: Vec<Key>) -> Answer<bool> {
         let mut some = false;
         for key in new {
             let Key::Mark(mark) = key else { continue };
             if self.kernel.has_server(&key.wire(self.family))? {
-                tracing::info!(family = %self.family, mark = format!("{mark:#x}"), "somebody else has a server of this mark: another one is taken");
-                self.marks.shun(mark);
+                tracing::info!(family = %self.family, mark = format!("{mark:#x}"), "another program has a virtual server with this firewall mark; using another mark");
+                self.marks.avoid_foreign(mark);
                 self.servers.remove(&key);
                 some = true;
             }
@@ -73,30 +73,8 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         Ok(some)
     }
 
-    /// Makes the kernel hold what is wanted, whatever it holds. If somebody else was at it, what differed is reported.
-    pub(super) fn repair(&mut self, report: &mut Report) -> Result<(), Error> {
-        let (fresh, tampered) = (self.trust == Trust::Fresh, self.trust == Trust::Tampered || self.tampered);
-        report.full = true;
-        match self.reconcile(fresh, report) {
-            Ok(drift) => {
-                if tampered && !fresh {
-                    merge(&mut report.drift, drift);
-                }
-                self.marks.forget_found();
-                self.tampered = false;
-                self.trust = Trust::Sure;
-                Ok(())
-            }
-            Err(e) => {
-                if !fresh {
-                    self.trust = Trust::Failed;
-                }
-                Err(e)
-            }
-        }
-    }
-
-    pub(super) fn reconcile(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
+    /// Lists the kernel, and makes it hold the wanted objects. Objects that it refuses are left out, one by one.
+    pub(super) fn reconcile_all(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
         let mut first = None;
         for _ in 0..ATTEMPTS {
             let known = self.known();
@@ -106,7 +84,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
                 Key::At { .. } => false,
             };
             let new = wanted.keys().filter(is_new).copied().collect();
-            if self.shun_foreign(new).map_err(|e| self.refused(e))? {
+            if self.avoid_foreign_marks(new).map_err(|e| self.refused(e))? {
                 continue;
             }
             let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
@@ -115,9 +93,9 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             let (mut tx, drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut self.draining);
             let drift = first.get_or_insert(drift).clone();
             let refused = fill(&mut self.kernel, self.family, &mut tx).map_err(|e| self.refused(e))?;
-            // With rules that lead to endpoints still there, servers come first: until the rules go, nobody needs ours.
+            // While rules of another mode lead to endpoints, servers come first: no packet needs the new rules yet.
             // Without, ours come first, lest something leave unmasqueraded.
-            let rules_last = fresh && self.rules.finds_service_chains()?;
+            let rules_last = fresh && self.rules.program().finds_service_chains()?;
             if !rules_last {
                 self.sync_rules(report)?;
             }
@@ -130,24 +108,24 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
             }
             match refused.first() {
                 None => return Ok(drift),
-                Some(_) if self.note_missing(&refused, &tx) => self.complain(report),
+                Some(_) if self.note_missing(&refused, &tx) => self.report_degraded(report),
                 Some(_) if self.leave_out(&refused, report) => {}
                 Some(first) => {
                     let words = format!("{}{}", first.error, others(refused.len() - 1));
-                    return Err(Error::Kernel { family: self.family, source: words.into() });
+                    return Err(Error::kernel(self.family, words));
                 }
             }
         }
         let words = "servers kept being refused, each for another reason";
-        Err(Error::Kernel { family: self.family, source: words.into() })
+        Err(Error::kernel(self.family, words))
     }
 
     /// Says for every Service that is balanced otherwise than it asks.
-    pub(super) fn complain(&self, report: &mut Report) {
+    pub(super) fn report_degraded(&self, report: &mut Report) {
         for plan in self.plans.values() {
-            let complaint = self.world().complaint(plan);
-            let complaint = complaint.map(|reason| Refused { service: plan.name.clone(), reason });
-            report.otherwise.extend(complaint.filter(|complaint| !report.otherwise.contains(complaint)));
+            let reason = self.context().degraded(plan);
+            let degraded = reason.map(|reason| Refused { service: plan.name.clone(), reason });
+            report.degraded.extend(degraded.filter(|d| !report.degraded.contains(d)));
         }
     }
 
@@ -160,9 +138,9 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         };
         self.device = Some(device);
         let prepared = self.kernel.prepare(device, &self.settings.ipvs);
-        report.afterthoughts.extend(prepared.complaints);
+        report.warnings.extend(prepared.warnings);
         match prepared.impossible {
-            Some(words) => Err(Error::Kernel { family: self.family, source: words.into() }),
+            Some(words) => Err(Error::kernel(self.family, words)),
             None => Ok(device),
         }
     }
@@ -183,24 +161,24 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         let mut servers = HashMap::new();
         let mut owners: HashMap<Key, Expected> = HashMap::new();
         let told = std::mem::take(&mut self.contested);
-        let (none, mut ignored) = (Part::default(), Transaction::default());
+        let (none, mut ignored) = (ServiceObjects::default(), Transaction::default());
         let mut names: Vec<ServiceName> = self.plans.keys().cloned().collect();
         names.sort_unstable();
         for name in names {
             // Settings and addresses may have changed since it got its marks.
-            let wants = self.world().wants(&self.plans[&name]);
+            let wants = self.context().wants(&self.plans[&name]);
             self.assign_marks(&name, Some(wants));
-            let part = self.world().part(&self.plans[&name]);
-            shared.change(&none, &part, &mut ignored);
+            let objects = self.context().service_objects(&self.plans[&name]);
+            shared.change(&none, &objects, &mut ignored);
             ignored = Transaction::default();
-            for (key, server) in part.servers {
+            for (key, server) in objects.servers {
                 let has =
                     |service: &ServiceName| self.servers.get(&key).is_some_and(|e| e.service == *service);
                 if let Some(other) = owners.get(&key).map(|e| e.service.clone()) {
                     let (keeps, yields) = if has(&name) { (&name, &other) } else { (&other, &name) };
                     if told.get(&key) != Some(yields) {
                         let reason = format!("{key} is served for Service {keeps} already");
-                        report.otherwise.push(Refused { service: yields.clone(), reason });
+                        report.degraded.push(Refused { service: yields.clone(), reason });
                     }
                     self.contested.insert(key, yields.clone());
                     if *keeps != name {
@@ -215,7 +193,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         }
         self.shared = shared;
         self.servers = owners;
-        self.rota.clear();
+        self.check_queue.clear();
         servers
     }
 
@@ -230,7 +208,7 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
                 "the set {} is a {} that we did not make, and our rules need one of that name: remove it (ipset destroy {})",
                 unfit.name, unfit.kind, unfit.name
             );
-            return Err(Error::Kernel { family: self.family, source: words.into() });
+            return Err(Error::kernel(self.family, words));
         }
         for set in Set::ALL.into_iter().filter(|set| !seen.sets.contains_key(set)) {
             self.kernel.make_set(&set.describe(self.family)).map_err(|e| refused(self.family, e))?;
@@ -245,9 +223,9 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         report.added += done.added;
         report.removed += done.removed;
         report.partial_failures += done.partial_failures;
-        report.afterthoughts.extend(done.afterthoughts);
+        report.warnings.extend(done.warnings);
         report.tables = done.tables;
-        merge(&mut report.drift, done.drift);
+        report.drift.merge(done.drift);
         Ok(())
     }
 }

@@ -1,39 +1,31 @@
-//! The constant rules in a real kernel, with both variants of the tool: what is written is read back as it was meant.
+//! The constant rules in a real kernel, with both variants of the tool: the rules that are written are listed back.
 //!
 //! Servers need a kernel with ip_vs, and are tried in the battery; rules and sets do not.
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use portway_dataplane::{Dataplane, LocalTraffic, NodePortAddresses, Settings};
-use portway_iptables::{Iptables, Tools, Variant};
-use portway_ipvs::rules::base;
+use portway_dataplane::{Driver, LocalTraffic, NodePortAddresses, Settings};
+use portway_ipvs::mode::RENDERER;
 use portway_ipvs::sets::Set;
 use portway_lab::Namespace;
 use portway_model::Family;
 use portway_netlink::ipset::{Ipset, Member};
+use portway_testkit::harness::{self, Failed, Test};
+use portway_xtables::{Engine, Tools, Variant, leftovers};
 use std::net::IpAddr;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    if !arguments.list
-        && let Err(e) = portway_lab::enter()
-    {
-        eprintln!("{e}");
-        return ExitCode::FAILURE;
-    }
-    let mut trials = Vec::new();
+    let mut tests = Vec::new();
     for variant in Variant::ALL {
         for family in Family::ALL {
             for (name, settings) in settings() {
                 let name = format!("{variant}::{family}::{name}");
                 let about = name.clone();
-                let test = move || rules_are_read_back(&about, variant, family, &settings);
-                trials.push(Trial::test(name, test));
+                tests.push(Test::new(name, move || rules_are_read_back(&about, variant, family, &settings)));
             }
         }
     }
-    trials.push(Trial::test("sets_are_listed_as_they_were_made", sets_are_listed_as_they_were_made));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    tests.push(Test::new("sets_are_listed_as_they_were_made", sets_are_listed_as_they_were_made));
+    harness::run_in(portway_lab::enter, tests)
 }
 
 /// Settings that make a difference to the rules.
@@ -68,15 +60,15 @@ fn rules_are_read_back(
             sets.create(&set.describe(family))?;
         }
         let tools = Tools::of(variant).ok_or("no such iptables")?;
-        let mut rules = Iptables::beside(&tools, family, base)?;
+        let mut rules = Driver::new(Engine::open(&tools, family, RENDERER)?);
         let report = rules.sync(settings, Vec::new())?;
         check(report.full && report.added > 40, || format!("{report:?}"))?;
         let drift = rules.verify()?;
         check(drift.is_empty(), || drift.to_string())?;
-        rules.distrust();
+        rules.mark_stale();
         let report = rules.sync(settings, Vec::new())?;
         check(report.full && report.added + report.removed == 0, || format!("{report:?}"))?;
-        rules.cleanup()?;
+        leftovers::remove(rules.program().kernel(), family)?;
         // Nothing refers to them any more.
         for set in Set::ALL {
             check(sets.destroy(set.name(family))?, || format!("{set:?} was gone"))?;

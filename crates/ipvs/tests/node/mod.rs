@@ -1,18 +1,20 @@
-//! A node in the world of tests, with this mode at work.
+//! A node in the cluster of tests, with this mode at work.
 
-use portway_dataplane::world::own_addresses;
-use portway_iptables::fake::Fake as Tables;
-use portway_iptables::{Iptables, Variant};
+use portway_dataplane::Driver;
 use portway_ipvs::Ipvs;
 use portway_ipvs::fake::Fake;
+use portway_ipvs::mode::RENDERER;
 use portway_model::Family;
+use portway_testkit::cluster::own_addresses;
+use portway_xtables::fake::Fake as Tables;
+use portway_xtables::{Engine, Variant};
 
 /// The mode over kernels that are values.
-pub(crate) type Mode = Ipvs<Fake, Tables>;
+pub(crate) type Mode = Driver<Ipvs<Fake, Tables>>;
 
 /// One in which nothing was ever done.
 pub(crate) fn mode(family: Family) -> Mode {
     let rules = Tables::new(family, Variant::Legacy);
-    let rules = Iptables::beside_with_kernel(rules, family, portway_ipvs::rules::base);
-    Ipvs::with_kernel(Fake::new(own_addresses(family)), rules, family)
+    let rules = Driver::new(Engine::with_kernel(rules, family, RENDERER));
+    Driver::new(Ipvs::with_kernel(Fake::new(own_addresses(family)), rules, family))
 }

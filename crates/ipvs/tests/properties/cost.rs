@@ -1,41 +1,35 @@
 //! The cost of a change is that of the change.
 
 use crate::node::mode;
-use portway_dataplane::Dataplane;
-use portway_dataplane::world::{World, endpoint, settings};
 use portway_model::Family;
-use serde_json::{Value, json};
-
-fn endpoints(places: &[&str]) -> Vec<Value> {
-    places.iter().map(|place| endpoint(place)).collect()
-}
+use portway_testkit::cluster::{TestCluster, service, settings};
+use portway_testkit::objects::Endpoint;
 
 /// How many messages some changes take in a cluster with so many other Services.
 fn costs(others: u8, family: Family) -> Vec<usize> {
-    let port = || json!({"name": "http", "port": 8080});
-    let spec = || json!({"ports": [{"name": "http", "port": 80}]});
-    let mut world = World::new().service("web", 1, spec(), json!({})).slice("web", &endpoints(&["a", "c"]));
+    let web = || service("web", 1);
+    let mut cluster = TestCluster::new().service(web()).slice("web", &Endpoint::all(&["a", "c"]));
     for n in 2..2 + others {
         let name = format!("other{n}");
-        world.apply_service(&name, n, json!({}), json!({}));
-        world.apply_slice(&name, port(), &endpoints(if n % 5 == 0 { &[] } else { &["b", "d"] }));
+        cluster.apply(service(&name, n));
+        cluster.apply_hosts(&name, if n % 5 == 0 { &[] } else { &["b", "d"] });
     }
     let mut mode = mode(family);
-    mode.sync(&settings(), world.all(family)).unwrap();
-    let mut messages = |world: &mut World| {
-        let before = mode.kernel().sent;
-        assert!(!mode.sync(&settings(), world.changes(family)).unwrap().full);
-        mode.kernel().sent - before
+    mode.sync(&settings(), cluster.all(family)).unwrap();
+    let mut messages = |cluster: &mut TestCluster| {
+        let before = mode.program().kernel().sent;
+        assert!(!mode.sync(&settings(), cluster.changes(family)).unwrap().full);
+        mode.program().kernel().sent - before
     };
     let mut all = Vec::new();
-    for places in [&["a", "c", "d"][..], &["a", "d"], &["b", "d"], &[], &["a"]] {
-        world.apply_slice("web", port(), &endpoints(places));
-        all.push(messages(&mut world));
+    for hosts in [&["a", "c", "d"][..], &["a", "d"], &["b", "d"], &[], &["a"]] {
+        cluster.apply_hosts("web", hosts);
+        all.push(messages(&mut cluster));
     }
-    world.delete("web");
-    all.push(messages(&mut world));
-    world.apply_service("web", 1, spec(), json!({}));
-    all.push(messages(&mut world));
+    cluster.delete("web");
+    all.push(messages(&mut cluster));
+    cluster.apply(web());
+    all.push(messages(&mut cluster));
     all
 }
 

@@ -1,4 +1,4 @@
-//! What a kernel holds, so that two of them can be compared.
+//! The contents of a fake kernel, so that two can be compared.
 
 use portway_ipvs::fake::Fake;
 

@@ -1,4 +1,4 @@
-//! What others have in the same kernel, and what they do to what is ours.
+//! Objects of other programs in the same kernel, and changes they make to ours.
 
 use portway_ipvs::fake::{Fake, FakeServer};
 use portway_ipvs::listing::Behind;
@@ -47,12 +47,12 @@ pub(crate) fn settle_others(kernel: &mut Fake) {
     }
 }
 
-/// What is left of that.
+/// Those that are left.
 pub(crate) fn foreign(kernel: &Fake) -> Vec<FakeServer> {
     others().iter().filter_map(|key| kernel.servers.get(key).cloned()).collect()
 }
 
-/// Something that somebody does to what is ours; the number chooses to what.
+/// A change to one of our objects; the number chooses the object.
 #[derive(Clone, Debug)]
 pub(crate) enum Tamper {
     RemoveServer(usize),

@@ -1,10 +1,9 @@
-//! Noticing what others change, and what has drained, a little at a time.
+//! Checks for changes by other processes, and for endpoints that have drained, a little at a time.
 //!
-//! The kernel announces addresses; of sets it tells how many members they have, and of servers it lists those there are,
-//! which is cheap enough to be done every second. What is behind them is looked at for a few of them each
-//! time, so that after a while all were.
+//! The kernel announces addresses; of sets it tells the number of members, and of servers it lists all, which is cheap
+//! enough for every second. The endpoints of a few servers are compared each time, so that after a while all were.
 
-use super::{Expected, Ipvs, Trust};
+use super::{Expected, Ipvs};
 use crate::commit::{Answer, Kernel, is_a_nodes};
 use crate::servers::{DRAINED, Key};
 use crate::sets::Set;
@@ -14,33 +13,24 @@ use portway_netlink::route::Event;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Servers that are looked at in one go.
+/// Servers whose endpoints are compared in one check.
 const SERVERS: usize = 32;
 
-impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
-    /// Whether something looks different than after our last change, as far as a glance tells. What has drained goes.
-    pub fn looks_different(&mut self) -> bool {
-        if self.trust != Trust::Sure {
-            return false;
-        }
-        if let Err(error) = self.release() {
-            tracing::debug!(family = %self.family, %error, "endpoints that drain could not be looked at");
-        }
-        self.compare().unwrap_or(true)
+impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
+    /// Whether a sample of the kernel's objects differs from the applied ones.
+    pub fn sample_differs(&mut self) -> bool {
+        self.compare_sample().unwrap_or(true)
     }
 
-    /// Takes in what happened to links and addresses, which costs nothing; whether we have to do something about it.
-    pub fn hears_of_changes(&mut self) -> bool {
-        if self.trust == Trust::Fresh {
-            return false;
-        }
+    /// Reads the announcements about links and addresses, which costs nothing. True if a sync has to react to them.
+    pub fn addresses_changed(&mut self) -> bool {
         let Some(events) = self.kernel.events() else {
-            // So many that some were lost.
+            // Some announcements were lost.
             self.own_is_stale = true;
             return true;
         };
         let (mut moved, mut own) = (false, false);
-        // Of what came and went only the end counts. Our own changes of IPv6 addresses are announced to us too.
+        // Only the last announcement of an address counts. Changes of IPv6 addresses by this mode are announced too.
         let mut addresses = HashMap::new();
         for event in events {
             match event {
@@ -69,12 +59,13 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
         moved
     }
 
-    /// Removes those that have drained.
-    fn release(&mut self) -> Answer<()> {
-        if self.drain_rota.is_empty() {
-            self.drain_rota = self.draining.servers();
+    /// Removes endpoints that have drained. False if the kernel refused, and holds something else than expected.
+    pub fn remove_drained(&mut self) -> Answer<bool> {
+        let mut expected = true;
+        if self.drain_queue.is_empty() {
+            self.drain_queue = self.draining.servers();
         }
-        let these = self.drain_rota.split_off(self.drain_rota.len().saturating_sub(SERVERS));
+        let these = self.drain_queue.split_off(self.drain_queue.len().saturating_sub(SERVERS));
         for key in these {
             let found = self.kernel.targets(&key.wire(self.family))?;
             let mut changes = Vec::new();
@@ -86,23 +77,21 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
                 if found.contains_key(&target) {
                     let server = SocketAddr::new(target.ip, target.port);
                     changes.push(Change::DeleteServer { service: key.wire(self.family), server });
-                    tracing::debug!(family = %self.family, server = %key, %target, "has drained");
+                    tracing::debug!(family = %self.family, server = %key, %target, "endpoint has drained");
                 }
             }
             if !self.servers.contains_key(&key) && !self.draining.has(key) {
-                // Nobody is behind it any more.
+                // It has no endpoint any more.
                 changes.push(Change::DeleteService { service: key.wire(self.family) });
             }
             if !changes.is_empty() && !self.kernel.change_servers(&changes)?.is_empty() {
-                // Whatever it is now, nobody knows it.
-                self.trust = Trust::Failed;
+                expected = false;
             }
         }
-        Ok(())
+        Ok(expected)
     }
 
-    /// Whether something differs.
-    fn compare(&mut self) -> Answer<bool> {
+    fn compare_sample(&mut self) -> Answer<bool> {
         Ok(self.sets_differ()? || self.servers_differ()? || self.targets_differ()?)
     }
 
@@ -128,15 +117,15 @@ impl<K: Kernel, R: portway_iptables::commit::Kernel> Ipvs<K, R> {
     }
 
     fn targets_differ(&mut self) -> Answer<bool> {
-        if self.rota.is_empty() {
-            self.rota = self.servers.keys().copied().collect();
+        if self.check_queue.is_empty() {
+            self.check_queue = self.servers.keys().copied().collect();
         }
-        let these = self.rota.split_off(self.rota.len().saturating_sub(SERVERS));
+        let these = self.check_queue.split_off(self.check_queue.len().saturating_sub(SERVERS));
         for key in these {
             let plan = self.servers.get(&key).and_then(|expected| self.plans.get(&expected.service));
             let Some(plan) = plan else { continue };
-            let part = self.world().part(plan);
-            let Some((_, server)) = part.servers.into_iter().find(|(k, _)| *k == key) else { continue };
+            let objects = self.context().service_objects(plan);
+            let Some((_, server)) = objects.servers.into_iter().find(|(k, _)| *k == key) else { continue };
             let found = self.kernel.targets(&key.wire(self.family))?;
             let wanted = server
                 .targets
