@@ -15,8 +15,6 @@ pub trait Kernel: Tracker {
     fn list(&mut self) -> Result<Option<Table>>;
     /// Does it all or nothing.
     fn commit(&mut self, tx: &Transaction) -> Result<()>;
-    /// Removes the table; false if there is none.
-    fn delete(&mut self) -> Result<bool>;
     /// The first feature it lacks, and the option that brings it: asked once something was refused.
     fn lacks(&mut self) -> Option<(&'static str, &'static str)>;
 }
@@ -68,7 +66,7 @@ impl Netlink {
         }
         let sets = list::sets(socket, family, name)?;
         let objects = (table.chains.len() + sets.len()) as u32;
-        // Anonymous sets are parts of somebody's rules, and go with them.
+        // Anonymous sets belong to rules of other programs, and are removed with them.
         for set in sets.into_iter().filter(|s| s.flags & SET_ANONYMOUS == 0) {
             table.sets.insert(set.name.clone(), set);
         }
@@ -86,7 +84,7 @@ impl Kernel for Netlink {
         let tables = list::tables(&mut self.socket, self.family)?;
         let Some(info) = tables.into_iter().find(|t| t.name == self.table) else { return Ok(None) };
         match self.contents() {
-            // Dormant, or with counters, flowtables and the like that somebody put there.
+            // Dormant, or with counters, flowtables and other objects of another program.
             Ok((table, objects)) => {
                 Ok(Some(Table { odd: info.flags != 0 || info.objects != objects, ..table }))
             }
@@ -116,16 +114,6 @@ impl Kernel for Netlink {
         tx.delete_sets.iter().for_each(|s| batch.delete_set(s));
         tx.delete_chains.iter().for_each(|c| batch.delete_chain(c));
         batch.commit(&mut self.socket).map(drop)
-    }
-
-    fn delete(&mut self) -> Result<bool> {
-        let mut batch = Batch::new(self.family, &self.table);
-        batch.delete_table();
-        match batch.commit(&mut self.socket) {
-            Ok(_) => Ok(true),
-            Err(e) if e.is_not_found() => Ok(false),
-            Err(e) => Err(e),
-        }
     }
 
     fn lacks(&mut self) -> Option<(&'static str, &'static str)> {

@@ -206,7 +206,7 @@ fn diff_elements(set: &Name, have: &[Element], want: &[Element], tx: &mut Transa
     }
 }
 
-/// How often each thing that Services share is used. What nobody uses any more goes.
+/// How often each shared object is used. An object that is no longer used is removed.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     chains: BTreeMap<Name, u32>,

@@ -1,76 +1,58 @@
 //! Following a packet through the rules, as the kernel would.
 //!
 //! In goes a [`Table`], which need not be in any kernel, and the first packet of a connection; out comes a [`Trace`]:
-//! what becomes of the packet, and which chains and rules it passed. Random choices are not drawn but enumerated:
-//! every number that could come up is a path of its own, so the verdict names all endpoints a packet may reach.
+//! the verdict, and the chains and rules that the packet passed. Every number that a rule may draw is a path of its
+//! own.
 //!
-//! What a dynamic map remembers is empty unless its elements are in the table. The table is normalized. Nothing is
-//! changed: a rule that would remember a client says so in the trace.
+//! Dynamic sets are empty unless their elements are in the table. The table is normalized. Nothing is
+//! changed: a rule that would remember a client gives a step.
 
+mod headers;
 mod machine;
-mod packet;
 mod sets;
-mod trace;
 
 #[cfg(test)]
 mod tests;
 
-pub use trace::{Path, Step, Trace};
-
+use crate::TABLE;
 use crate::table::{Name, Table};
-use machine::{Draws, End, Machine};
-use packet::Walker;
-use portway_dataplane::packet::{Packet, Verdict};
+use machine::{End, Machine, RandomChoices};
+use portway_dataplane::trace::{Host, Packet, PacketState, Path, Step, Trace, Verdict};
 use portway_model::Family;
 use portway_netlink::nft::{ChainKind, Hook, HookPoint};
-use std::collections::BTreeSet;
-use std::net::IpAddr;
-
-/// What the rules can ask of the machine they run on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Host {
-    /// Its addresses; loopback is always among them.
-    pub addresses: BTreeSet<IpAddr>,
-}
-
-impl Host {
-    /// Whether packets to `address` end here.
-    pub fn owns(&self, address: IpAddr) -> bool {
-        address.is_loopback() || self.addresses.contains(&address)
-    }
-}
 
 /// Follows `packet` through `table`, which is of `family`.
 pub fn eval(table: &Table, family: Family, packet: &Packet, host: &Host) -> Trace {
     if [packet.source, packet.destination].iter().any(|ip| Family::of(*ip) != family) {
-        return Trace::new(vec![Path { steps: Vec::new(), verdict: Verdict::Untouched }]);
+        return Trace::untouched();
     }
     let mut paths = Vec::new();
-    let mut draws = Some(Draws::default());
-    while let Some(these) = draws {
-        let mut journey = Journey { host, machine: Machine::new(table, host, Walker::new(packet), these) };
-        let verdict = match journey.travel() {
-            Ok(()) => journey.machine.walker.verdict(),
+    let mut choices = Some(RandomChoices::default());
+    while let Some(these) = choices {
+        let mut traversal =
+            Traversal { host, machine: Machine::new(table, host, PacketState::new(packet), these) };
+        let verdict = match traversal.run() {
+            Ok(()) => traversal.machine.packet.verdict(),
             Err(verdict) => verdict,
         };
-        let Machine { steps, draws: made, .. } = journey.machine;
+        let Machine { steps, choices: made, .. } = traversal.machine;
         if !made.abandoned {
             paths.push(Path { steps, verdict });
         }
-        draws = made.next();
+        choices = made.next();
     }
     Trace::new(paths)
 }
 
-struct Journey<'t> {
+struct Traversal<'t> {
     host: &'t Host,
     machine: Machine<'t>,
 }
 
-impl Journey<'_> {
-    /// Through all hooks on the packet's way; an error is where it ended early.
-    fn travel(&mut self) -> Result<(), Verdict> {
-        if self.machine.walker.input.is_some() {
+impl Traversal<'_> {
+    /// Runs all hooks on the packet's path; an error is a verdict that ended it early.
+    fn run(&mut self) -> Result<(), Verdict> {
+        if self.machine.packet.input.is_some() {
             self.hook(HookPoint::Prerouting)?;
             if self.here() {
                 return self.hook(HookPoint::Input);
@@ -82,7 +64,7 @@ impl Journey<'_> {
         self.hook(HookPoint::Postrouting)?;
         if self.here() {
             // Through the loopback interface it comes in again.
-            self.machine.walker.come_back();
+            self.machine.packet.loop_back();
             self.hook(HookPoint::Prerouting)?;
             self.hook(HookPoint::Input)?;
         }
@@ -90,16 +72,22 @@ impl Journey<'_> {
     }
 
     fn here(&self) -> bool {
-        self.host.owns(self.machine.walker.destination)
+        self.host.owns(self.machine.packet.destination)
     }
 
-    /// Through the base chains of one hook. Translation is decided once for a connection, on its first way through.
+    /// Runs the base chains of one hook. A connection is translated once: on its first pass, by the first chain that does.
     fn hook(&mut self, point: HookPoint) -> Result<(), Verdict> {
+        let before = self.machine.packet.translated;
         for (hook, name) in self.base_chains(point) {
-            if hook.kind == ChainKind::Nat && self.machine.walker.came_back {
+            let translated = self.machine.packet.translated != before;
+            if hook.kind == ChainKind::Nat && (self.machine.packet.looped || translated) {
                 continue;
             }
-            self.machine.steps.push(Step::Hook { point, chain: name.clone() });
+            self.machine.steps.push(Step::Hook {
+                point: hook_name(point),
+                table: TABLE.to_owned(),
+                chain: name.to_string(),
+            });
             match self.machine.run(&name) {
                 End::Accept => {}
                 End::Drop => return Err(Verdict::Dropped),
@@ -116,5 +104,15 @@ impl Journey<'_> {
             .collect();
         here.sort_by_key(|(hook, _)| hook.priority);
         here
+    }
+}
+
+fn hook_name(point: HookPoint) -> &'static str {
+    match point {
+        HookPoint::Prerouting => "prerouting",
+        HookPoint::Input => "input",
+        HookPoint::Forward => "forward",
+        HookPoint::Output => "output",
+        HookPoint::Postrouting => "postrouting",
     }
 }

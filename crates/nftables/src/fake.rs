@@ -13,7 +13,7 @@ mod tests;
 
 use crate::commit::Kernel;
 use crate::diff::Transaction;
-use crate::table::{Name, Table};
+use crate::table::Table;
 use portway_flows::Tracker;
 use portway_netlink::conntrack::{Filter, Flow};
 use portway_netlink::nft::object::SET_DYNAMIC;
@@ -67,7 +67,7 @@ impl Fake {
         self.table.as_ref()
     }
 
-    /// The table, for somebody who tampers with it.
+    /// The table, for tests that tamper with it.
     pub fn table_mut(&mut self) -> &mut Option<Table> {
         &mut self.table
     }
@@ -87,10 +87,14 @@ impl Fake {
         &self.last
     }
 
-    /// Has a dynamic set remember a client, as a rule would.
-    pub fn remember(&mut self, set: &Name, client: Key) {
-        if let Some(table) = &mut self.table {
-            let list = table.elements.entry(set.clone()).or_default();
+    /// Adds a client to a dynamic set, as a rule would.
+    pub fn remember(&mut self, set: &str, client: IpAddr) {
+        let client = match client {
+            IpAddr::V4(ip) => Key::copy(&ip.octets()),
+            IpAddr::V6(ip) => Key::copy(&ip.octets()),
+        };
+        if let (Some(table), Ok(client)) = (&mut self.table, client) {
+            let list = table.elements.entry(set.into()).or_default();
             list.retain(|e| e.key != client);
             list.push(Element::key(client));
             table.normalize();
@@ -123,10 +127,6 @@ impl Kernel for Fake {
             Some(_) => Err(Error::NoAnswer("the transaction".to_owned())),
             None => Ok(()),
         }
-    }
-
-    fn delete(&mut self) -> Result<bool> {
-        Ok(self.table.take().is_some())
     }
 
     fn lacks(&mut self) -> Option<(&'static str, &'static str)> {

@@ -11,12 +11,13 @@
 //! and power of two in use. Only Services with affinity have chains and maps of their own, since each remembers
 //! its clients.
 //!
-//! The floor plan: [`rules`] are the words, [`render`] turns settings and plans into a [`table::Table`] or parts of
-//! one, [`diff`] compares, [`commit`] talks to the kernel and [`fake`] stands in for it, [`eval`] follows a packet,
-//! [`mode`] is the [`portway_dataplane::Dataplane`] that ties them together.
+//! [`rules`] are values for the kernel's objects, [`render`] turns settings and plans into a [`table::Table`] or parts of
+//! one, [`diff`] compares, [`commit`] sends transactions to the kernel and [`fake`] stands in for it, [`eval`] follows a packet,
+//! [`drift`] detects changes by other processes, [`mode`] is the [`portway_dataplane::Program`] that ties them together.
 
 pub mod commit;
 pub mod diff;
+pub mod drift;
 pub mod eval;
 pub mod fake;
 pub mod leftovers;
@@ -27,9 +28,9 @@ pub mod rules;
 mod slots;
 pub mod table;
 
-pub use mode::Nftables;
+pub use mode::{MODE, Nftables};
 
-/// The name of our table in each family.
+/// The name of the table in each family.
 pub const TABLE: &str = "portway";
-/// The name of kube-proxy's.
+/// The name of kube-proxy's table.
 pub const KUBE_PROXY_TABLE: &str = "kube-proxy";

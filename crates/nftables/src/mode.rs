@@ -1,97 +1,87 @@
-//! The mode itself: plans in, kernel in step.
+//! The mode: plans in, the table in step, for one family.
 
 use crate::commit::{Kernel, Netlink, diagnose};
 use crate::diff::{Draft, Transaction, Uses, diff, diff_base};
+use crate::drift::TableDetector;
+use crate::eval::eval;
 use crate::render;
-use crate::rules::Names;
+use crate::rules::TableNames;
 use crate::slots;
 use crate::table::Table;
-use portway_dataplane::{Dataplane, Drift, Error, Report, Settings};
+use crate::{KUBE_PROXY_TABLE, TABLE, leftovers};
+use portway_dataplane::trace::{Host, Packet, Trace};
+use portway_dataplane::{
+    Backend, Clear, Committed, Drift, Error, Families, FamilyProgram, Features, Location, Mode, OpenOptions,
+    PlanChanges, Program, Report, Settings, State,
+};
 use portway_flows::Checks;
-use portway_model::{ServiceName, ServicePlan};
-use portway_netlink::nft::{Family, list};
+use portway_model::{Family, ServiceName, ServicePlan};
+use portway_netlink::nft::{self, list};
 use std::collections::HashMap;
-
-/// What was applied, as far as we know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trust {
-    /// Nothing yet: the kernel may hold an earlier run's table.
-    Fresh,
-    /// The last commit succeeded, and nobody was seen to change anything since.
-    Sure,
-    /// Somebody changed our table.
-    Tampered,
-    /// A commit failed: some of what we want is not there.
-    Failed,
-}
 
 /// The nftables mode for one family.
 #[derive(Debug)]
 pub struct Nftables<K = Netlink> {
     kernel: K,
-    family: Family,
-    names: Names,
+    family: nft::Family,
+    names: TableNames,
     settings: Settings,
     plans: HashMap<ServiceName, ServicePlan>,
     uses: Uses,
-    trust: Trust,
-    /// Somebody changed our table, and it has not been repaired since.
-    tampered: bool,
     checks: Checks,
 }
 
 impl Nftables<Netlink> {
     /// For one family, in this thread's network namespace.
-    pub fn open(family: portway_model::Family) -> Result<Nftables, Error> {
+    pub fn open(family: Family) -> Result<Nftables, Error> {
         let family = nft_family(family);
-        let kernel = Netlink::open(family, crate::TABLE)
+        let kernel = Netlink::open(family, TABLE)
             .map_err(|e| diagnose(family, e, || crate::probe::missing(family)))?;
-        Ok(Nftables::with_kernel(kernel, family))
+        let mut mode = Nftables::with_kernel(kernel, family);
+        mode.check()?;
+        Ok(mode)
     }
 
-    /// Whether we may change rules here, and the kernel has nf_tables: asks, and changes nothing.
-    pub fn check(&mut self) -> Result<(), Error> {
+    /// Whether this process may change rules here, and the kernel has nf_tables. Changes nothing.
+    fn check(&mut self) -> Result<(), Error> {
         let listed = list::tables(self.kernel.socket(), self.family);
         listed.map(drop).map_err(|e| self.refused(e))
     }
 
-    /// Whether the kernel has all that our rules take: tries, and changes nothing.
-    pub fn check_features(&mut self) -> Result<(), Error> {
-        self.check()?;
+    /// Whether the kernel has every feature that the rules use. Changes nothing.
+    fn check_features(&self) -> Result<(), Error> {
         let Some((feature, option)) = crate::probe::missing(self.family) else { return Ok(()) };
         Err(Error::Unsupported { feature: feature.to_owned(), hint: format!("load or build {option}") })
     }
 
-    /// The generation of the whole ruleset: every change by anybody raises it by one.
+    /// The generation of the whole ruleset, which each commit of any process raises by one.
     pub fn generation(&mut self) -> Result<u32, Error> {
         list::generation(self.kernel.socket()).map_err(|e| self.refused(e))
     }
 
-    /// The port our changes come from: whoever else changes the table has another.
+    /// The netlink port of this mode: the kernel announces commits of other processes with other ports.
     pub fn port(&self) -> u32 {
         self.kernel.port()
     }
 }
 
-fn nft_family(family: portway_model::Family) -> Family {
+fn nft_family(family: Family) -> nft::Family {
     match family {
-        portway_model::Family::V4 => Family::Ipv4,
-        portway_model::Family::V6 => Family::Ipv6,
+        Family::V4 => nft::Family::Ipv4,
+        Family::V6 => nft::Family::Ipv6,
     }
 }
 
 impl<K: Kernel> Nftables<K> {
     /// With a kernel of the caller's choice.
-    pub fn with_kernel(kernel: K, family: Family) -> Nftables<K> {
+    pub fn with_kernel(kernel: K, family: nft::Family) -> Nftables<K> {
         Nftables {
             kernel,
             family,
-            names: Names::default(),
+            names: TableNames::default(),
             settings: Settings::default(),
             plans: HashMap::new(),
             uses: Uses::default(),
-            trust: Trust::Fresh,
-            tampered: false,
             checks: Checks::default(),
         }
     }
@@ -128,36 +118,37 @@ impl<K: Kernel> Nftables<K> {
         &mut self.kernel
     }
 
-    /// Takes over settings and plans, and tells what has to change if all was as we knew it.
-    fn absorb(
-        &mut self,
-        settings: &Settings,
-        changes: Vec<(ServiceName, Option<ServicePlan>)>,
-    ) -> Transaction {
+    /// Takes over plans. The draft is complete only if the kernel is in sync.
+    fn stage_changes(&mut self, changes: PlanChanges, in_sync: bool) -> Draft {
         let mut draft = Draft::default();
-        // At the first start everything is compared with the kernel, not with what we applied.
-        let fresh = self.trust == Trust::Fresh;
         for (name, mut new) in changes {
             let old = self.plans.remove(&name);
             if let (Some(old), Some(new)) = (&old, &mut new) {
                 slots::keep(old, new);
             }
-            if fresh {
-                self.checks.change(&name, old.as_ref(), new.as_ref());
-            } else if old != new {
-                let part = |plan: &Option<ServicePlan>| {
-                    plan.as_ref().map(|p| render::service(&self.names, self.family, p)).unwrap_or_default()
-                };
-                draft.change(&mut self.uses, &self.names.hairpin, &part(&old), &part(&new));
+            if old != new {
+                if in_sync {
+                    let rules = |plan: &Option<ServicePlan>| {
+                        plan.as_ref()
+                            .map(|p| render::service(&self.names, self.family, p))
+                            .unwrap_or_default()
+                    };
+                    draft.change(&mut self.uses, &self.names.hairpin, &rules(&old), &rules(&new));
+                }
                 self.checks.change(&name, old.as_ref(), new.as_ref());
             }
             if let Some(new) = new {
                 self.plans.insert(name, new);
             }
         }
+        draft
+    }
+
+    /// The transaction of a draft and of changed settings.
+    fn transaction(&mut self, draft: Draft, settings: &Settings) -> Transaction {
         let mut tx = draft.finish(&self.uses);
         let mut sets = tx.add_sets.iter().map(|s| &s.name).chain(&tx.delete_sets);
-        if sets.any(|set| render::is_switch(set)) {
+        if sets.any(|set| render::is_dispatch_set(set)) {
             for (chain, rules) in render::dispatch(&self.names, self.family, self.uses.sets()) {
                 tx.replace_rules(&chain, rules);
             }
@@ -169,34 +160,17 @@ impl<K: Kernel> Nftables<K> {
                 table
             };
             diff_base(&base(&self.settings), &base(settings), &mut tx);
-            self.settings = settings.clone();
         }
         tx
     }
 
-    /// Lists the kernel, and makes it hold what is wanted.
-    fn reconcile(&mut self) -> Result<(Report, Drift), Error> {
-        let have = self.kernel.list().map_err(|e| self.refused(e))?;
-        let (mut want, uses) = self.assemble();
-        if have.is_some() {
-            want.normalize();
+    fn apply(&mut self, tx: &Transaction, report: &mut Report) -> Result<(), Error> {
+        if !tx.is_empty() {
+            self.kernel.commit(tx).map_err(|e| self.refused(e))?;
         }
-        let (tx, drift) = diff(have.as_ref(), want);
-        drop(have);
-        self.uses = uses;
-        self.commit(&tx)?;
         let (added, removed) = tx.size();
-        Ok((Report { full: true, added, removed, ..Report::default() }, drift))
-    }
-
-    fn commit(&mut self, tx: &Transaction) -> Result<(), Error> {
-        if !tx.is_empty()
-            && let Err(e) = self.kernel.commit(tx)
-        {
-            self.trust = Trust::Failed;
-            return Err(self.refused(e));
-        }
-        self.trust = Trust::Sure;
+        report.added += added;
+        report.removed += removed;
         Ok(())
     }
 
@@ -205,69 +179,102 @@ impl<K: Kernel> Nftables<K> {
     }
 }
 
-impl<K: Kernel> Dataplane for Nftables<K> {
-    fn family(&self) -> portway_model::Family {
+impl<K: Kernel> Program for Nftables<K> {
+    type Transaction = Transaction;
+
+    fn family(&self) -> Family {
         match self.family {
-            Family::Ipv4 => portway_model::Family::V4,
-            Family::Ipv6 => portway_model::Family::V6,
+            nft::Family::Ipv4 => Family::V4,
+            nft::Family::Ipv6 => Family::V6,
         }
     }
 
-    fn sync(
+    fn stage(
         &mut self,
         settings: &Settings,
-        changes: Vec<(ServiceName, Option<ServicePlan>)>,
-    ) -> Result<Report, Error> {
-        let mut repaired = None;
-        if matches!(self.trust, Trust::Tampered | Trust::Failed) {
-            match self.reconcile() {
-                Ok((report, drift)) => {
-                    let tampered = std::mem::take(&mut self.tampered);
-                    repaired = Some((report, if tampered { drift } else { Drift::default() }));
-                }
-                Err(e) => {
-                    // Nobody tells us of these changes again: they are made with the next repair.
-                    self.absorb(settings, changes);
-                    self.trust = Trust::Failed;
-                    return Err(e);
-                }
-            }
+        changes: PlanChanges,
+        state: State,
+        _: &mut Report,
+    ) -> Result<Option<Transaction>, Error> {
+        let in_sync = state == State::InSync;
+        let draft = self.stage_changes(changes, in_sync);
+        let tx = in_sync.then(|| self.transaction(draft, settings));
+        if *settings != self.settings {
+            self.settings = settings.clone();
         }
-        let first = self.trust == Trust::Fresh;
-        let tx = self.absorb(settings, changes);
-        let mut report = if first {
-            self.reconcile()?.0
-        } else {
-            self.commit(&tx)?;
-            let (added, removed) = tx.size();
-            Report { added, removed, ..Report::default() }
-        };
-        if let Some((repair, drift)) = repaired {
-            report.full = true;
-            report.added += repair.added;
-            report.removed += repair.removed;
-            report.drift = drift;
-        }
-        self.checks.settle(&mut self.kernel, &self.plans, &self.settings.node_ports, &mut report);
-        Ok(report)
+        Ok(tx)
     }
 
-    fn distrust(&mut self) {
-        if self.trust != Trust::Fresh {
-            self.tampered = true;
+    fn commit(&mut self, transaction: &Transaction, report: &mut Report) -> Result<Committed, Error> {
+        self.apply(transaction, report).map(|()| Committed::Yes)
+    }
+
+    fn reconcile(&mut self, _: bool, report: &mut Report) -> Result<Drift, Error> {
+        let have = self.kernel.list().map_err(|e| self.refused(e))?;
+        let (mut want, uses) = self.assemble();
+        if have.is_some() {
+            want.normalize();
         }
-        if self.trust == Trust::Sure {
-            self.trust = Trust::Tampered;
-        }
+        let (tx, drift) = diff(have.as_ref(), want);
+        drop(have);
+        self.uses = uses;
+        self.apply(&tx, report)?;
+        Ok(drift)
+    }
+
+    fn finish(&mut self, report: &mut Report) -> Result<(), Error> {
+        self.checks.delete_stale(&mut self.kernel, &self.plans, &self.settings.node_ports, report);
+        Ok(())
     }
 
     fn verify(&mut self) -> Result<Drift, Error> {
         let have = self.kernel.list().map_err(|e| self.refused(e))?;
         Ok(diff(have.as_ref(), self.wanted()).1)
     }
+}
 
-    fn cleanup(&mut self) -> Result<(), Error> {
-        self.trust = Trust::Fresh;
-        self.kernel.delete().map(drop).map_err(|e| self.refused(e))
+impl FamilyProgram for Nftables {
+    const FAILURE_METRIC: &'static str = "sync_proxy_rules_nftables_sync_failures_total";
+
+    fn locations(&self) -> Vec<Location> {
+        // The table of a family that could not be opened is not a leftover either: an earlier run's rules work on.
+        Family::ALL.map(|family| leftovers::location(TABLE, family)).into()
+    }
+
+    fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error> {
+        Ok(eval(&self.wanted(), Program::family(self), packet, host))
+    }
+}
+
+/// The nftables mode.
+pub const MODE: &dyn Mode = &NftablesMode;
+
+struct NftablesMode;
+
+impl Mode for NftablesMode {
+    fn name(&self) -> &'static str {
+        "nftables"
+    }
+
+    fn features(&self) -> Features {
+        Features { redirects: true, ..Features::default() }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        Nftables::open(Family::V4)?.check_features()
+    }
+
+    fn open(&self, options: &OpenOptions<'_>) -> Result<Box<dyn Backend>, Error> {
+        Ok(Box::new(Families::open(options.families, Nftables::open, TableDetector::default())?))
+    }
+
+    fn locations(&self) -> Vec<Location> {
+        let tables = |family| [TABLE, KUBE_PROXY_TABLE].map(|table| leftovers::location(table, family));
+        Family::ALL.into_iter().flat_map(tables).collect()
+    }
+
+    fn clear(&self, location: &Location, how: Clear, _: &Settings) -> Result<Vec<String>, Error> {
+        let Some(family) = location.family else { return Ok(Vec::new()) };
+        leftovers::clear(family, &location.id, how)
     }
 }

@@ -3,7 +3,7 @@
 //! Each feature is tried by itself: a scratch table is made with it and removed in the same transaction, so that
 //! no packet ever meets it.
 
-use crate::rules::{self, Names, Words};
+use crate::rules::{self, ExprBuilder, TableNames};
 use portway_model::Protocol;
 use portway_netlink::nft::expr::FibOf;
 use portway_netlink::nft::{Batch, Chain, ChainKind, Family, Hook, HookPoint, Rule};
@@ -23,8 +23,8 @@ pub(crate) fn missing(family: Family) -> Option<(&'static str, &'static str)> {
         batch.delete_table();
         batch.commit(&mut socket).is_ok()
     };
-    let names = Names::default();
-    let words = Words { family };
+    let names = TableNames::default();
+    let exprs = ExprBuilder { family };
     let base = match family {
         Family::Ipv4 => ("nf_tables for IPv4", "CONFIG_NF_TABLES and CONFIG_NF_TABLES_IPV4 (nf_tables)"),
         Family::Ipv6 => ("nf_tables for IPv6", "CONFIG_NF_TABLES and CONFIG_NF_TABLES_IPV6 (nf_tables)"),
@@ -57,7 +57,7 @@ pub(crate) fn missing(family: Family) -> Option<(&'static str, &'static str)> {
         (
             "rejecting in nf_tables",
             "CONFIG_NFT_REJECT (nft_reject)",
-            Rule { exprs: [rules::protocol_is(Protocol::Tcp).to_vec(), vec![words.unreachable()]].concat() },
+            Rule { exprs: [rules::protocol_is(Protocol::Tcp).to_vec(), vec![exprs.unreachable()]].concat() },
         ),
     ];
     for (feature, option, rule) in tries {

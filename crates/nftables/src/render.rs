@@ -6,5 +6,5 @@ mod dispatch;
 mod service;
 
 pub use base::base;
-pub(crate) use dispatch::{dispatch, is_switch};
+pub(crate) use dispatch::{dispatch, is_dispatch_set};
 pub use service::service;

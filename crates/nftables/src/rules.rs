@@ -25,9 +25,9 @@ const KEY: Register = Register::word(0);
 /// Fifth word: where a second value goes.
 const SECOND: Register = Register::word(4);
 
-/// Names of everything constant.
+/// TableNames of everything constant.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct TableNames {
     /// VIP, protocol, port, index → endpoint.
     pub endpoints: Name,
     /// For policy Local: VIP, protocol, port, index → endpoint anywhere.
@@ -44,13 +44,13 @@ pub struct Names {
     pub sticky_nodeports: Name,
     /// The same for policy Local and traffic that begins on this node.
     pub sticky_nodeport_short_cuts: Name,
-    /// VIP, protocol, port that nobody serves.
+    /// VIP, protocol, port without endpoints.
     pub refused: Name,
-    /// VIP, protocol, port that nobody serves here.
+    /// VIP, protocol, port without endpoints on this node.
     pub dropped: Name,
-    /// Protocol, port that nobody serves.
+    /// Protocol, port without endpoints.
     pub refused_nodeports: Name,
-    /// Protocol, port that nobody serves here.
+    /// Protocol, port without endpoints on this node.
     pub dropped_nodeports: Name,
     /// VIP, protocol, port whose sources are checked.
     pub guarded: Name,
@@ -62,8 +62,6 @@ pub struct Names {
     pub cluster_ips: Name,
     /// Ranges of cluster IPs.
     pub service_cidrs: Name,
-    /// Where node ports answer.
-    pub nodeport_addresses: Name,
     /// Chain: which policy chain a VIP leads to.
     pub services: Name,
     /// Chain: which policy chain a node port leads to.
@@ -86,10 +84,10 @@ pub struct Names {
     pub check_source: Name,
 }
 
-impl Default for Names {
+impl Default for TableNames {
     fn default() -> Self {
         let n = |text: &str| -> Name { text.into() };
-        Names {
+        TableNames {
             endpoints: n("endpoints"),
             short_cut_endpoints: n("short-cut-endpoints"),
             nodeport_endpoints: n("nodeport-endpoints"),
@@ -107,7 +105,6 @@ impl Default for Names {
             hairpin: n("hairpin"),
             cluster_ips: n("cluster-ips"),
             service_cidrs: n("service-cidrs"),
-            nodeport_addresses: n("nodeport-addresses"),
             services: n("services"),
             nodeports: n("nodeports"),
             short_cuts: n("short-cuts"),
@@ -124,12 +121,12 @@ impl Default for Names {
 
 /// Builds expressions for one family.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct ExprBuilder {
     /// The family.
     pub family: Family,
 }
 
-impl Words {
+impl ExprBuilder {
     fn address(self, source: bool, to: Register) -> Expr {
         let offset = match (self.family, source) {
             (Family::Ipv4, true) => 12,
@@ -270,6 +267,11 @@ impl Words {
     /// `daddr != range`
     pub fn destination_outside(self, range: IpNet) -> Vec<Expr> {
         self.within(self.destination(KEY), range, false)
+    }
+
+    /// `daddr range`
+    pub fn destination_within(self, range: IpNet) -> Vec<Expr> {
+        self.within(self.destination(KEY), range, true)
     }
 
     fn within(self, load: Expr, range: IpNet, equal: bool) -> Vec<Expr> {

@@ -4,7 +4,7 @@ use portway_netlink::nft::{Chain, Element, Hook, Rule, Set};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Names of chains and sets are shared by everything that refers to them.
+/// TableNames of chains and sets are shared by everything that refers to them.
 pub type Name = Arc<str>;
 
 /// A chain with its rules.

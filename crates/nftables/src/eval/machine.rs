@@ -1,12 +1,12 @@
 //! The register machine that runs rules (`nft_do_chain` in net/netfilter/nf_tables_core.c).
 
-use super::packet::Walker;
-use super::trace::{Step, comment};
-use super::{Host, sets};
+use super::headers::payload;
+use super::sets;
 use crate::table::{Name, Table};
+use portway_dataplane::trace::{Chance, Host, PacketState, Step};
 use portway_model::Target;
 use portway_netlink::nft::expr::{CT_STATE_NEW, CtKey, FIB_LOCAL, FibOf, MetaKey};
-use portway_netlink::nft::{Data, Element, Expr, Key, Register, Rule, Verdict};
+use portway_netlink::nft::{Data, Element, Expr, Register, Rule, Verdict};
 use std::net::IpAddr;
 
 /// `fib … type`: an address of another machine.
@@ -44,14 +44,14 @@ struct Draw {
 /// numbers: it is followed for the first of them, and the others are abandoned. That keeps the number of paths
 /// proportional to the numbers, where rules try again and again.
 #[derive(Debug, Default)]
-pub(super) struct Draws {
+pub(super) struct RandomChoices {
     planned: Vec<Draw>,
     made: Vec<Draw>,
     /// This path is like one that was followed before.
     pub(super) abandoned: bool,
 }
 
-impl Draws {
+impl RandomChoices {
     fn draw(&mut self, modulus: u32) -> u32 {
         let plan = self.planned.get(self.made.len()).copied().unwrap_or_default();
         self.made.push(Draw { modulus, ..plan });
@@ -67,11 +67,11 @@ impl Draws {
     }
 
     /// The next combination after the one that was drawn, if there is one.
-    pub(super) fn next(mut self) -> Option<Draws> {
+    pub(super) fn next(mut self) -> Option<RandomChoices> {
         while let Some(last) = self.made.pop() {
             if last.number + 1 < last.modulus {
                 self.made.push(Draw { number: last.number + 1, ..last });
-                return Some(Draws { planned: self.made, ..Draws::default() });
+                return Some(RandomChoices { planned: self.made, ..RandomChoices::default() });
             }
         }
         None
@@ -94,15 +94,20 @@ enum Flow {
 pub(super) struct Machine<'t> {
     pub(super) table: &'t Table,
     host: &'t Host,
-    pub(super) walker: Walker,
-    pub(super) draws: Draws,
+    pub(super) packet: PacketState,
+    pub(super) choices: RandomChoices,
     pub(super) steps: Vec<Step>,
     registers: [u8; 64],
 }
 
 impl<'t> Machine<'t> {
-    pub(super) fn new(table: &'t Table, host: &'t Host, walker: Walker, draws: Draws) -> Machine<'t> {
-        Machine { table, host, walker, draws, steps: Vec::new(), registers: [0; 64] }
+    pub(super) fn new(
+        table: &'t Table,
+        host: &'t Host,
+        packet: PacketState,
+        choices: RandomChoices,
+    ) -> Machine<'t> {
+        Machine { table, host, packet, choices, steps: Vec::new(), registers: [0; 64] }
     }
 
     /// Runs a base chain to its end. Its policy is to accept.
@@ -141,7 +146,7 @@ impl<'t> Machine<'t> {
         let table = self.table;
         let rules: &[Rule] = table.chains.get(chain).map_or(&[], |c| &c.rules);
         while let Some(rule) = rules.get(*at) {
-            let step = Step::Rule { chain: chain.clone(), index: *at };
+            let step = Step::Rule { chain: chain.to_string(), index: *at, text: None, because: Vec::new() };
             *at += 1;
             match self.rule(rule, step) {
                 Flow::Continue | Flow::Break => {}
@@ -154,15 +159,15 @@ impl<'t> Machine<'t> {
     /// Runs one rule. Of one that does not concern the packet no step stays.
     fn rule(&mut self, rule: &Rule, step: Step) -> Flow {
         let before = self.steps.len();
-        let drawn = self.draws.made.len();
+        let drawn = self.choices.made.len();
         self.steps.push(step);
         for expr in &rule.exprs {
             match self.expr(expr) {
                 Some(Flow::Continue) => {}
                 None | Some(Flow::Break) => {
                     self.steps.truncate(before);
-                    self.draws.missed(drawn);
-                    return if self.draws.abandoned { Flow::End(End::Drop) } else { Flow::Break };
+                    self.choices.missed(drawn);
+                    return if self.choices.abandoned { Flow::End(End::Drop) } else { Flow::Break };
                 }
                 Some(verdict) => return verdict,
             }
@@ -177,10 +182,10 @@ impl<'t> Machine<'t> {
                 let value = self.meta(*key)?;
                 self.store(*to, &value);
             }
-            Expr::MetaSet(MetaKey::Mark, from) => self.walker.mark = self.number(*from),
+            Expr::MetaSet(MetaKey::Mark, from) => self.packet.mark = self.number(*from),
             Expr::MetaSet(..) | Expr::Foreign(_) => return None,
             Expr::Payload { base, offset, len, to } => {
-                let value = self.walker.payload(*base, *offset, *len)?;
+                let value = payload(&self.packet, *base, *offset, *len)?;
                 self.store(*to, &value);
             }
             Expr::Compare { equal, register, value } => {
@@ -204,7 +209,7 @@ impl<'t> Machine<'t> {
             Expr::Verdict(verdict) => return Some(Flow::Verdict(verdict.clone())),
             Expr::Dnat { address, port, .. } => return self.translate(*address, *port),
             Expr::Masquerade { .. } => {
-                self.walker.masqueraded = true;
+                self.packet.masqueraded = true;
                 self.steps.push(Step::Masqueraded);
                 return Some(Flow::End(End::Accept));
             }
@@ -218,8 +223,8 @@ impl<'t> Machine<'t> {
                 self.store(*to, &kind.to_ne_bytes());
             }
             Expr::Random { modulus, to } => {
-                let number = self.draws.draw(*modulus);
-                self.steps.push(Step::Chosen { number, of: *modulus });
+                let number = self.choices.draw(*modulus);
+                self.steps.push(Step::Chosen(Chance::Number { number, of: *modulus }));
                 self.store(*to, &number.to_ne_bytes());
             }
             Expr::Update { set, key } => self.remember(set, *key)?,
@@ -229,10 +234,10 @@ impl<'t> Machine<'t> {
 
     fn meta(&self, key: MetaKey) -> Option<Vec<u8>> {
         Some(match key {
-            MetaKey::Mark => self.walker.mark.to_ne_bytes().to_vec(),
-            MetaKey::Protocol => vec![self.walker.protocol.number()],
+            MetaKey::Mark => self.packet.mark.to_ne_bytes().to_vec(),
+            MetaKey::Protocol => vec![self.packet.protocol.number()],
             MetaKey::InputName => {
-                let mut name = self.walker.input.as_ref()?.as_bytes().to_vec();
+                let mut name = self.packet.input.as_ref()?.as_bytes().to_vec();
                 name.resize(16, 0);
                 name
             }
@@ -244,15 +249,15 @@ impl<'t> Machine<'t> {
         match key {
             CtKey::State => CT_STATE_NEW,
             CtKey::Status => {
-                bit(self.walker.masqueraded, STATUS_SRC_NAT) | bit(self.walker.translated, STATUS_DST_NAT)
+                bit(self.packet.masqueraded, STATUS_SRC_NAT) | bit(self.packet.translated, STATUS_DST_NAT)
             }
         }
     }
 
     fn fib(&self, of: FibOf) -> u32 {
         let address = match of {
-            FibOf::Source => self.walker.source,
-            FibOf::Destination => self.walker.destination,
+            FibOf::Source => self.packet.source,
+            FibOf::Destination => self.packet.destination,
         };
         match address {
             a if self.host.owns(a) => FIB_LOCAL,
@@ -266,10 +271,10 @@ impl<'t> Machine<'t> {
         let shape = table.sets.get(set)?;
         let found = sets::find(table, shape, self.load(key, shape.key_len as usize))?;
         self.steps.push(Step::Found {
-            set: set.clone(),
+            set: set.to_string(),
             comment: comment(found),
             verdict: match &found.data {
-                Some(Data::Verdict(verdict)) => Some(verdict.clone()),
+                Some(Data::Verdict(verdict)) => Some(verdict.to_string()),
                 _ => None,
             },
         });
@@ -278,19 +283,22 @@ impl<'t> Machine<'t> {
 
     fn remember(&mut self, set: &Name, key: Register) -> Option<()> {
         let shape = self.table.sets.get(set)?;
-        let client = Key::copy(self.load(key, shape.key_len as usize)).ok()?;
-        self.steps.push(Step::Remembered { set: set.clone(), client });
+        let client = match self.load(key, shape.key_len as usize) {
+            v4 if v4.len() == 4 => IpAddr::from(<[u8; 4]>::try_from(v4).ok()?),
+            v6 => IpAddr::from(<[u8; 16]>::try_from(v6).ok()?),
+        };
+        self.steps.push(Step::Remembered { list: set.to_string(), client });
         Some(())
     }
 
     fn translate(&mut self, address: Register, port: Register) -> Option<Flow> {
-        let ip: IpAddr = match self.walker.destination {
+        let ip: IpAddr = match self.packet.destination {
             IpAddr::V4(_) => <[u8; 4]>::try_from(self.load(address, 4)).ok()?.into(),
             IpAddr::V6(_) => <[u8; 16]>::try_from(self.load(address, 16)).ok()?.into(),
         };
         let port = u16::from_be_bytes(<[u8; 2]>::try_from(self.load(port, 2)).ok()?);
         let target = Target { ip, port };
-        self.walker.translate(target);
+        self.packet.translate(target);
         self.steps.push(Step::Translated(target));
         Some(Flow::End(End::Accept))
     }
@@ -318,4 +326,15 @@ impl<'t> Machine<'t> {
 
 fn when(condition: bool) -> Flow {
     if condition { Flow::Continue } else { Flow::Break }
+}
+
+/// What nft's user data says of an element: type 0, length, text.
+pub(super) fn comment(element: &Element) -> Option<String> {
+    match element.userdata.as_deref()? {
+        [0, len, text @ ..] => {
+            let text = text.get(..(*len as usize).checked_sub(1)?)?;
+            Some(String::from_utf8_lossy(text).into_owned())
+        }
+        _ => None,
+    }
 }

@@ -1,13 +1,13 @@
 //! The machine itself, on tables made by hand: what rules of ours never do, others' do.
 
 use super::*;
-use crate::rules::{self, Words};
+use crate::rules::{self, ExprBuilder};
 use crate::table::ChainBody;
 use portway_model::{Protocol, Target};
 use portway_netlink::nft::expr::{Base, MetaKey};
 use portway_netlink::nft::{self, Data, Element, Expr, Key, Register, Rule, Value};
 
-const WORDS: Words = Words { family: nft::Family::Ipv4 };
+const EXPRS: ExprBuilder = ExprBuilder { family: nft::Family::Ipv4 };
 
 fn name(text: &str) -> Name {
     text.into()
@@ -96,14 +96,19 @@ fn accept_is_for_one_base_chain_and_priority_orders_them() {
     let hooks: Vec<String> = trace.paths[0].steps.iter().map(ToString::to_string).collect();
     assert_eq!(
         hooks,
-        ["forward: chain early", "  chain early, rule 1", "forward: chain base", "  chain base, rule 1"]
+        [
+            "forward: table portway, chain early",
+            "  chain early, rule 1",
+            "forward: table portway, chain base",
+            "  chain base, rule 1"
+        ]
     );
 }
 
 #[test]
 fn ranges_of_addresses() {
     let set = rules::address_ranges(&name("ranges"), nft::Family::Ipv4);
-    let drop = rules::rule(WORDS.destination_in(&set.name), nft::Verdict::Drop);
+    let drop = rules::rule(EXPRS.destination_in(&set.name), nft::Verdict::Drop);
     let mut table = forwarded(&[("base", vec![drop])]);
     let mark = |a: [u8; 4], end| Element { interval_end: end, ..Element::key(Key::new().field(&a)) };
     // Two neighbours, and one that is open at its end.
@@ -134,7 +139,7 @@ fn ranges_of_addresses() {
 #[test]
 fn ranges_of_concatenations_hold_in_every_part() {
     let set = rules::source_range_set(&name("ranges"), nft::Family::Ipv4);
-    let drop = rules::rule(WORDS.source_allowed(&set.name), nft::Verdict::Drop);
+    let drop = rules::rule(EXPRS.source_allowed(&set.name), nft::Verdict::Drop);
     let mut table = forwarded(&[("base", vec![drop])]);
     let key = |source: [u8; 4], port: u16| {
         Key::new().field(&source).field(&[10, 9, 9, 9]).field(&[6]).field(&port.to_be_bytes())
@@ -153,7 +158,7 @@ fn ranges_of_concatenations_hold_in_every_part() {
 /// A chain that balances over `endpoints`, of which the first `filled` are there.
 fn balancing(endpoints: usize, filled: usize) -> Table {
     let map = rules::endpoint_map(&name("map"), nft::Family::Ipv4, false);
-    let chains = table(&[("base", WORDS.balance(false, &map.name, endpoints))]);
+    let chains = table(&[("base", EXPRS.balance(false, &map.name, endpoints))]);
     let mut table = hook(chains, "base", ChainKind::Nat, HookPoint::Prerouting, -100);
     for i in 0..filled {
         let key = rules::frontend_key(None, Protocol::Tcp, 80).field(&(i as u32).to_ne_bytes());
@@ -191,16 +196,16 @@ fn an_index_that_leads_nowhere_shows() {
 }
 
 #[test]
-fn two_draws_make_all_pairs() {
-    let mut draws = Some(machine::Draws::default());
+fn two_random_numbers_make_all_pairs() {
+    let mut choices = Some(machine::RandomChoices::default());
     let mut seen = 0;
-    while let Some(these) = draws {
+    while let Some(these) = choices {
         let table = forwarded(&[("base", vec![random(2), random(3)])]);
         let host = Host::default();
-        let mut machine = Machine::new(&table, &host, Walker::new(&packet("10.9.9.9:80")), these);
+        let mut machine = Machine::new(&table, &host, PacketState::new(&packet("10.9.9.9:80")), these);
         machine.run(&name("base"));
         seen += 1;
-        draws = machine.draws.next();
+        choices = machine.choices.next();
     }
     assert_eq!(seen, 6);
 }
@@ -257,7 +262,7 @@ fn what_the_node_sends_itself_comes_in_again_without_translation() {
     let chains = table(&[("in", vec![drop_at_input(80)]), ("nat", vec![dnat])]);
     let chains = hook(chains, "in", ChainKind::Filter, HookPoint::Input, 0);
     let chains = hook(chains, "nat", ChainKind::Nat, HookPoint::Prerouting, -100);
-    let host = Host { addresses: [[10, 0, 0, 1].into()].into() };
+    let host = Host::with_addresses([[10, 0, 0, 1].into()]);
     let own = Packet { input: None, ..packet("10.0.0.1:80") };
     assert_eq!(eval(&chains, Family::V4, &own, &host).verdict(), Some(&Verdict::Dropped));
     let outside = eval(&chains, Family::V4, &packet("10.0.0.1:80"), &host);
@@ -275,7 +280,7 @@ fn another_familys_packets_are_not_ours() {
 #[test]
 fn comments_say_whose_an_element_is() {
     let element = Element::map(Key::new(), Data::Value(Value::new())).comment("default/web:http");
-    assert_eq!(trace::comment(&element).as_deref(), Some("default/web:http"));
+    assert_eq!(machine::comment(&element).as_deref(), Some("default/web:http"));
     let odd = Element { userdata: Some([0u8, 200, 1].as_slice().into()), ..element };
-    assert_eq!(trace::comment(&odd), None);
+    assert_eq!(machine::comment(&odd), None);
 }

@@ -213,7 +213,7 @@ fn delete_set(table: &mut Table, name: &Name) -> Result<()> {
     table.sets.remove(name).map(drop).ok_or_else(|| refused(ENOENT, operation()))
 }
 
-/// Chains go with their rules, but not while somebody leads there; what goes first may free what goes next.
+/// A chain is removed with its rules, but not while a rule jumps to it; removing one chain may make another removable.
 fn delete_chains(table: &mut Table, names: &[Name]) -> Result<()> {
     if names.is_empty() {
         return Ok(());

@@ -7,7 +7,7 @@
 //! however it comes. Endpoints on this node and endpoints in the cluster are remembered apart, because a client
 //! may be entitled to different ones.
 
-use crate::rules::{Words, choice_map, choose, client_set, own_name};
+use crate::rules::{ExprBuilder, choice_map, choose, client_set, own_name};
 use crate::table::Table;
 use portway_model::{FrontendKind, Outcome, PortPlan, Protocol, ServicePlan, Target, TrafficPolicy};
 use portway_netlink::nft::{Data, Element, Key, Rule, Verdict};
@@ -58,17 +58,17 @@ impl Sticky<'_> {
         shorten(id)
     }
 
-    pub(super) fn render(&self, words: Words, protocol: Protocol, part: &mut Table) {
+    pub(super) fn render(&self, exprs: ExprBuilder, protocol: Protocol, part: &mut Table) {
         let choice = own_name("choice", &self.id);
-        part.sets.insert(choice.clone(), choice_map(&choice, words.family));
+        part.sets.insert(choice.clone(), choice_map(&choice, exprs.family));
         let mut known = BTreeMap::new();
         for (i, target) in self.targets.iter().enumerate() {
             let id = format!("{}/{}", self.id, path(*target));
             let (clients, chain) = (own_name("clients", &id), own_name("endpoint", &id));
-            part.sets.insert(clients.clone(), client_set(&clients, words.family, self.seconds));
+            part.sets.insert(clients.clone(), client_set(&clients, exprs.family, self.seconds));
             // Two rules: a set that is full must not keep the packet from its endpoint.
-            part.chain(&chain, vec![words.remember(&clients), words.lead_to(protocol, *target)]);
-            known.insert(*target, words.known(&clients, &chain));
+            part.chain(&chain, vec![exprs.remember(&clients), exprs.lead_to(protocol, *target)]);
+            known.insert(*target, exprs.known(&clients, &chain));
             let key = Key::new().field(&(i as u32).to_ne_bytes());
             part.element(&choice, Element::map(key, Data::Verdict(Verdict::Goto(chain))));
         }

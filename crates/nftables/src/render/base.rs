@@ -2,8 +2,8 @@
 
 use super::dispatch::dispatch;
 use crate::rules::{
-    Names, Words, address_pairs, address_ranges, addresses, endpoint_map, flip_mark, frontend_set, goto,
-    input_is, is_local, is_marked, is_new, is_unmarked, jump, masquerade, octets, protocol_is, rule,
+    ExprBuilder, TableNames, address_pairs, address_ranges, addresses, endpoint_map, flip_mark, frontend_set,
+    goto, input_is, is_local, is_marked, is_new, is_unmarked, jump, masquerade, octets, protocol_is, rule,
     set_mark, source_range_set, state, verdict_map,
 };
 use crate::table::{ChainBody, Table};
@@ -20,21 +20,16 @@ const DNAT: i32 = -100;
 const SNAT: i32 = 100;
 
 /// The constant part of the table.
-pub fn base(names: &Names, family: Family, settings: &Settings) -> Table {
-    let words = Words { family };
+pub fn base(names: &TableNames, family: Family, settings: &Settings) -> Table {
+    let exprs = ExprBuilder { family };
     let mut table = Table::default();
     sets(&mut table, names, family);
-    hooks(&mut table, names, words, settings);
-    policy(&mut table, names, words, settings);
+    hooks(&mut table, names, exprs, settings);
+    policy(&mut table, names, exprs, settings);
     for (chain, rules) in dispatch(names, family, []) {
         table.chain(&chain, rules);
     }
     ranges(&mut table, &names.service_cidrs, &settings.service_cidrs(model_family(family)));
-    ranges(
-        &mut table,
-        &names.nodeport_addresses,
-        &settings.node_ports.ranges(model_family(family)).unwrap_or_default(),
-    );
     table
 }
 
@@ -45,8 +40,8 @@ fn model_family(family: Family) -> portway_model::Family {
     }
 }
 
-fn sets(table: &mut Table, n: &Names, family: Family) {
-    let all: [Set; 18] = [
+fn sets(table: &mut Table, n: &TableNames, family: Family) {
+    let all: [Set; 17] = [
         endpoint_map(&n.endpoints, family, true),
         endpoint_map(&n.short_cut_endpoints, family, true),
         endpoint_map(&n.nodeport_endpoints, family, false),
@@ -64,19 +59,18 @@ fn sets(table: &mut Table, n: &Names, family: Family) {
         address_pairs(&n.hairpin, family),
         addresses(&n.cluster_ips, family),
         address_ranges(&n.service_cidrs, family),
-        address_ranges(&n.nodeport_addresses, family),
     ];
     table.sets.extend(all.into_iter().map(|set| (set.name.clone(), set)));
 }
 
 /// The base chains, each of which hooks into a packet's path and sends it on.
-fn hooks(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
+fn hooks(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Settings) {
     let mut hook = |name: &str, kind, point, priority, rules| {
         let hook = Some(Hook { kind, point, priority, accept: true });
         table.chains.insert(name.into(), ChainBody { hook, rules });
     };
     let check =
-        || vec![words.frontend_in(&is_new(), true, &n.guarded, Verdict::Goto(n.check_source.clone()))];
+        || vec![exprs.frontend_in(&is_new(), true, &n.guarded, Verdict::Goto(n.check_source.clone()))];
     let unless_bypassing = |rules: Vec<Rule>| -> Vec<Rule> {
         let bypass = settings.bypass_mark.map(|mark| rule(is_marked(mark), Verdict::Return));
         bypass.into_iter().chain(rules).collect()
@@ -87,24 +81,37 @@ fn hooks(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
     hook("filter-prerouting", ChainKind::Filter, HookPoint::Prerouting, DNAT - 10, unless_from_itself);
     hook("filter-output", ChainKind::Filter, HookPoint::Output, DNAT - 10, unless_bypassing(check()));
 
-    let at_node = at_node_address(n, words, settings);
-    let local = [at_node.clone(), is_local(FibOf::Destination).to_vec()].concat();
-    let dispatch = || vec![jump(&n.services), rule(local.clone(), Verdict::Goto(n.nodeports.clone()))];
-    hook("nat-prerouting", ChainKind::Nat, HookPoint::Prerouting, DNAT, dispatch());
-    hook("nat-output", ChainKind::Nat, HookPoint::Output, DNAT, unless_bypassing(dispatch()));
+    let at_node = at_node_addresses(exprs, settings);
+    let dispatch = || -> Vec<Rule> {
+        let to_nodeports = |at: &Vec<Expr>| {
+            let local = [at.clone(), is_local(FibOf::Destination).to_vec()].concat();
+            rule(local, Verdict::Goto(n.nodeports.clone()))
+        };
+        [jump(&n.services)].into_iter().chain(at_node.iter().map(to_nodeports)).collect()
+    };
+    // A chain's rules are those of one generation, but each lookup in a set is made in the current one. A packet that is
+    // between two lookups when a frontend moves to another set finds it in neither. The kernel calls the second chain
+    // only for connections that the first did not translate, and with the rules of the new generation.
+    for (suffix, priority) in [("", DNAT), ("-retry", DNAT + 1)] {
+        let (prerouting, output) = (format!("nat-prerouting{suffix}"), format!("nat-output{suffix}"));
+        hook(&prerouting, ChainKind::Nat, HookPoint::Prerouting, priority, dispatch());
+        hook(&output, ChainKind::Nat, HookPoint::Output, priority, unless_bypassing(dispatch()));
+    }
 
     // What was not translated by now has no endpoint here. The node's own packets are looked at after
     // translation, so that policy Local without a local endpoint does not stop those that take the short cut.
     let refuse = "refuse".into();
     let new_to_refuse = || rule(is_new(), Verdict::Jump("refuse".into()));
     let reject = || Verdict::Goto(n.reject.clone());
-    let nodeport = [is_new().to_vec(), at_node].concat();
-    let input = vec![
-        words.frontend_in(&is_new(), true, &n.refused, reject()),
-        words.frontend_in(&is_new(), true, &n.dropped, Verdict::Drop),
-        words.frontend_in(&nodeport, false, &n.refused_nodeports, reject()),
-        words.frontend_in(&nodeport, false, &n.dropped_nodeports, Verdict::Drop),
+    let mut input = vec![
+        exprs.frontend_in(&is_new(), true, &n.refused, reject()),
+        exprs.frontend_in(&is_new(), true, &n.dropped, Verdict::Drop),
     ];
+    for at in &at_node {
+        let nodeport = [is_new().to_vec(), at.clone()].concat();
+        input.push(exprs.frontend_in(&nodeport, false, &n.refused_nodeports, reject()));
+        input.push(exprs.frontend_in(&nodeport, false, &n.dropped_nodeports, Verdict::Drop));
+    }
     hook("filter-input", ChainKind::Filter, HookPoint::Input, DNAT - 10, input);
     let mut forward = Vec::new();
     if settings.drop_invalid {
@@ -114,22 +121,22 @@ fn hooks(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
     hook("filter-forward", ChainKind::Filter, HookPoint::Forward, DNAT - 10, forward);
     hook("filter-output-post-dnat", ChainKind::Filter, HookPoint::Output, DNAT + 10, vec![new_to_refuse()]);
 
-    hook("nat-postrouting", ChainKind::Nat, HookPoint::Postrouting, SNAT, postrouting(n, words, settings));
+    hook("nat-postrouting", ChainKind::Nat, HookPoint::Postrouting, SNAT, postrouting(n, exprs, settings));
 
     table.chain(
         &refuse,
         vec![
-            words.frontend_in(&[], true, &n.refused, reject()),
-            words.frontend_in(&[], true, &n.dropped, Verdict::Drop),
-            rule(words.destination_in(&n.cluster_ips), reject()),
-            rule(words.destination_in(&n.service_cidrs), Verdict::Drop),
+            exprs.frontend_in(&[], true, &n.refused, reject()),
+            exprs.frontend_in(&[], true, &n.dropped, Verdict::Drop),
+            rule(exprs.destination_in(&n.cluster_ips), reject()),
+            rule(exprs.destination_in(&n.service_cidrs), Verdict::Drop),
         ],
     );
 }
 
-fn postrouting(n: &Names, words: Words, settings: &Settings) -> Vec<Rule> {
+fn postrouting(n: &TableNames, exprs: ExprBuilder, settings: &Settings) -> Vec<Rule> {
     let mark = settings.masquerade_mark;
-    let mut hairpin = words.is_hairpin(&n.hairpin);
+    let mut hairpin = exprs.is_hairpin(&n.hairpin);
     hairpin.push(masquerade());
     vec![
         Rule { exprs: hairpin },
@@ -139,13 +146,18 @@ fn postrouting(n: &Names, words: Words, settings: &Settings) -> Vec<Rule> {
     ]
 }
 
-/// The destination is an address at which node ports answer, if it is one of this node's.
-fn at_node_address(n: &Names, words: Words, settings: &Settings) -> Vec<Expr> {
-    let mut exprs = words.destination_outside(loopback(words.family));
-    if settings.node_ports.ranges(model_family(words.family)).is_some() {
-        exprs.extend(words.destination_in(&n.nodeport_addresses));
+/// The destination is an address at which node ports answer, if it is one of this node's: one list of expressions for each
+/// range. The ranges are in rules, not in a set, because the kernel (6.18) makes the elements of interval sets visible some
+/// time after the rules of the same transaction: new connections to node ports were refused in between.
+fn at_node_addresses(exprs: ExprBuilder, settings: &Settings) -> Vec<Vec<Expr>> {
+    let outside_loopback = exprs.destination_outside(loopback(exprs.family));
+    match settings.node_ports.ranges(model_family(exprs.family)) {
+        None => vec![outside_loopback],
+        Some(ranges) => {
+            let within = |range| [outside_loopback.clone(), exprs.destination_within(range)].concat();
+            ranges.into_iter().map(within).collect()
+        }
     }
-    exprs
 }
 
 fn loopback(family: Family) -> IpNet {
@@ -156,11 +168,11 @@ fn loopback(family: Family) -> IpNet {
 }
 
 /// The chains that policy is made of.
-fn policy(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
+fn policy(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Settings) {
     let mark = settings.masquerade_mark;
     table.chain(&n.mark, vec![Rule { exprs: set_mark(mark).to_vec() }]);
 
-    let pods = from_pods(words, &settings.local);
+    let pods = from_pods(exprs, &settings.local);
     let mut unless_pod = Vec::new();
     if settings.masquerade_all {
         unless_pod.push(goto(&n.mark));
@@ -181,18 +193,18 @@ fn policy(table: &mut Table, n: &Names, words: Words, settings: &Settings) {
     }
 
     let reset = [protocol_is(Protocol::Tcp).to_vec(), vec![Expr::Reject(Reject::TcpReset)]].concat();
-    table.chain(&n.reject, vec![Rule { exprs: reset }, Rule { exprs: vec![words.unreachable()] }]);
-    let allowed = words.source_allowed(&n.source_ranges);
+    table.chain(&n.reject, vec![Rule { exprs: reset }, Rule { exprs: vec![exprs.unreachable()] }]);
+    let allowed = exprs.source_allowed(&n.source_ranges);
     table.chain(&n.check_source, vec![rule(allowed, Verdict::Return), rule([], Verdict::Drop)]);
 }
 
 /// How a pod's traffic is told, once for each range.
-fn from_pods(words: Words, local: &LocalTraffic) -> Vec<Vec<Expr>> {
+fn from_pods(exprs: ExprBuilder, local: &LocalTraffic) -> Vec<Vec<Expr>> {
     match local {
         LocalTraffic::Unknown => Vec::new(),
         LocalTraffic::Cidrs(ranges) => {
-            let own = ranges.iter().filter(|r| r.addr().is_ipv4() == (words.family == Family::Ipv4));
-            own.map(|r| words.source_within(*r)).collect()
+            let own = ranges.iter().filter(|r| r.addr().is_ipv4() == (exprs.family == Family::Ipv4));
+            own.map(|r| exprs.source_within(*r)).collect()
         }
         LocalTraffic::Interface(name) => vec![input_is(name, false).to_vec()],
         LocalTraffic::InterfacePrefix(name) => vec![input_is(name, true).to_vec()],
@@ -220,5 +232,48 @@ fn next(ip: IpAddr) -> Option<IpAddr> {
     match ip {
         IpAddr::V4(a) => u32::from(a).checked_add(1).map(|n| IpAddr::V4(n.into())),
         IpAddr::V6(a) => u128::from(a).checked_add(1).map(|n| IpAddr::V6(n.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portway_dataplane::NodePortAddresses;
+    use portway_netlink::nft::object::SET_INTERVAL;
+
+    /// The base chains of a kind at one hook, in the order in which packets pass them.
+    fn nat_chains(table: &Table, point: HookPoint) -> Vec<&ChainBody> {
+        let of_hook = |body: &&ChainBody| {
+            body.hook.is_some_and(|hook| hook.kind == ChainKind::Nat && hook.point == point)
+        };
+        let mut chains: Vec<&ChainBody> = table.chains.values().filter(of_hook).collect();
+        chains.sort_by_key(|body| body.hook.map(|hook| hook.priority));
+        chains
+    }
+
+    #[test]
+    fn a_lookup_that_a_commit_interrupted_is_repeated_by_a_second_chain() {
+        let table = base(&TableNames::default(), Family::Ipv4, &Settings::default());
+        for point in [HookPoint::Prerouting, HookPoint::Output] {
+            let [first, second] = nat_chains(&table, point)[..] else { panic!("{point:?}") };
+            assert_eq!(first.rules, second.rules);
+        }
+    }
+
+    #[test]
+    fn no_translation_depends_on_an_interval_set() {
+        let ranges = ["192.168.50.0/24", "10.0.0.1/32"].map(|net| net.parse().expect("a network"));
+        let settings =
+            Settings { node_ports: NodePortAddresses::Within(ranges.into()), ..Settings::default() };
+        let table = base(&TableNames::default(), Family::Ipv4, &settings);
+        let is_interval = |name: &_| table.sets.get(name).is_some_and(|set| set.flags & SET_INTERVAL != 0);
+        assert!(table.sets.keys().any(is_interval), "the test knows interval sets when it sees them");
+        for point in [HookPoint::Prerouting, HookPoint::Output] {
+            for rule in nat_chains(&table, point).iter().flat_map(|body| &body.rules) {
+                let looks_up = |expr: &Expr| matches!(expr, Expr::Lookup { set, .. } if is_interval(set));
+                assert!(!rule.exprs.iter().any(looks_up), "{rule:?}");
+            }
+        }
+        assert_eq!(nat_chains(&table, HookPoint::Output)[0].rules.len(), 1 + 2, "a rule for each range");
     }
 }

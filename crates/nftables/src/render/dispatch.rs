@@ -5,29 +5,29 @@
 //! element of every verdict map, and all that is behind it, whenever one of them changes: at 50,000 Services that
 //! took a fifth of a second per change. Elements of sets cost only themselves.
 
-use crate::rules::{Names, Words};
+use crate::rules::{ExprBuilder, TableNames};
 use crate::table::Name;
 use portway_netlink::nft::{Family, Rule, Verdict};
 
 /// Which chain a set belongs into, and how its rules are sorted there.
-fn place(set: &str) -> Option<(Place, &'static str, usize)> {
-    const POLICIES: [(&str, Place); 6] = [
-        ("cluster-ip-", Place::Services),
-        ("external-", Place::Services),
-        ("local-", Place::Services),
-        ("nodeport-external-", Place::Nodeports),
-        ("nodeport-local-", Place::Nodeports),
-        ("nodeport-short-cut-", Place::NodeportShortCuts),
+fn dispatch_chain(set: &str) -> Option<(DispatchChain, &'static str, usize)> {
+    const POLICIES: [(&str, DispatchChain); 6] = [
+        ("cluster-ip-", DispatchChain::Services),
+        ("external-", DispatchChain::Services),
+        ("local-", DispatchChain::Services),
+        ("nodeport-external-", DispatchChain::Nodeports),
+        ("nodeport-local-", DispatchChain::Nodeports),
+        ("nodeport-short-cut-", DispatchChain::NodeportShortCuts),
     ];
     let (place, policy, capacity) = POLICIES
         .iter()
-        .chain(&[("short-cut-", Place::ShortCuts)])
+        .chain(&[("short-cut-", DispatchChain::ShortCuts)])
         .find_map(|(prefix, place)| Some((*place, *prefix, set.strip_prefix(prefix)?)))?;
     Some((place, policy, capacity.parse().ok()?))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum DispatchChain {
     Services,
     Nodeports,
     ShortCuts,
@@ -35,34 +35,40 @@ enum Place {
 }
 
 /// Whether a set decides which policy chain a frontend leads to.
-pub(crate) fn is_switch(set: &str) -> bool {
-    place(set).is_some()
+pub(crate) fn is_dispatch_set(set: &str) -> bool {
+    dispatch_chain(set).is_some()
 }
 
 /// The four chains that look frontends up, given the sets that exist.
 pub(crate) fn dispatch<'n>(
-    names: &Names,
+    names: &TableNames,
     family: Family,
     sets: impl IntoIterator<Item = &'n Name>,
 ) -> [(Name, Vec<Rule>); 4] {
-    let words = Words { family };
-    let mut switches: Vec<(Place, &'static str, usize, &Name)> =
-        sets.into_iter().filter_map(|s| place(s).map(|(place, policy, n)| (place, policy, n, s))).collect();
+    let exprs = ExprBuilder { family };
+    let mut switches: Vec<(DispatchChain, &'static str, usize, &Name)> = sets
+        .into_iter()
+        .filter_map(|s| dispatch_chain(s).map(|(place, policy, n)| (place, policy, n, s)))
+        .collect();
     switches.sort_by_key(|(_, policy, capacity, _)| (*policy, *capacity));
-    let chain = |at: Place, chain: &Name, sticky: &Name| {
-        let with_address = matches!(at, Place::Services | Place::ShortCuts);
+    let chain = |at: DispatchChain, chain: &Name, sticky: &Name| {
+        let with_address = matches!(at, DispatchChain::Services | DispatchChain::ShortCuts);
         let mut rules: Vec<Rule> = switches
             .iter()
             .filter(|(place, ..)| *place == at)
-            .map(|(.., set)| words.frontend_in(&[], with_address, set, Verdict::Goto((*set).clone())))
+            .map(|(.., set)| exprs.frontend_in(&[], with_address, set, Verdict::Goto((*set).clone())))
             .collect();
-        rules.push(words.frontend_verdict(&[], with_address, sticky));
+        rules.push(exprs.frontend_verdict(&[], with_address, sticky));
         (chain.clone(), rules)
     };
     [
-        chain(Place::Services, &names.services, &names.sticky_services),
-        chain(Place::Nodeports, &names.nodeports, &names.sticky_nodeports),
-        chain(Place::ShortCuts, &names.short_cuts, &names.sticky_short_cuts),
-        chain(Place::NodeportShortCuts, &names.nodeport_short_cuts, &names.sticky_nodeport_short_cuts),
+        chain(DispatchChain::Services, &names.services, &names.sticky_services),
+        chain(DispatchChain::Nodeports, &names.nodeports, &names.sticky_nodeports),
+        chain(DispatchChain::ShortCuts, &names.short_cuts, &names.sticky_short_cuts),
+        chain(
+            DispatchChain::NodeportShortCuts,
+            &names.nodeport_short_cuts,
+            &names.sticky_nodeport_short_cuts,
+        ),
     ]
 }

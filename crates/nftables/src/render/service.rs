@@ -1,25 +1,27 @@
 //! A Service's share of the table.
 
 use super::affinity::{self, Sticky};
-use crate::rules::{Names, Words, capacity, frontend_key, frontend_set, goto, jump, octets, target_value};
+use crate::rules::{
+    ExprBuilder, TableNames, capacity, frontend_key, frontend_set, goto, jump, octets, target_value,
+};
 use crate::table::{Name, Table};
 use portway_model::{Frontend, FrontendKind, Outcome, PortPlan, ServicePlan, Target, TrafficPolicy};
 use portway_netlink::nft::{Data, Element, Family, Key, Rule, Verdict};
 use std::net::IpAddr;
 
 /// What a Service adds to the table. Endpoints keep the order the plan gives them.
-pub fn service(names: &Names, family: Family, plan: &ServicePlan) -> Table {
+pub fn service(names: &TableNames, family: Family, plan: &ServicePlan) -> Table {
     let mut part = Table::default();
     for port in &plan.ports {
-        Port { names, words: Words { family }, plan, port }.render(&mut part);
+        Port { names, exprs: ExprBuilder { family }, plan, port }.render(&mut part);
     }
     part.normalize();
     part
 }
 
 struct Port<'a> {
-    names: &'a Names,
-    words: Words,
+    names: &'a TableNames,
+    exprs: ExprBuilder,
     plan: &'a ServicePlan,
     port: &'a PortPlan,
 }
@@ -47,7 +49,7 @@ impl Port<'_> {
             part.element(&self.names.hairpin, Element::key(Key::new().field(&pair).field(&pair)));
         }
         for sticky in affinity::groups(self.plan, self.port) {
-            sticky.render(self.words, self.port.protocol, part);
+            sticky.render(self.exprs, self.port.protocol, part);
         }
     }
 
@@ -101,16 +103,16 @@ impl Port<'_> {
             Outcome::Drop => {
                 part.element(maps.dropped, member());
                 if short_cut.is_some() {
-                    self.lead(part, &maps, frontend.kind, key, &[]);
+                    self.add_frontend(part, &maps, frontend.kind, key, &[]);
                 }
             }
             Outcome::Balance(targets) => {
-                self.lead(part, &maps, frontend.kind, key, targets);
+                self.add_frontend(part, &maps, frontend.kind, key, targets);
                 self.endpoints(part, maps.endpoints, key, targets);
             }
         }
         if let Some(targets) = short_cut {
-            self.lead_elsewhere(part, &maps, key, targets);
+            self.add_local_shortcut(part, &maps, key, targets);
             self.endpoints(part, maps.short_cut_endpoints, key, targets);
         }
     }
@@ -134,7 +136,14 @@ impl Port<'_> {
 
     /// Leads a frontend to the chain that applies its policy and then balances over `targets`: one for each policy
     /// and capacity, or the port's own if clients stick.
-    fn lead(&self, part: &mut Table, maps: &Maps<'_>, kind: FrontendKind, key: Key, targets: &[Target]) {
+    fn add_frontend(
+        &self,
+        part: &mut Table,
+        maps: &Maps<'_>,
+        kind: FrontendKind,
+        key: Key,
+        targets: &[Target],
+    ) {
         let n = self.names;
         let local = kind != FrontendKind::ClusterIp && self.port.external == TrafficPolicy::Local;
         let (policy, first) = match kind {
@@ -153,19 +162,19 @@ impl Port<'_> {
         let mut number = 0;
         if !targets.is_empty() {
             number = capacity(targets.len());
-            rules.extend(self.words.balance(maps.with_address, maps.endpoints, targets.len()));
+            rules.extend(self.exprs.balance(maps.with_address, maps.endpoints, targets.len()));
         }
         self.join(part, maps, format!("{prefix}{policy}-{number}").into(), key, rules);
     }
 
     /// Leads traffic that begins on this node, to a frontend with policy Local, to any endpoint.
-    fn lead_elsewhere(&self, part: &mut Table, maps: &Maps<'_>, key: Key, targets: &[Target]) {
+    fn add_local_shortcut(&self, part: &mut Table, maps: &Maps<'_>, key: Key, targets: &[Target]) {
         if self.port.affinity.is_some() {
             let chain = format!("sticky-{}", Sticky::name(self.plan, self.port, TrafficPolicy::Cluster));
             return self.stick(part, maps.sticky_short_cuts, key, chain.into());
         }
         let name: Name = format!("{}short-cut-{}", maps.prefix, capacity(targets.len())).into();
-        let rules = self.words.balance(maps.with_address, maps.short_cut_endpoints, targets.len());
+        let rules = self.exprs.balance(maps.with_address, maps.short_cut_endpoints, targets.len());
         self.join(part, maps, name, key, rules);
     }
 
@@ -176,7 +185,7 @@ impl Port<'_> {
 
     /// Puts a frontend among those that lead to a chain; set and chain have one name.
     fn join(&self, part: &mut Table, maps: &Maps<'_>, name: Name, key: Key, rules: Vec<Rule>) {
-        part.sets.insert(name.clone(), frontend_set(&name, self.words.family, maps.with_address));
+        part.sets.insert(name.clone(), frontend_set(&name, self.exprs.family, maps.with_address));
         part.element(&name, Element::key(key).comment(&self.comment()));
         part.chain(&name, rules);
     }

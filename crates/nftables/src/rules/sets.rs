@@ -9,30 +9,30 @@ use portway_netlink::nft::{Family, Set};
 
 /// Kinds of key parts, with nft's number for each (`enum datatypes`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum KeyField {
     Address,
     Protocol,
     Port,
     Index,
 }
 
-impl Part {
+impl KeyField {
     fn number(self, family: Family) -> u32 {
         match (self, family) {
-            (Part::Index, _) => 4,
-            (Part::Address, Family::Ipv4) => 7,
-            (Part::Address, Family::Ipv6) => 8,
-            (Part::Protocol, _) => 12,
-            (Part::Port, _) => 13,
+            (KeyField::Index, _) => 4,
+            (KeyField::Address, Family::Ipv4) => 7,
+            (KeyField::Address, Family::Ipv6) => 8,
+            (KeyField::Protocol, _) => 12,
+            (KeyField::Port, _) => 13,
         }
     }
 
     fn len(self, family: Family) -> u32 {
         match self {
-            Part::Address => family.address_len(),
-            Part::Protocol => 1,
-            Part::Port => 2,
-            Part::Index => 4,
+            KeyField::Address => family.address_len(),
+            KeyField::Protocol => 1,
+            KeyField::Port => 2,
+            KeyField::Index => 4,
         }
     }
 
@@ -40,11 +40,11 @@ impl Part {
     fn typeof_data(self, family: Family) -> Vec<u8> {
         let payload = |header: u32, field: u32| [tlv_u32(0, header), tlv_u32(1, field)].concat();
         let (kind, data): (u32, Vec<u8>) = match (self, family) {
-            (Part::Address, Family::Ipv4) => (7, payload(12, 12)),
-            (Part::Address, Family::Ipv6) => (7, payload(13, 9)),
-            (Part::Protocol, _) => (9, tlv_u32(0, 16)),
-            (Part::Port, _) => (7, payload(11, 2)),
-            (Part::Index, _) => (23, [tlv_u32(0, 1), tlv_u32(1, 65_536), tlv_u32(2, 0)].concat()),
+            (KeyField::Address, Family::Ipv4) => (7, payload(12, 12)),
+            (KeyField::Address, Family::Ipv6) => (7, payload(13, 9)),
+            (KeyField::Protocol, _) => (9, tlv_u32(0, 16)),
+            (KeyField::Port, _) => (7, payload(11, 2)),
+            (KeyField::Index, _) => (23, [tlv_u32(0, 1), tlv_u32(1, 65_536), tlv_u32(2, 0)].concat()),
         };
         [tlv_u32(0, kind), tlv(1, &data)].concat()
     }
@@ -61,7 +61,7 @@ fn tlv_u32(kind: u8, value: u32) -> Vec<u8> {
 }
 
 /// nft's note of the expressions a concatenation was typed as.
-fn typeof_note(parts: &[Part], family: Family) -> Vec<u8> {
+fn typeof_note(parts: &[KeyField], family: Family) -> Vec<u8> {
     const CONCAT: u32 = 13;
     if let [part] = parts {
         return part.typeof_data(family);
@@ -72,25 +72,25 @@ fn typeof_note(parts: &[Part], family: Family) -> Vec<u8> {
 }
 
 /// Byte order of a key or value as nft notes it: none for a concatenation, else host or network.
-fn byte_order(parts: &[Part]) -> u32 {
+fn byte_order(parts: &[KeyField]) -> u32 {
     match parts {
-        [Part::Index] => 1,
+        [KeyField::Index] => 1,
         [_] => 2,
         _ => 0,
     }
 }
 
 struct Shape<'a> {
-    key: &'a [Part],
-    value: Option<&'a [Part]>,
+    key: &'a [KeyField],
+    value: Option<&'a [KeyField]>,
     verdict: bool,
     flags: u32,
 }
 
 impl Shape<'_> {
     fn build(&self, name: &Name, family: Family) -> Set {
-        let kind = |parts: &[Part]| parts.iter().fold(0, |t, p| t << 6 | p.number(family));
-        let len = |parts: &[Part]| match parts {
+        let kind = |parts: &[KeyField]| parts.iter().fold(0, |t, p| t << 6 | p.number(family));
+        let len = |parts: &[KeyField]| match parts {
             [part] => part.len(family),
             _ => parts.iter().map(|p| p.len(family).next_multiple_of(4)).sum(),
         };
@@ -98,7 +98,7 @@ impl Shape<'_> {
         if self.verdict || self.value.is_some() {
             userdata.extend(tlv_u32(1, self.value.map_or(0, byte_order)));
         }
-        if self.key.contains(&Part::Index) {
+        if self.key.contains(&KeyField::Index) {
             userdata.extend(tlv(3, &typeof_note(self.key, family)));
             let value =
                 self.value.map_or_else(|| [tlv_u32(0, 1), tlv(1, &[])].concat(), |v| typeof_note(v, family));
@@ -123,11 +123,11 @@ impl Shape<'_> {
     }
 }
 
-const VIP: &[Part] = &[Part::Address, Part::Protocol, Part::Port];
-const NODEPORT: &[Part] = &[Part::Protocol, Part::Port];
-const TARGET: &[Part] = &[Part::Address, Part::Port];
+const VIP: &[KeyField] = &[KeyField::Address, KeyField::Protocol, KeyField::Port];
+const NODEPORT: &[KeyField] = &[KeyField::Protocol, KeyField::Port];
+const TARGET: &[KeyField] = &[KeyField::Address, KeyField::Port];
 
-fn frontend_parts(with_address: bool) -> &'static [Part] {
+fn frontend_parts(with_address: bool) -> &'static [KeyField] {
     if with_address { VIP } else { NODEPORT }
 }
 
@@ -143,13 +143,13 @@ pub fn frontend_set(name: &Name, family: Family, with_address: bool) -> Set {
 
 /// A map from frontends and an index to endpoints.
 pub fn endpoint_map(name: &Name, family: Family, with_address: bool) -> Set {
-    let key = [frontend_parts(with_address), &[Part::Index]].concat();
+    let key = [frontend_parts(with_address), &[KeyField::Index]].concat();
     Shape { key: &key, value: Some(TARGET), verdict: false, flags: 0 }.build(name, family)
 }
 
 /// A map from an index to verdicts.
 pub fn choice_map(name: &Name, family: Family) -> Set {
-    Shape { key: &[Part::Index], value: None, verdict: true, flags: 0 }.build(name, family)
+    Shape { key: &[KeyField::Index], value: None, verdict: true, flags: 0 }.build(name, family)
 }
 
 /// How many clients one endpoint is remembered by. More are served too, but do not stick.
@@ -158,27 +158,28 @@ const CLIENTS: u32 = 1 << 18;
 /// A set that remembers clients for so many seconds.
 pub fn client_set(name: &Name, family: Family, seconds: u32) -> Set {
     let flags = SET_DYNAMIC | SET_TIMEOUT;
-    let shape = Shape { key: &[Part::Address], value: None, verdict: false, flags };
+    let shape = Shape { key: &[KeyField::Address], value: None, verdict: false, flags };
     Set { timeout: u64::from(seconds) * 1000, size: CLIENTS, ..shape.build(name, family) }
 }
 
 /// The set of `saddr . daddr`.
 pub fn address_pairs(name: &Name, family: Family) -> Set {
-    Shape { key: &[Part::Address, Part::Address], value: None, verdict: false, flags: 0 }.build(name, family)
+    Shape { key: &[KeyField::Address, KeyField::Address], value: None, verdict: false, flags: 0 }
+        .build(name, family)
 }
 
 /// A set of addresses.
 pub fn addresses(name: &Name, family: Family) -> Set {
-    Shape { key: &[Part::Address], value: None, verdict: false, flags: 0 }.build(name, family)
+    Shape { key: &[KeyField::Address], value: None, verdict: false, flags: 0 }.build(name, family)
 }
 
 /// A set of address ranges.
 pub fn address_ranges(name: &Name, family: Family) -> Set {
-    Shape { key: &[Part::Address], value: None, verdict: false, flags: SET_INTERVAL }.build(name, family)
+    Shape { key: &[KeyField::Address], value: None, verdict: false, flags: SET_INTERVAL }.build(name, family)
 }
 
 /// A set of source ranges by frontend.
 pub fn source_range_set(name: &Name, family: Family) -> Set {
-    let key = [&[Part::Address], VIP].concat();
+    let key = [&[KeyField::Address], VIP].concat();
     Shape { key: &key, value: None, verdict: false, flags: SET_INTERVAL | SET_CONCAT }.build(name, family)
 }

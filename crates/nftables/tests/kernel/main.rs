@@ -1,42 +1,38 @@
 //! The mode against a real kernel, in a network namespace of its own.
 
-mod world;
+mod services;
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use portway_dataplane::{Dataplane, LocalTraffic, NodePortAddresses, Settings};
+use portway_dataplane::Clear;
+use portway_dataplane::Driver;
+use portway_dataplane::{LocalTraffic, NodePortAddresses, Settings};
 use portway_lab::Namespace;
 use portway_model::Family;
 use portway_nftables::Nftables;
-use serde_json::json;
+use portway_nftables::{TABLE, leftovers};
+use portway_testkit::cluster::{TestCluster, service};
+use portway_testkit::harness::{self, Test};
+use services::every_kind_of_service;
 use std::process::{Command, ExitCode};
-use world::zoo;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    if !arguments.list
-        && let Err(e) = portway_lab::enter()
-    {
-        eprintln!("{e}");
-        return ExitCode::FAILURE;
-    }
-    type Test = fn(Family);
-    let table: [(&str, Test); 5] = [
-        ("lists_back_what_was_wanted", lists_back_what_was_wanted),
-        ("incremental_equals_from_scratch", incremental_equals_from_scratch),
-        ("nft_prints_it_and_loads_it_again", nft_prints_it_and_loads_it_again),
+    type Run = fn(Family);
+    let table: [(&str, Run); 5] = [
+        ("kernel_lists_the_wanted_rules", kernel_lists_the_wanted_rules),
+        ("incremental_changes_equal_a_fresh_start", incremental_changes_equal_a_fresh_start),
+        ("nft_prints_the_ruleset_and_loads_it_again", nft_prints_the_ruleset_and_loads_it_again),
         ("damage_is_found_and_repaired", damage_is_found_and_repaired),
-        ("cleanup_leaves_others_alone", cleanup_leaves_others_alone),
+        ("cleanup_leaves_foreign_tables_alone", cleanup_leaves_foreign_tables_alone),
     ];
-    let trials = table.into_iter().flat_map(|(name, test)| {
+    let tests = table.into_iter().flat_map(|(name, test)| {
         Family::ALL.map(|family| {
-            Trial::test(format!("{family}::{name}"), move || {
-                let namespace = Namespace::new(&format!("{name}-{family}")).map_err(Failed::from)?;
+            Test::new(format!("{family}::{name}"), move || {
+                let namespace = Namespace::new(&format!("{name}-{family}"))?;
                 namespace.run(|| test(family));
                 Ok(())
             })
         })
     });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    harness::run_in(portway_lab::enter, tests.collect())
 }
 
 fn settings() -> Settings {
@@ -52,8 +48,8 @@ fn settings() -> Settings {
     }
 }
 
-fn open(family: Family) -> Nftables {
-    Nftables::open(family).expect("a kernel with nf_tables")
+fn open(family: Family) -> Driver<Nftables> {
+    Driver::new(Nftables::open(family).expect("a kernel with nf_tables"))
 }
 
 fn nft(arguments: &[&str]) -> String {
@@ -66,58 +62,40 @@ fn word(family: Family) -> &'static str {
     if family == Family::V4 { "ip" } else { "ip6" }
 }
 
-fn lists_back_what_was_wanted(family: Family) {
+fn kernel_lists_the_wanted_rules(family: Family) {
     let mut mode = open(family);
-    let report = mode.sync(&settings(), zoo().changes(family)).unwrap();
+    let report = mode.sync(&settings(), every_kind_of_service().changes(family)).unwrap();
     assert!(report.full && report.added > 50, "{report:?}");
     let drift = mode.verify().unwrap();
     assert!(drift.is_empty(), "{drift}");
     // A second agent that starts on top of it finds nothing to do.
     let mut next = open(family);
-    let report = next.sync(&settings(), zoo().changes(family)).unwrap();
+    let report = next.sync(&settings(), every_kind_of_service().changes(family)).unwrap();
     assert_eq!((report.added, report.removed), (0, 0), "{report:?}");
 }
 
-fn incremental_equals_from_scratch(family: Family) {
-    let http = json!({"name": "http", "port": 8080});
-    let mut world = zoo();
+fn incremental_changes_equal_a_fresh_start(family: Family) {
+    let mut cluster = every_kind_of_service();
     let mut mode = open(family);
-    mode.sync(&settings(), world.changes(family)).unwrap();
-    type Step = Box<dyn Fn(&mut world::World)>;
-    let step = |f: fn(&mut world::World, serde_json::Value)| -> Step {
-        let http = http.clone();
-        Box::new(move |w| f(w, http.clone()))
-    };
-    let steps: Vec<Step> = vec![
-        step(|w, http| {
-            w.endpoints("plain", http, &[(10, "node1")]);
-        }),
-        step(|w, http| {
-            w.endpoints("empty", http, &[(10, "node1"), (77, "node1")]);
-        }),
-        step(|w, http| {
-            w.endpoints("sticky", http, &[(22, "node2")]);
-        }),
-        step(|w, http| {
-            w.endpoints("elsewhere", http, &[(41, "node2"), (40, "node1")]);
-        }),
-        step(|w, http| {
-            w.endpoints("balanced", http, &[]);
-        }),
-        step(|w, _| {
-            w.delete("sticky").delete("plain");
-        }),
-        step(|w, http| {
-            w.service("plain", 1, json!({"sessionAffinity": "ClientIP"}), json!({}));
-            w.endpoints("plain", http, &[(12, "node2"), (13, "node2")]);
-        }),
-        step(|w, _| {
-            w.delete("empty").delete("balanced").delete("elsewhere").delete("udp").delete("plain");
-        }),
+    mode.sync(&settings(), cluster.changes(family)).unwrap();
+    let delete =
+        |cluster: &mut TestCluster, names: &[&str]| names.iter().for_each(|name| cluster.delete(name));
+    let steps: [&dyn Fn(&mut TestCluster); 8] = [
+        &|cluster| cluster.apply_hosts("plain", &["a"]),
+        &|cluster| cluster.apply_hosts("empty", &["a", "b"]),
+        &|cluster| cluster.apply_hosts("sticky", &["d"]),
+        &|cluster| cluster.apply_hosts("elsewhere", &["d", "a"]),
+        &|cluster| cluster.apply_hosts("balanced", &[]),
+        &|cluster| delete(cluster, &["sticky", "plain"]),
+        &|cluster| {
+            cluster.apply(service("plain", 1).affinity(10_800));
+            cluster.apply_hosts("plain", &["c", "d"]);
+        },
+        &|cluster| delete(cluster, &["empty", "balanced", "elsewhere", "udp", "plain"]),
     ];
     for (i, step) in steps.iter().enumerate() {
-        step(&mut world);
-        let report = mode.sync(&settings(), world.changes(family)).unwrap();
+        step(&mut cluster);
+        let report = mode.sync(&settings(), cluster.changes(family)).unwrap();
         assert!(!report.full, "step {i} listed the kernel");
         let drift = mode.verify().unwrap();
         assert!(drift.is_empty(), "step {i}: {drift}");
@@ -134,9 +112,9 @@ fn incremental_equals_from_scratch(family: Family) {
     assert!(drift.is_empty(), "settings: {drift}");
 }
 
-fn nft_prints_it_and_loads_it_again(family: Family) {
+fn nft_prints_the_ruleset_and_loads_it_again(family: Family) {
     let mut mode = open(family);
-    mode.sync(&settings(), zoo().changes(family)).unwrap();
+    mode.sync(&settings(), every_kind_of_service().changes(family)).unwrap();
     let printed = nft(&["list", "ruleset"]);
     let vip = if family == Family::V4 { "10.96.0.1" } else { "fd96::1" };
     let wanted = format!("{vip} . tcp . 80 comment \"default/plain:http\"");
@@ -159,7 +137,7 @@ fn damage_is_found_and_repaired(family: Family) {
         &["add", "rule", table, "portway", "refuse", "accept"],
         &["add", "chain", table, "portway", "intruder"],
         &["flush", "table", table, "portway"],
-        // What we never write must not keep us from reading the rest: other verdicts, longer keys, anonymous sets.
+        // Objects that we never write must not prevent the listing: other verdicts, longer keys, anonymous sets.
         &["add", "rule", table, "portway", "refuse", "continue"],
         &["add", "element", table, "portway", "sticky-nodeports", "{ tcp . 1 : continue }"],
         &["add", "set", table, "portway", "theirs", theirs],
@@ -177,11 +155,11 @@ fn damage_is_found_and_repaired(family: Family) {
         ],
     ];
     let mut mode = open(family);
-    mode.sync(&settings(), zoo().changes(family)).unwrap();
+    mode.sync(&settings(), every_kind_of_service().changes(family)).unwrap();
     for arguments in damage {
         nft(arguments);
         assert!(!mode.verify().unwrap().is_empty(), "{arguments:?} was not noticed");
-        mode.distrust();
+        mode.mark_stale();
         let report = mode.sync(&settings(), Vec::new()).unwrap();
         assert!(!report.drift.is_empty(), "{arguments:?} was not reported");
         let drift = mode.verify().unwrap();
@@ -189,11 +167,12 @@ fn damage_is_found_and_repaired(family: Family) {
     }
 }
 
-fn cleanup_leaves_others_alone(family: Family) {
+fn cleanup_leaves_foreign_tables_alone(family: Family) {
     nft(&["add", "table", word(family), "theirs"]);
     let mut mode = open(family);
-    mode.sync(&settings(), zoo().changes(family)).unwrap();
-    mode.cleanup().unwrap();
+    mode.sync(&settings(), every_kind_of_service().changes(family)).unwrap();
+    let removed = leftovers::clear(family, TABLE, Clear::Now).unwrap();
+    assert_eq!(removed.len(), 1, "{removed:?}");
     assert_eq!(nft(&["list", "tables"]).trim(), format!("table {} theirs", word(family)));
-    mode.cleanup().unwrap();
+    assert!(leftovers::clear(family, TABLE, Clear::Now).unwrap().is_empty());
 }

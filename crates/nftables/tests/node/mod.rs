@@ -1,15 +1,16 @@
-//! A node in the world of tests, with this mode at work.
+//! A node in the cluster of tests, with this mode at work.
 
-use portway_dataplane::world::own_addresses;
+use portway_dataplane::Driver;
 use portway_model::Family;
 use portway_netlink::nft;
 use portway_nftables::Nftables;
 use portway_nftables::fake::Fake;
+use portway_testkit::cluster::own_addresses;
 
 /// The nftables mode over a kernel that is a value.
-pub(crate) fn mode(family: Family) -> Nftables<Fake> {
+pub(crate) fn mode(family: Family) -> Driver<Nftables<Fake>> {
     let nft_family = if family == Family::V4 { nft::Family::Ipv4 } else { nft::Family::Ipv6 };
     let mut kernel = Fake::default();
     kernel.addresses.extend(own_addresses(family));
-    Nftables::with_kernel(kernel, nft_family)
+    Driver::new(Nftables::with_kernel(kernel, nft_family))
 }

@@ -1,48 +1,60 @@
 //! The cost of a change is that of the change.
 
 use crate::node::mode;
-use portway_dataplane::Dataplane;
-use portway_dataplane::world::{World, endpoint, settings};
 use portway_model::Family;
 use portway_nftables::diff::Transaction;
-use serde_json::{Value, json};
+use portway_testkit::cluster::{HTTP, TestCluster, service, settings};
+use portway_testkit::objects::{AddressBook, Endpoint, EndpointSlice};
+use std::net::IpAddr;
 
 fn elements(tx: &Transaction) -> usize {
     tx.add.values().chain(tx.delete.values()).map(Vec::len).sum()
 }
 
-fn thousand(without: Option<u32>, with: Option<u32>) -> Vec<Value> {
+/// A thousand hosts called by numbers, one of them replaced.
+fn thousand(without: Option<u32>, with: Option<u32>) -> Vec<Endpoint> {
     let numbers = (0..1000u32).filter(|n| Some(*n) != without).chain(with);
-    numbers.map(|n| json!({"place": "a", "nodeName": "node2", "number": n})).collect()
+    numbers.map(|n| Endpoint::ready(&n.to_string())).collect()
 }
 
-/// Gives every endpoint an address of its own.
-fn apply(world: &mut World, endpoints: &[Value]) {
+/// Hosts called by numbers, all on another node.
+struct Numbered(Family);
+
+impl AddressBook for Numbered {
+    fn family(&self) -> Family {
+        self.0
+    }
+
+    fn address(&self, host: &str) -> IpAddr {
+        let n: u32 = host.parse().unwrap();
+        let text = match self.0 {
+            Family::V4 => format!("10.244.{}.{}", n / 250, n % 250),
+            Family::V6 => format!("fd10:244::{n:x}:1"),
+        };
+        text.parse().unwrap()
+    }
+
+    fn node_of(&self, _: &str) -> String {
+        "node2".to_owned()
+    }
+}
+
+fn apply(cluster: &mut TestCluster, endpoints: &[Endpoint]) {
     for family in Family::ALL {
-        let spread: Vec<Value> = endpoints
-            .iter()
-            .map(|e| {
-                let n = e["number"].as_u64().unwrap();
-                let address = match family {
-                    Family::V4 => format!("10.244.{}.{}", n / 250, n % 250),
-                    Family::V6 => format!("fd10:244::{n:x}:1"),
-                };
-                json!({"addresses": [address], "nodeName": "node2"})
-            })
-            .collect();
-        world.apply_raw_slice("big", family, json!({"name": "http", "port": 8080}), &spread);
+        let slice = EndpointSlice::new("big", &[HTTP], endpoints).name(&format!("big-{family}"));
+        cluster.apply(slice.manifest(&Numbered(family)));
     }
 }
 
 /// What one step costs in a cluster with so many other Services.
 fn costs(others: u8, family: Family) -> Vec<(usize, usize, usize)> {
-    let mut world = World::new().service("big", 1, json!({}), json!({}));
-    apply(&mut world, &thousand(None, None));
+    let mut cluster = TestCluster::new().service(service("big", 1));
+    apply(&mut cluster, &thousand(None, None));
     for n in 2..2 + others {
-        world.apply_service(&format!("other{n}"), n, json!({}), json!({}));
-        world.apply_slice(&format!("other{n}"), json!({"name": "http", "port": 8080}), &[endpoint("c")]);
+        cluster.apply(service(&format!("other{n}"), n));
+        cluster.apply_hosts(&format!("other{n}"), &["c"]);
     }
-    let mut mode = world.programmed(mode(family), &settings());
+    let mut mode = cluster.programmed(mode(family), &settings());
     let steps = [
         thousand(Some(500), None),
         thousand(Some(500), Some(1000)),
@@ -53,9 +65,9 @@ fn costs(others: u8, family: Family) -> Vec<(usize, usize, usize)> {
     steps
         .iter()
         .map(|endpoints| {
-            apply(&mut world, endpoints);
-            mode.sync(&settings(), world.changes(family)).unwrap();
-            let tx = mode.kernel().last();
+            apply(&mut cluster, endpoints);
+            mode.sync(&settings(), cluster.changes(family)).unwrap();
+            let tx = mode.program().kernel().last();
             let rules = tx.add_rules.values().map(Vec::len).sum();
             (elements(tx), rules, tx.add_chains.len() + tx.delete_chains.len() + tx.add_sets.len())
         })
@@ -75,10 +87,10 @@ fn one_endpoint_of_a_thousand_is_a_handful_of_elements() {
 
 #[test]
 fn nothing_changed_costs_nothing() {
-    let mut world = World::new().service("web", 1, json!({}), json!({}));
-    let mut mode = world.programmed(mode(Family::V4), &settings());
-    let commits = mode.kernel().commits();
-    let report = mode.sync(&settings(), world.all(Family::V4)).unwrap();
+    let mut cluster = TestCluster::new().service(service("web", 1));
+    let mut mode = cluster.programmed(mode(Family::V4), &settings());
+    let commits = mode.program().kernel().commits();
+    let report = mode.sync(&settings(), cluster.all(Family::V4)).unwrap();
     assert_eq!((report.added, report.removed), (0, 0));
-    assert_eq!(mode.kernel().commits(), commits, "the kernel was told nothing");
+    assert_eq!(mode.program().kernel().commits(), commits, "the kernel was told nothing");
 }
