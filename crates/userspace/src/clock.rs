@@ -5,27 +5,27 @@ use std::time::{Duration, Instant};
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Milliseconds since the process began to ask; never 0, which stands for "not at all".
+/// Milliseconds since the first call of [`Moment::now`], plus one: an atomic 0 stands for "never".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Now.
+    /// The present moment.
     pub fn now() -> Moment {
         Moment::of(START.elapsed())
     }
 
-    /// So long after the beginning.
+    /// The moment this long after the first.
     pub fn of(since: Duration) -> Moment {
         Moment(u64::try_from(since.as_millis()).unwrap_or(u64::MAX - 1) + 1)
     }
 
-    /// Later by so much.
+    /// The moment this much later.
     pub fn after(self, time: Duration) -> Moment {
         Moment(self.0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// How long until then; nothing if it is past.
+    /// The time until a later moment; zero if that is past.
     pub fn until(self, then: Moment) -> Duration {
         Duration::from_millis(then.0.saturating_sub(self.0))
     }

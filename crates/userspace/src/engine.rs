@@ -1,10 +1,10 @@
-//! The threads that carry connections, and what they share.
+//! The worker threads of the relay, and the state that they share.
 
 use crate::balance::Port;
 use crate::clock::Moment;
-use crate::doors::{self, Door};
 use crate::limits::{self, Limits};
-use crate::redirect::Doors;
+use crate::listeners::{self, Listener};
+use crate::redirect::ListenerPorts;
 use crate::routes::Routes;
 use crate::tcp::Worker;
 use crate::udp;
@@ -19,35 +19,35 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-/// More threads than this were not seen to help: the kernel does most of the work.
+/// More threads showed no benefit in measurements: the kernel does most of the work.
 const THREADS: usize = 8;
-/// What a thread needs; it keeps no bytes of anybody's.
+/// Stack of a worker; the bytes of connections are not on it.
 const STACK: usize = 128 * 1024;
-/// How long doors stay open after nothing leads to them, for those who are already on their way.
-const QUIET: Duration = Duration::from_millis(300);
+/// How long listeners stay open after no rule points to them, for packets that are under way.
+const MIN_QUIET: Duration = Duration::from_millis(300);
 
-/// What all threads share.
+/// The state that all threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     routes: RwLock<Routes>,
     settings: RwLock<UserspaceSettings>,
-    doors: RwLock<Vec<Arc<Door>>>,
+    listeners: RwLock<Vec<Arc<Listener>>>,
     stop: RwLock<Option<Stop>>,
     pub(crate) limits: Arc<Limits>,
-    /// Bytes that wait in pipes.
+    /// Bytes in pipes.
     pub(crate) waiting: Arc<AtomicUsize>,
-    /// Threads that are at work.
-    at_work: Mutex<usize>,
-    /// One of them has ended.
+    /// The number of running worker threads.
+    running: Mutex<usize>,
+    /// Notified when a worker thread has ended.
     ended: Condvar,
 }
 
-/// How the engine is to stop.
+/// When the engine stops.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stop {
-    /// Not before, though nothing is open.
+    /// Listeners stay open until then, even if no connection is open.
     pub(crate) quiet: Moment,
-    /// Then, whatever is open.
+    /// Connections that are still open are reset then.
     pub(crate) deadline: Moment,
 }
 
@@ -68,8 +68,8 @@ impl Shared {
         read(&self.settings)
     }
 
-    pub(crate) fn doors(&self, protocol: Protocol) -> Vec<Arc<Door>> {
-        read(&self.doors).iter().filter(|door| door.protocol == protocol).cloned().collect()
+    pub(crate) fn listeners(&self, protocol: Protocol) -> Vec<Arc<Listener>> {
+        read(&self.listeners).iter().filter(|listener| listener.protocol == protocol).cloned().collect()
     }
 
     pub(crate) fn stop(&self) -> Option<Stop> {
@@ -77,28 +77,29 @@ impl Shared {
     }
 }
 
-/// The engine. It works as long as somebody holds it, and then until its connections have ended.
+/// The engine. After the last reference is dropped it stops accepting, and ends with its connections.
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
     wakers: Vec<Arc<OwnedFd>>,
-    /// Where the doors of each family are, and those that nothing leads to once the rules are in place.
-    places: Mutex<Places>,
+    listeners: Mutex<ListenerState>,
 }
 
 #[derive(Debug, Default)]
-struct Places {
-    doors: [Option<Doors>; 2],
-    obsolete: Vec<Arc<Door>>,
+struct ListenerState {
+    /// The listeners of each family.
+    ports: [Option<ListenerPorts>; 2],
+    /// Listeners that no rule points to once the rules are in place.
+    obsolete: Vec<Arc<Listener>>,
 }
 
 impl Engine {
-    /// Starts the threads, in this thread's network namespace, with all file descriptors the process may have.
+    /// Starts the threads in this thread's network namespace, with all file descriptors that the process may have.
     pub fn start() -> io::Result<Arc<Engine>> {
         Engine::start_with(limits::raise())
     }
 
-    /// Starts them with so many file descriptors, whatever the process may have.
+    /// Starts the threads with a given number of file descriptors.
     pub fn start_with(descriptors: u64) -> io::Result<Arc<Engine>> {
         let workers = std::thread::available_parallelism().map_or(1, |n| n.get()).min(THREADS);
         let settings = UserspaceSettings::default();
@@ -107,11 +108,11 @@ impl Engine {
         let shared = Arc::new(Shared {
             routes: RwLock::default(),
             settings: RwLock::new(settings),
-            doors: RwLock::default(),
+            listeners: RwLock::default(),
             stop: RwLock::default(),
             limits,
             waiting: Arc::default(),
-            at_work: Mutex::new(0),
+            running: Mutex::new(0),
             ended: Condvar::new(),
         });
         let mut wakers = Vec::new();
@@ -125,7 +126,7 @@ impl Engine {
         let worker = udp::Worker::new(shared.clone(), waker.clone())?;
         spawn(&shared, "udp".to_owned(), move || worker.run())?;
         wakers.push(waker);
-        Ok(Arc::new(Engine { shared, wakers, places: Mutex::default() }))
+        Ok(Arc::new(Engine { shared, wakers, listeners: Mutex::default() }))
     }
 
     fn wake(&self) {
@@ -134,58 +135,49 @@ impl Engine {
         }
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        lock(&self.places)
-    }
-
-    /// The doors of a family: those there are, if they are at one of `addresses`, or new ones at the first of them that
-    /// can be listened at, if possible where they were `before`. None if there is no such address.
-    pub fn doors(
+    /// The listeners of a family: the present ones if they are at one of `addresses`, or new ones at the first address that
+    /// can be listened at, if possible at the `previous` ports. None if no address is of that family.
+    pub fn open_listeners(
         &self,
         family: Family,
         addresses: &[IpAddr],
-        before: Option<Doors>,
-    ) -> io::Result<Option<Doors>> {
-        let mut own = addresses.iter().filter(|ip| Family::of(**ip) == family).peekable();
-        let mut places = self.places();
-        let place = family as usize;
-        if let Some(doors) = places.doors[place].filter(|doors| addresses.contains(&doors.address)) {
-            return Ok(Some(doors));
+        previous: Option<ListenerPorts>,
+    ) -> io::Result<Option<ListenerPorts>> {
+        let mut state = lock(&self.listeners);
+        if let Some(ports) = state.ports[family as usize].filter(|ports| addresses.contains(&ports.address)) {
+            return Ok(Some(ports));
         }
-        if own.peek().is_none() {
-            return Ok(None);
-        }
-        let mut last = None;
-        for ip in own {
-            match doors::open(*ip, before) {
-                Ok((doors, opened)) => {
-                    places.doors[place] = Some(doors);
-                    let mut all = self.write(&self.shared.doors);
-                    let old = all.iter().filter(|door| Family::of(door.address.ip()) == family);
-                    places.obsolete.extend(old.cloned());
+        let mut last_error = None;
+        for ip in addresses.iter().filter(|ip| Family::of(**ip) == family) {
+            match listeners::open(*ip, previous) {
+                Ok((ports, opened)) => {
+                    state.ports[family as usize] = Some(ports);
+                    let mut all = self.write(&self.shared.listeners);
+                    let old = all.iter().filter(|listener| Family::of(listener.address.ip()) == family);
+                    state.obsolete.extend(old.cloned());
                     all.extend(opened);
                     drop(all);
                     self.wake();
-                    return Ok(Some(doors));
+                    return Ok(Some(ports));
                 }
-                Err(error) => last = Some(error),
+                Err(error) => last_error = Some(error),
             }
         }
-        last.map_or(Ok(None), Err)
+        last_error.map_or(Ok(None), Err)
     }
 
     fn write<'l, T>(&self, lock: &'l RwLock<T>) -> std::sync::RwLockWriteGuard<'l, T> {
         lock.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes on settings.
+    /// Replaces the settings.
     pub fn configure(&self, settings: &UserspaceSettings) {
         if *self.shared.settings() != *settings {
             *self.write(&self.shared.settings) = settings.clone();
         }
     }
 
-    /// Takes on a Service's plan in one family.
+    /// Applies a Service's plan in one family; none removes the Service.
     pub fn change(&self, name: &ServiceName, family: Family, plan: Option<&ServicePlan>) {
         let settings = self.shared.settings().clone();
         let mut routes = self.write(&self.shared.routes);
@@ -193,51 +185,51 @@ impl Engine {
         let drains = routes.change(name, family, plan, &settings, Moment::now());
         let udp = udp || routes.has_udp(name, family);
         drop(routes);
-        // Sessions know whose they are, and may have to learn it anew.
+        // UDP sessions hold their Service port, so the worker has to check them against the new routes.
         if drains || udp {
             self.wake();
         }
     }
 
-    /// Forgets the Services of a family that are not among these.
-    pub fn keep(&self, family: Family, these: &HashSet<ServiceName>) {
-        let others = self.shared.routes().others(family, these);
+    /// Removes the Services of a family that are not in `names`.
+    pub fn keep_only(&self, family: Family, names: &HashSet<ServiceName>) {
+        let others = self.shared.routes().services_except(family, names);
         others.iter().for_each(|name| self.change(name, family, None));
     }
 
-    /// The rules of a family are in place: what nothing leads to any more is forgotten.
-    pub fn settle(&self, family: Family) {
-        self.write(&self.shared.routes).settle(family);
-        let of_family = |door: &mut Arc<Door>| Family::of(door.address.ip()) == family;
-        let obsolete: Vec<Arc<Door>> = self.places().obsolete.extract_if(.., of_family).collect();
+    /// The rules of a family are in place: removes the routes and listeners that no rule points to.
+    pub fn commit_routes(&self, family: Family) {
+        self.write(&self.shared.routes).commit_routes(family);
+        let of_family = |listener: &mut Arc<Listener>| Family::of(listener.address.ip()) == family;
+        let obsolete: Vec<Arc<Listener>> = lock(&self.listeners).obsolete.extract_if(.., of_family).collect();
         if !obsolete.is_empty() {
-            let gone = |door: &Arc<Door>| obsolete.iter().any(|o| Arc::ptr_eq(o, door));
-            self.write(&self.shared.doors).retain(|door| !gone(door));
+            let is_obsolete = |listener: &Arc<Listener>| obsolete.iter().any(|o| Arc::ptr_eq(o, listener));
+            self.write(&self.shared.listeners).retain(|listener| !is_obsolete(listener));
             self.wake();
         }
     }
 
-    /// All ports of Services.
+    /// All Service ports.
     pub fn ports(&self) -> Vec<Arc<Port>> {
         self.shared.routes().ports().cloned().collect()
     }
 
-    /// Connections that are open.
+    /// The number of open TCP connections.
     pub fn open(&self) -> usize {
         self.shared.limits.open()
     }
 
-    /// Bytes that were taken from somebody, and wait for the other side to take them.
+    /// Bytes that were received from one peer and not yet sent to the other.
     pub fn waiting(&self) -> usize {
         self.shared.waiting.load(Relaxed)
     }
 
-    /// Nothing is led here any more, at the latest after `quiet`: stops when all connections have ended, or may go on no
-    /// longer, which settings say if nobody else does.
+    /// Stops after the last connection has ended, or after `limit`; without one, after the drain time-out of the settings.
+    /// Listeners stay open for `quiet`, after which no rule points here any more.
     pub fn stop(&self, limit: Option<Duration>, quiet: Duration) {
         let now = Moment::now();
         let limit = limit.unwrap_or(self.shared.settings().drain_timeout);
-        let quiet = now.after(quiet.max(QUIET));
+        let quiet = now.after(quiet.max(MIN_QUIET));
         let mut stop = self.write(&self.shared.stop);
         *stop = Some(Stop { quiet, deadline: now.after(limit).max(quiet) });
         drop(stop);
@@ -251,8 +243,8 @@ impl Engine {
 
     /// Waits until it has stopped.
     pub fn wait(&self) {
-        let at_work = lock(&self.shared.at_work);
-        let all_ended = self.shared.ended.wait_while(at_work, |at_work| *at_work > 0);
+        let running = lock(&self.shared.running);
+        let all_ended = self.shared.ended.wait_while(running, |running| *running > 0);
         drop(all_ended.unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -260,24 +252,24 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.shared.stop().is_none() {
-            self.stop(None, QUIET);
+            self.stop(None, MIN_QUIET);
         }
     }
 }
 
-/// Starts a thread that counts as being at work until it ends, however it does.
+/// Starts a thread that is counted as running until it ends, also by a panic.
 fn spawn(shared: &Arc<Shared>, name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    struct AtWork(Arc<Shared>);
-    impl Drop for AtWork {
+    struct Running(Arc<Shared>);
+    impl Drop for Running {
         fn drop(&mut self) {
-            *lock(&self.0.at_work) -= 1;
+            *lock(&self.0.running) -= 1;
             self.0.ended.notify_all();
         }
     }
-    *lock(&shared.at_work) += 1;
-    let at_work = AtWork(shared.clone());
+    *lock(&shared.running) += 1;
+    let running = Running(shared.clone());
     let work = move || {
-        let _at_work = at_work;
+        let _running = running;
         work();
     };
     std::thread::Builder::new().name(name).stack_size(STACK).spawn(work).map(drop)

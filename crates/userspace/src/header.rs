@@ -1,16 +1,16 @@
-//! The PROXY protocol, version 2: who the client is, said to the pod before anything else.
+//! The header of the PROXY protocol, version 2: it tells the pod the client's address before any other byte.
 //!
 //! <https://www.haproxy.org/download/1.8/doc/proxy-protocol.txt>, section 2.2.
 
 use std::net::{IpAddr, SocketAddr};
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// Version 2, on behalf of somebody.
+/// Version 2, command PROXY.
 const VERSION_AND_COMMAND: u8 = 0x21;
 const TCP_OVER_IPV4: u8 = 0x11;
 const TCP_OVER_IPV6: u8 = 0x21;
 
-/// The header for a connection over TCP. Both addresses are of one family.
+/// The header for a TCP connection. Both addresses are of one family.
 pub(crate) fn header(client: SocketAddr, original: SocketAddr) -> Vec<u8> {
     let mut addresses = Vec::with_capacity(36);
     for ip in [client.ip(), original.ip()] {

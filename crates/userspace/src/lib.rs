@@ -1,43 +1,47 @@
-//! The userspace mode: a process of ours carries the connections.
+//! The userspace mode: a relay process accepts connections to Services and connects to their endpoints.
 //!
 //! ```text
-//! client ──▶ VIP:port ──rules──▶ door ──▶ routes ──▶ port ──▶ endpoint
-//!             (kernel: translated)    (the carrier: accepted, balanced, connected, spliced)
+//! client ──▶ VIP:port ──rules──▶ listener ──▶ routes ──▶ Service port ──▶ endpoint
+//!            (kernel: destination translated)  (relay: accepted, balanced, connected, spliced)
 //! ```
 //!
-//! Rules lead what comes for a Service to a *door*, a listening socket of a process that carries connections, and
-//! decide all that a process could not do as well: who is refused, dropped, or kept out by its address. They are those of another
-//! mode, which gets every plan with a door in place of its endpoints ([`redirect`]); so they are repaired, verified
-//! and removed as that mode does it. What comes in at a door says where it wanted to go, and [`routes`] knows whose
-//! that is; [`balance`] chooses an endpoint; `tcp` and `udp` carry the bytes.
+//! Rules redirect packets for a Service to a *listener*, a listening socket of the relay. They also reject, drop, and
+//! filter by source, because the kernel does that before a connection is accepted. The rules are those of another mode,
+//! which is given every plan with a listener in place of its endpoints ([`redirect`]); that mode repairs, verifies and
+//! removes them. A listener looks up the original destination of a connection; [`routes`] finds the Service port that owns
+//! it; [`balance`] chooses an endpoint; `tcp` and `udp` move the bytes. [`eval`] follows a packet
+//! along this path without a kernel.
 //!
-//! That process, the [`Carrier`], is not the agent: it lives on when the agent is killed, replaced or restarted, and with
-//! it every connection. The agent tells it what changes over a [`Link`].
+//! The relay ([`Relay`]) is a process apart from the agent: it keeps running, with every connection, when the agent is
+//! killed, replaced or restarted. The agent sends it changes through a [`RelayClient`].
 //!
-//! What always holds:
-//! - Nothing is led to a door before its route is known, and no route goes before nothing leads to it.
+//! Invariants:
+//! - A rule points to a listener only after the relay has the route. A route is removed only after no rule points to it.
 //! - A connection costs two file descriptors, and a pipe only while bytes wait in it.
-//! - When the agent stops, the kernel's own rules take over before it leaves ([`Userspace::farewell`]).
+//! - Before the agent stops, the rules are pointed at the real endpoints ([`portway_dataplane::Backend::stop`]).
 
 pub mod balance;
-mod carrier;
 mod clock;
-mod doors;
+mod control_socket;
 mod engine;
+pub mod eval;
+mod exposition;
 mod header;
+mod leftovers;
 mod limits;
-mod link;
+mod listeners;
 mod mode;
-mod place;
 pub mod redirect;
+mod relay;
+mod relay_client;
 pub mod routes;
 mod stats;
 mod tcp;
 mod udp;
 mod wire;
 
-pub use carrier::{Carrier, Handle};
 pub use engine::Engine;
-pub use link::{Link, dismiss, is_there};
-pub use mode::Userspace;
+pub use mode::{MODE, Userspace};
+pub use relay::{Handle, Relay};
+pub use relay_client::RelayClient;
 pub use stats::{BUCKETS, Counts, PortStats};

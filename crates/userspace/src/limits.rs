@@ -1,4 +1,4 @@
-//! How many connections there may be: as many as file descriptors allow.
+//! The limit on connections, which is that on file descriptors.
 
 use crate::clock::Moment;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -6,42 +6,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// UDP sessions may take this part of all.
+/// UDP sessions may take one descriptor in this many.
 const FOR_SESSIONS: usize = 4;
-/// Kept free for doors, agents and threads.
+/// Descriptors kept free for listeners, agents and threads.
 const RESERVE: u64 = 64;
-/// This part is for pipes alone; a connection that gets none moves its bytes by copying.
+/// One descriptor in this many is for pipes alone; a connection without a pipe copies its bytes.
 const FOR_PIPES: usize = 64;
-/// As many as anybody could want; more are asked for only where they cost nothing.
+/// The limit that is asked for; a higher hard limit is used as it is.
 const ENOUGH: u64 = 1 << 20;
-/// The least time between two lines in the log.
-const QUIET: Duration = Duration::from_secs(10);
+/// The least time between two warnings.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Why something is refused, and what to do about it.
-pub(crate) const FULL: &str =
-    "there are as many as file descriptors allow (raise LimitNOFILE= or ulimit -Hn)";
+/// The reason for a refused connection, and the remedy.
+pub(crate) const FULL: &str = "the limit on file descriptors is reached (raise LimitNOFILE= or ulimit -Hn)";
 
-/// Raises the limit on file descriptors as far as we may, and tells what it is then.
+/// Raises the limit on file descriptors as far as the process may, and returns it.
 pub(crate) fn raise() -> u64 {
-    let is = getrlimit(Resource::Nofile);
-    let hard = is.maximum.unwrap_or(ENOUGH);
+    let present = getrlimit(Resource::Nofile);
+    let hard = present.maximum.unwrap_or(ENOUGH);
     for wanted in [hard.max(ENOUGH), hard] {
         let limit = Rlimit { current: Some(wanted), maximum: Some(wanted.max(hard)) };
         if setrlimit(Resource::Nofile, limit).is_ok() {
             return wanted;
         }
     }
-    is.current.unwrap_or(hard)
+    present.current.unwrap_or(hard)
 }
 
-/// What takes file descriptors.
+/// The uses of file descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A client's socket and one towards its endpoint.
+    /// The sockets towards client and endpoint.
     Connection,
-    /// A socket towards the endpoint.
+    /// The socket of a UDP session towards its endpoint.
     Session,
-    /// Both its ends.
+    /// Both ends of a pipe.
     Pipe,
 }
 
@@ -54,7 +53,7 @@ impl Use {
     }
 }
 
-/// The file descriptors that all share.
+/// The file descriptors that all workers share.
 #[derive(Debug)]
 pub(crate) struct Limits {
     total: usize,
@@ -62,17 +61,17 @@ pub(crate) struct Limits {
     connections: AtomicUsize,
     /// Empty pipes that each worker may keep.
     spare: usize,
-    said: AtomicU64,
+    last_warning: AtomicU64,
 }
 
 impl Limits {
-    /// Of so many, for so many workers.
+    /// Limits of so many descriptors, for so many workers.
     pub(crate) fn new(descriptors: u64, workers: usize) -> Limits {
         let total = usize::try_from(descriptors.saturating_sub(RESERVE)).unwrap_or(usize::MAX).max(4);
         let (used, connections) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        // What all of them keep fits into the part that is for pipes alone, lest connections be refused for it.
+        // The spare pipes of all workers fit into the part for pipes alone, so that none costs a connection.
         let spare = total / FOR_PIPES / Use::Pipe.descriptors() / workers.max(1);
-        Limits { total, used, connections, spare, said: AtomicU64::new(0) }
+        Limits { total, used, connections, spare, last_warning: AtomicU64::new(0) }
     }
 
     /// Empty pipes that each worker may keep.
@@ -80,41 +79,41 @@ impl Limits {
         self.spare
     }
 
-    /// Connections there may be if there is nothing else.
+    /// How many connections there may be without sessions and pipes.
     pub(crate) fn connections(&self) -> usize {
         (self.total - self.total / FOR_PIPES) / 2
     }
 
-    /// UDP sessions there may be, whatever is asked for: a flood of them must leave room for connections.
+    /// How many UDP sessions there may be, whatever the settings say: a flood of them must leave room for connections.
     pub(crate) fn sessions(&self) -> usize {
         (self.total / FOR_SESSIONS).max(1)
     }
 
-    /// Asks for what something takes; none if there is not enough.
-    pub(crate) fn permit(self: &Arc<Self>, what: Use) -> Option<Permit> {
-        let most = if what == Use::Pipe { self.total } else { self.total - self.total / FOR_PIPES };
-        let more = |used: usize| Some(used + what.descriptors()).filter(|used| *used <= most);
+    /// Reserves the descriptors of a use; none if there are not enough.
+    pub(crate) fn permit(self: &Arc<Self>, usage: Use) -> Option<Permit> {
+        let most = if usage == Use::Pipe { self.total } else { self.total - self.total / FOR_PIPES };
+        let more = |used: usize| Some(used + usage.descriptors()).filter(|used| *used <= most);
         self.used.fetch_update(Relaxed, Relaxed, more).ok()?;
-        if what == Use::Connection {
+        if usage == Use::Connection {
             self.connections.fetch_add(1, Relaxed);
         }
-        Some(Permit { limits: self.clone(), what })
+        Some(Permit { limits: self.clone(), usage })
     }
 
-    /// How many connections there are.
+    /// The number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.connections.load(Relaxed)
     }
 
-    /// Says that something was refused, unless that was said a moment ago.
-    pub(crate) fn say_refused(&self, why: &str) {
-        let (now, said) = (Moment::now(), self.said.load(Relaxed));
-        let due = Moment::from_number(said).is_none_or(|last| last.after(QUIET) <= now);
-        if due && self.said.compare_exchange(said, now.number(), Relaxed, Relaxed).is_ok() {
+    /// Warns that a connection was refused, at most once per [`WARNING_INTERVAL`].
+    pub(crate) fn warn_refused(&self, reason: &str) {
+        let (now, last) = (Moment::now(), self.last_warning.load(Relaxed));
+        let due = Moment::from_number(last).is_none_or(|last| last.after(WARNING_INTERVAL) <= now);
+        if due && self.last_warning.compare_exchange(last, now.number(), Relaxed, Relaxed).is_ok() {
             tracing::warn!(
                 open = self.open(),
                 limit = self.connections(),
-                "new connections are refused: {why}"
+                "new connections are refused: {reason}"
             );
         }
     }
@@ -124,13 +123,13 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Permit {
     limits: Arc<Limits>,
-    what: Use,
+    usage: Use,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.limits.used.fetch_sub(self.what.descriptors(), Relaxed);
-        if self.what == Use::Connection {
+        self.limits.used.fetch_sub(self.usage.descriptors(), Relaxed);
+        if self.usage == Use::Connection {
             self.limits.connections.fetch_sub(1, Relaxed);
         }
     }
@@ -141,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_keep_no_more_pipes_than_the_part_for_pipes_alone() {
+    fn spare_pipes_fit_into_the_part_for_pipes_alone() {
         let spare = |total, workers| Limits::new(RESERVE + total, workers).spare();
         assert_eq!([spare(127, 1), spare(128, 1), spare(128, 2), spare(1024, 2)], [0, 1, 0, 4]);
         assert_eq!([spare(20_000, 8), spare(1 << 20, 8), spare(0, 0)], [19, 1024, 0]);
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_leave_something_for_pipes_and_everything_comes_back() {
+    fn connections_leave_descriptors_for_pipes_and_all_are_returned() {
         let limits = Arc::new(Limits::new(RESERVE + 128, 1));
         let mut connections: Vec<Permit> = std::iter::from_fn(|| limits.permit(Use::Connection)).collect();
         assert_eq!((connections.len(), limits.connections(), limits.open()), (63, 63, 63));

@@ -1,8 +1,17 @@
-//! The mode itself: plans in, routes and rules in step.
+//! The mode: plans in, the relay's routes and the redirecting rules in step.
+//!
+//! The rules are those of another mode, which the registry hands in as a [`Backend`]: this mode gives it every plan with a
+//! listener in place of the endpoints, and passes everything else on.
 
-use crate::link::{Link, is_superseded};
-use crate::redirect::{self, Doors};
-use portway_dataplane::{Dataplane, Drift, Error, Refused, Report, Settings, UserspaceSettings};
+use crate::eval::Evaluator;
+use crate::leftovers;
+use crate::redirect::{self, ListenerPorts};
+use crate::relay_client::{RelayClient, is_superseded};
+use portway_dataplane::trace::{Host, Packet, Trace};
+use portway_dataplane::{
+    Backend, Clear, CounterSource, Drift, DriftSignal, Error, Features, IpvsSettings, Location, Mode,
+    OpenOptions, Outcome, PlanChanges, Refused, Report, Section, Settings, UserspaceSettings, Wake,
+};
 use portway_model::{Family, ServiceName, ServicePlan};
 use std::collections::HashMap;
 use std::io;
@@ -10,136 +19,145 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The userspace mode for one family, over the rules of another mode.
+/// The time between attempts to find a relay.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// The time between checks that the relay is there.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The userspace mode, over the redirecting rules of another mode.
 #[derive(Debug)]
-pub struct Userspace<R> {
-    rules: R,
-    link: Arc<Link>,
-    /// The carrier that knows all plans.
-    told: u64,
+pub struct Userspace {
+    rules: Box<dyn Backend>,
+    relay: Arc<RelayClient>,
+    families: Vec<FamilyState>,
+    next_check: Instant,
+}
+
+/// The state of one family.
+#[derive(Debug)]
+struct FamilyState {
+    family: Family,
+    /// The connection over which all plans were sent.
+    synced_connection: u64,
     plans: HashMap<ServiceName, ServicePlan>,
-    /// Where the rules lead.
-    doors: Option<Doors>,
-    /// Where they led last.
-    before: Option<Doors>,
-    /// The rules lead to endpoints, for we are about to leave.
-    left: bool,
-    /// Nobody carries connections, since then.
-    alone: Option<Instant>,
-    /// A later release has taken over, and its rules are not to be touched.
+    /// The listeners that the rules point to; `None` if they point to endpoints.
+    listeners: Option<ListenerPorts>,
+    /// The last listeners that the rules pointed to.
+    previous: Option<ListenerPorts>,
+    /// The rules point to endpoints, because the agent is about to stop.
+    handed_over: bool,
+    /// Since when there is no relay.
+    unavailable_since: Option<Instant>,
+    /// An agent of a later release has taken over; its rules must not be changed.
     superseded: bool,
 }
 
-/// When to look for somebody who carries connections again.
-const TRY_AGAIN: Duration = Duration::from_secs(5);
-
-impl<R: Dataplane> Userspace<R> {
-    /// Over rules that nobody else writes to.
-    pub fn new(rules: R, link: Arc<Link>) -> Userspace<R> {
-        Userspace {
-            rules,
-            link,
-            told: 0,
+impl FamilyState {
+    fn new(family: Family) -> FamilyState {
+        FamilyState {
+            family,
+            synced_connection: 0,
             plans: HashMap::new(),
-            doors: None,
-            before: None,
-            left: false,
-            alone: None,
+            listeners: None,
+            previous: None,
+            handed_over: false,
+            unavailable_since: None,
             superseded: false,
         }
     }
 
-    /// Whether who carries connections has gone, or the address that it listens at.
-    pub fn lost_its_carrier(&self) -> bool {
-        let is_here = |doors: &Doors| std::net::UdpSocket::bind((doors.address, 0)).is_ok();
-        let alone = self.alone.is_some_and(|since| since.elapsed() >= TRY_AGAIN);
-        alone || self.link.is_broken() || self.doors.as_ref().is_some_and(|doors| !is_here(doors))
-    }
-
-    /// The link to who carries connections.
-    pub fn link(&self) -> &Arc<Link> {
-        &self.link
-    }
-
-    /// The rules.
-    pub fn rules(&mut self) -> &mut R {
-        &mut self.rules
-    }
-
-    /// The rules, to look at.
-    pub fn the_rules(&self) -> &R {
-        &self.rules
-    }
-
-    /// Has the kernel lead new connections to endpoints by itself: we are about to leave. Connections that are open go on
-    /// as long as the engine does.
-    pub fn farewell(&mut self, settings: &Settings) -> Result<Report, Error> {
-        self.left = true;
-        if self.superseded {
-            return Ok(Report::default());
-        }
-        let all = self.plans.iter().map(|(name, plan)| (name.clone(), Some(redirect::to_endpoints(plan))));
-        let all = all.collect();
-        self.rules.sync(&settings_of_rules(settings), all)
-    }
-
-    /// What the rules are told about a Service.
-    fn for_rules(&self, plan: &ServicePlan) -> ServicePlan {
-        match &self.doors {
-            Some(doors) if !self.left => redirect::to_doors(plan, doors),
+    /// The plan that the rules are given for a Service.
+    fn plan_for_rules(&self, plan: &ServicePlan) -> ServicePlan {
+        match &self.listeners {
+            Some(ports) if !self.handed_over => redirect::to_listeners(plan, ports),
             _ => redirect::to_endpoints(plan),
         }
     }
 
-    /// Tells the carrier what has changed, or all plans if it is a new one, and asks where its doors are. If it turns out to
-    /// have gone, another one is told.
-    fn tell(
+    /// Takes over plans. Services whose annotation cannot be understood come back.
+    fn stage_changes(&mut self, changes: &PlanChanges) -> Vec<Refused> {
+        let mut degraded = Vec::new();
+        for (name, plan) in changes {
+            if let Some(Err(reason)) = plan.as_ref().map(redirect::wants_proxy_header) {
+                degraded.push(Refused { service: name.clone(), reason });
+            }
+            match plan {
+                Some(plan) => drop(self.plans.insert(name.clone(), plan.clone())),
+                None => drop(self.plans.remove(name)),
+            }
+        }
+        degraded
+    }
+
+    /// Sends changes to the relay, or all plans over a new connection, and asks for its listeners. If the relay turns out
+    /// to have ended, another one is started and sent everything.
+    fn update_relay(
         &mut self,
-        settings: &Settings,
-        changed: Vec<(ServiceName, Option<ServicePlan>)>,
-    ) -> io::Result<Option<Doors>> {
-        let number = self.link.ensure()?;
-        match self.tell_this(number, settings, changed) {
-            Err(_) if !self.link.is_linked() => {
-                let number = self.link.ensure()?;
-                // It is another one, and so is told everything.
-                self.tell_this(number, settings, Vec::new())
+        relay: &RelayClient,
+        settings: &UserspaceSettings,
+        changed: PlanChanges,
+    ) -> io::Result<Option<ListenerPorts>> {
+        let connection = relay.ensure_connected()?;
+        match self.update_over(connection, relay, settings, changed) {
+            Err(_) if !relay.is_connected() => {
+                let connection = relay.ensure_connected()?;
+                // Over a new connection all plans are sent.
+                self.update_over(connection, relay, settings, Vec::new())
             }
             other => other,
         }
     }
 
-    fn tell_this(
+    fn update_over(
         &mut self,
-        number: u64,
-        settings: &Settings,
-        changed: Vec<(ServiceName, Option<ServicePlan>)>,
-    ) -> io::Result<Option<Doors>> {
-        let family = self.rules.family();
-        self.link.configure(&settings.userspace)?;
-        let services = if number == self.told {
+        connection: u64,
+        relay: &RelayClient,
+        settings: &UserspaceSettings,
+        changed: PlanChanges,
+    ) -> io::Result<Option<ListenerPorts>> {
+        relay.configure(settings)?;
+        let services = if connection == self.synced_connection {
             changed
         } else {
             self.plans.iter().map(|(name, plan)| (name.clone(), Some(plan.clone()))).collect()
         };
-        self.link.change(family, services)?;
-        self.told = number;
-        let reachable = settings.userspace.addresses.iter().copied().filter(|ip| is_reachable(*ip));
-        self.link.doors(family, reachable.collect(), self.before)
+        relay.change(self.family, services)?;
+        self.synced_connection = connection;
+        let routable = settings.addresses.iter().copied().filter(|ip| is_routable(*ip));
+        relay.listeners(self.family, routable.collect(), self.previous)
+    }
+
+    /// Describes why there is no relay, if the previous sync has not reported it.
+    fn relay_warning(&self, error: &io::Error, superseded: bool) -> Option<String> {
+        if self.unavailable_since.is_some() && superseded == self.superseded {
+            return None;
+        }
+        Some(match superseded {
+            true => error.to_string(),
+            false => format!("no relay: the kernel sends connections to endpoints itself: {error}"),
+        })
+    }
+
+    /// Whether a sync is needed because the relay has ended, or the address of its listeners is gone from the node.
+    fn lost_relay(&self) -> bool {
+        let has_address = |ports: &ListenerPorts| std::net::UdpSocket::bind((ports.address, 0)).is_ok();
+        let retry_due = self.unavailable_since.is_some_and(|since| since.elapsed() >= RETRY_INTERVAL);
+        retry_due || self.listeners.as_ref().is_some_and(|ports| !has_address(ports))
     }
 }
 
-/// Whether packets can be led to an address, wherever they come from.
-fn is_reachable(ip: IpAddr) -> bool {
-    let within_link = match ip {
+/// Whether packets from any interface can be redirected to an address.
+fn is_routable(ip: IpAddr) -> bool {
+    let is_link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    !ip.is_loopback() && !ip.is_unspecified() && !within_link
+    !ip.is_loopback() && !ip.is_unspecified() && !is_link_local
 }
 
-/// The rules are not concerned with what is ours, but leave what we send alone: an endpoint may be at an address that leads
-/// here, as one in the node's own network that a Service has at the same port.
+/// The settings of the rules: without those of the relay, so that a change of these costs no rule; with the mark of the
+/// relay's own connections, which must not be redirected. Otherwise an endpoint at the address and port of a Service, such
+/// as an ingress controller in the node's network, would lead back to the relay.
 fn settings_of_rules(settings: &Settings) -> Settings {
     Settings {
         bypass_mark: Some(settings.userspace.bypass_mark),
@@ -148,74 +166,232 @@ fn settings_of_rules(settings: &Settings) -> Settings {
     }
 }
 
-impl<R: Dataplane> Dataplane for Userspace<R> {
-    fn family(&self) -> Family {
-        self.rules.family()
+impl Userspace {
+    /// Over rules that only this mode writes to.
+    pub fn new(rules: Box<dyn Backend>, relay: Arc<RelayClient>, now: Instant) -> Userspace {
+        let families = rules.families().into_iter().map(FamilyState::new).collect();
+        Userspace { rules, relay, families, next_check: now + CHECK_INTERVAL }
     }
 
-    fn sync(
-        &mut self,
-        settings: &Settings,
-        changes: Vec<(ServiceName, Option<ServicePlan>)>,
-    ) -> Result<Report, Error> {
-        let mut otherwise = Vec::new();
-        for (name, plan) in &changes {
-            if let Some(Err(reason)) = plan.as_ref().map(redirect::wants_header) {
-                otherwise.push(Refused { service: name.clone(), reason });
+    /// Points the rules at the real endpoints. Open connections stay with the relay.
+    fn hand_over_to_kernel(&mut self, settings: &Settings) -> Result<(), Error> {
+        let settings = settings_of_rules(settings);
+        for state in &mut self.families {
+            state.handed_over = true;
+            if state.superseded {
+                continue;
             }
-            match plan {
-                Some(plan) => drop(self.plans.insert(name.clone(), plan.clone())),
-                None => drop(self.plans.remove(name)),
-            }
+            let all = state.plans.iter();
+            let all = all.map(|(name, plan)| (name.clone(), Some(redirect::to_endpoints(plan)))).collect();
+            self.rules.sync(state.family, &settings, all)?;
         }
+        Ok(())
+    }
+}
+
+impl Backend for Userspace {
+    fn families(&self) -> Vec<Family> {
+        self.rules.families()
+    }
+
+    fn sync(&mut self, family: Family, settings: &Settings, changes: PlanChanges) -> Result<Report, Error> {
+        let Some(state) = self.families.iter_mut().find(|s| s.family == family) else {
+            return self.rules.sync(family, settings, changes);
+        };
+        let degraded = state.stage_changes(&changes);
         let names: Vec<ServiceName> = changes.iter().map(|(name, _)| name.clone()).collect();
-        let mut afterthoughts = Vec::new();
-        // Routes come before rules.
-        let doors = self.tell(settings, changes);
-        let superseded = doors.as_ref().is_err_and(is_superseded);
-        if let Err(error) = &doors
-            && (self.alone.is_none() || superseded != self.superseded)
-        {
-            afterthoughts.push(match superseded {
-                true => error.to_string(),
-                false => {
-                    format!("connections are led by the kernel itself, for nobody carries them: {error}")
-                }
-            });
-        }
-        self.alone = doors.is_err().then(Instant::now);
-        self.superseded = superseded;
+        // The relay has a route before a rule points to it.
+        let listeners = state.update_relay(&self.relay, &settings.userspace, changes);
+        let superseded = listeners.as_ref().is_err_and(is_superseded);
+        let warning = listeners.as_ref().err().and_then(|error| state.relay_warning(error, superseded));
+        state.unavailable_since = listeners.is_err().then(Instant::now);
+        state.superseded = superseded;
         if superseded {
-            return Ok(Report { otherwise, afterthoughts, ..Report::default() });
+            return Ok(Report { degraded, warnings: warning.into_iter().collect(), ..Report::default() });
         }
-        let doors = doors.unwrap_or_default();
-        self.before = doors.or(self.before);
-        let moved = std::mem::replace(&mut self.doors, doors) != doors;
-        let names = if moved { self.plans.keys().cloned().chain(names).collect() } else { names };
+        let listeners = listeners.unwrap_or_default();
+        state.previous = listeners.or(state.previous);
+        let moved = std::mem::replace(&mut state.listeners, listeners) != listeners;
+        let names = if moved { state.plans.keys().cloned().chain(names).collect() } else { names };
         let for_rules: HashMap<ServiceName, Option<ServicePlan>> = names
             .into_iter()
             .map(|name| {
-                let plan = self.plans.get(&name).map(|plan| self.for_rules(plan));
+                let plan = state.plans.get(&name).map(|plan| state.plan_for_rules(plan));
                 (name, plan)
             })
             .collect();
-        let mut report = self.rules.sync(&settings_of_rules(settings), for_rules.into_iter().collect())?;
-        // And go after them. A carrier that does not hear it is gone, which is noticed.
-        _ = self.link.settle(self.rules.family());
-        report.otherwise.extend(otherwise);
-        report.afterthoughts.extend(afterthoughts);
+        let for_rules = for_rules.into_iter().collect();
+        let mut report = self.rules.sync(family, &settings_of_rules(settings), for_rules)?;
+        // Routes are removed after the rules. An error means that the relay has ended, which the next check finds.
+        _ = self.relay.commit_routes(family);
+        report.degraded.extend(degraded);
+        report.warnings.extend(warning);
         Ok(report)
     }
 
-    fn distrust(&mut self) {
-        self.rules.distrust();
+    fn mark_stale(&mut self) {
+        self.rules.mark_stale();
     }
 
-    fn verify(&mut self) -> Result<Drift, Error> {
-        self.rules.verify()
+    fn verify(&mut self, family: Family) -> Result<Drift, Error> {
+        self.rules.verify(family)
     }
 
-    fn cleanup(&mut self) -> Result<(), Error> {
-        self.rules.cleanup()
+    fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error> {
+        let rules = self.rules.trace(packet, host)?;
+        let Some(state) = self.families.iter().find(|s| s.family == Family::of(packet.destination)) else {
+            return Ok(rules);
+        };
+        let evaluator = Evaluator::new(state.plans.values(), &UserspaceSettings::default(), state.listeners);
+        Ok(evaluator.follow(packet, rules))
     }
+
+    fn locations(&self) -> Vec<Location> {
+        let mut locations = self.rules.locations();
+        locations.push(leftovers::location());
+        locations
+    }
+
+    fn counters(&self) -> Option<Arc<dyn CounterSource>> {
+        Some(self.relay.clone())
+    }
+
+    /// The kernel sends new connections to endpoints from now on, and open ones may finish: within the drain time, or if the
+    /// relay ends with the agent, as in a container whose first process the agent is, within the stop time.
+    fn stop(&mut self, settings: &Settings) {
+        if self.relay.is_shared() {
+            tracing::info!("the relay keeps running: another agent uses it");
+            return;
+        }
+        if let Err(error) = self.hand_over_to_kernel(settings) {
+            tracing::error!("the relay keeps running: the rules cannot be pointed at endpoints: {error}");
+            return;
+        }
+        let is_first = std::process::id() == 1;
+        let UserspaceSettings { stop_timeout, drain_timeout, .. } = settings.userspace;
+        let limit = if is_first { stop_timeout } else { drain_timeout };
+        if let Err(error) = self.relay.leave(limit) {
+            tracing::warn!("the relay could not be told to leave: {error}");
+        } else if is_first {
+            tracing::info!(limit = ?stop_timeout, "waiting for open connections to finish");
+            self.relay.wait(stop_timeout);
+        }
+    }
+
+    fn set_wake(&mut self, wake: Wake) {
+        self.rules.set_wake(wake);
+    }
+
+    fn set_audit_period(&mut self, period: Duration) {
+        self.rules.set_audit_period(period);
+    }
+
+    fn sync_begins(&mut self, now: Instant) {
+        self.rules.sync_begins(now);
+    }
+
+    fn sync_ended(&mut self, outcomes: &[Outcome], now: Instant) -> bool {
+        self.rules.sync_ended(outcomes, now)
+    }
+
+    fn detect_drift(&mut self, now: Instant) -> Option<DriftSignal> {
+        let signal = self.rules.detect_drift(now);
+        if signal.is_some() || now < self.next_check {
+            return signal;
+        }
+        self.next_check = now + CHECK_INTERVAL;
+        let lost = self.relay.is_reconnect_due() || self.families.iter().any(FamilyState::lost_relay);
+        lost.then_some(DriftSignal::Possible)
+    }
+
+    fn next_drift_check(&self) -> Option<Instant> {
+        let of_rules = self.rules.next_drift_check();
+        Some(of_rules.map_or(self.next_check, |next| next.min(self.next_check)))
+    }
+
+    fn restart_drift_detection(&mut self) {
+        self.rules.restart_drift_detection();
+    }
+
+    fn is_listening(&self) -> bool {
+        self.rules.is_listening()
+    }
+}
+
+/// The userspace mode.
+pub const MODE: &dyn Mode = &UserspaceMode;
+
+struct UserspaceMode;
+
+impl Mode for UserspaceMode {
+    fn name(&self) -> &'static str {
+        "userspace"
+    }
+
+    fn section(&self) -> Section {
+        Section::Userspace
+    }
+
+    fn features(&self) -> Features {
+        Features { proxy_protocol: true, node_addresses: true, ..Features::default() }
+    }
+
+    fn settings(&self, all: Settings) -> Settings {
+        Settings { ipvs: IpvsSettings::default(), ..all }
+    }
+
+    /// Connections may finish before the agent ends.
+    fn stop_timeout(&self, settings: &Settings) -> Option<Duration> {
+        Some(settings.userspace.stop_timeout)
+    }
+
+    /// Any host will do that has a mode which can redirect.
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn open(&self, options: &OpenOptions<'_>) -> Result<Box<dyn Backend>, Error> {
+        let rules = redirecting_mode(options.modes)?;
+        let settings = rules.settings(options.settings.clone());
+        let rules = rules.open(&OpenOptions {
+            settings: &settings,
+            relaunch: options.relaunch.clone(),
+            ..*options
+        })?;
+        let relaunch = options.relaunch.clone();
+        let relay = Arc::new(RelayClient::new(move || relaunch("relay")));
+        Ok(Box::new(Userspace::new(rules, relay, Instant::now())))
+    }
+
+    fn locations(&self) -> Vec<Location> {
+        vec![leftovers::location()]
+    }
+
+    fn clear(&self, _: &Location, how: Clear, _: &Settings) -> Result<Vec<String>, Error> {
+        leftovers::clear(how)
+    }
+}
+
+/// The first mode that can redirect connections on this host.
+fn redirecting_mode<'m>(modes: &[&'m dyn Mode]) -> Result<&'m dyn Mode, Error> {
+    let mut why = None;
+    for mode in modes.iter().filter(|mode| mode.features().redirects) {
+        match mode.check() {
+            Ok(()) => {}
+            // Opening it says what is missing.
+            Err(error) if error.is_permission() => {}
+            Err(error) => {
+                why = Some(error);
+                continue;
+            }
+        }
+        if let Some(why) = why {
+            tracing::info!("connections are redirected to the relay by {}: {why}", mode.name());
+        }
+        return Ok(*mode);
+    }
+    Err(why.unwrap_or_else(|| Error::Unsupported {
+        feature: "a mode whose rules can redirect connections".to_owned(),
+        hint: "the userspace mode needs nftables or iptables".to_owned(),
+    }))
 }

@@ -1,67 +1,77 @@
-//! A plan whose endpoints are doors.
+//! Plans for the redirecting rules: listeners of the relay in place of endpoints.
 //!
-//! Policy stays with the rules: they choose between all endpoints and those of this node, and each choice has a door
-//! of its own. So the door tells what only the kernel knows, such as the interface that a packet came in on.
+//! Traffic policy is applied by the rules: they choose between all endpoints and those of this node, and each choice has a
+//! listener of its own. So the listener that accepts a connection tells the relay which endpoints are allowed, even where the
+//! decision depends on facts that only the kernel has, such as the input interface of a packet.
 
 use portway_model::{PortPlan, Protocol, ServicePlan, Target};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Among which endpoints a door chooses.
+/// The endpoints that a listener chooses from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reach {
-    /// All eligible ones of the cluster.
+pub enum EndpointScope {
+    /// All eligible endpoints of the cluster.
     Cluster,
-    /// Those of this node.
+    /// The endpoints on this node.
     Local,
 }
 
-impl Reach {
-    /// Both.
-    pub const ALL: [Reach; 2] = [Reach::Cluster, Reach::Local];
+impl EndpointScope {
+    /// Both scopes.
+    pub const ALL: [EndpointScope; 2] = [EndpointScope::Cluster, EndpointScope::Local];
 }
 
-/// Where the doors of one family are.
+/// The address and ports of the listeners of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doors {
-    /// The address of all of them.
+pub struct ListenerPorts {
+    /// The address of all listeners.
     pub address: IpAddr,
-    /// Ports for TCP, by reach.
+    /// TCP ports, by scope.
     pub tcp: [u16; 2],
-    /// Ports for UDP, by reach.
+    /// UDP ports, by scope.
     pub udp: [u16; 2],
 }
 
-impl Doors {
-    fn door(&self, protocol: Protocol, reach: Reach) -> Option<Target> {
+impl ListenerPorts {
+    /// The listener for a protocol and scope; none for a protocol that is not relayed.
+    pub fn listener(&self, protocol: Protocol, scope: EndpointScope) -> Option<Target> {
         let ports = match protocol {
             Protocol::Tcp => self.tcp,
             Protocol::Udp => self.udp,
             Protocol::Sctp => return None,
         };
-        Some(Target { ip: self.address, port: ports[reach as usize] })
+        Some(Target { ip: self.address, port: ports[scope as usize] })
+    }
+
+    /// The scope of the listener at a port.
+    pub fn scope_of(&self, protocol: Protocol, listener: &Target) -> Option<EndpointScope> {
+        EndpointScope::ALL
+            .into_iter()
+            .find(|scope| self.listener(protocol, *scope).as_ref() == Some(listener))
     }
 }
 
-/// Whether the agent carries a protocol; others are left to the rules.
-pub fn carries(protocol: Protocol) -> bool {
+/// Whether the relay handles a protocol. The rules send other protocols to endpoints directly.
+pub fn relays(protocol: Protocol) -> bool {
     protocol != Protocol::Sctp
 }
 
-/// The plan for the rules while the agent is there.
-pub fn to_doors(plan: &ServicePlan, doors: &Doors) -> ServicePlan {
+/// The plan for the rules while the relay serves: listeners in place of endpoints.
+pub fn to_listeners(plan: &ServicePlan, ports: &ListenerPorts) -> ServicePlan {
     let mut plan = plan.clone();
     for port in &mut plan.ports {
-        let (Some(cluster), Some(local)) =
-            (doors.door(port.protocol, Reach::Cluster), doors.door(port.protocol, Reach::Local))
+        let listener = |scope| ports.listener(port.protocol, scope);
+        let (Some(cluster), Some(local)) = (listener(EndpointScope::Cluster), listener(EndpointScope::Local))
         else {
             continue;
         };
-        let instead =
-            |endpoints: &[Target], door| if endpoints.is_empty() { [].into() } else { [door].into() };
+        let replace = |endpoints: &[Target], listener| {
+            if endpoints.is_empty() { [].into() } else { [listener].into() }
+        };
         *port = PortPlan {
-            cluster: instead(&port.cluster, cluster),
-            local: instead(&port.local, local),
+            cluster: replace(&port.cluster, cluster),
+            local: replace(&port.local, local),
             also_serving: [].into(),
             here: [].into(),
             affinity: None,
@@ -71,11 +81,11 @@ pub fn to_doors(plan: &ServicePlan, doors: &Doors) -> ServicePlan {
     plan
 }
 
-/// The plan for the rules while the agent is not there. Pods that expect a header would take a connection without
-/// one for a broken one, so theirs are refused.
+/// The plan for the rules without a relay: the real endpoints. TCP ports of a Service that asks for the PROXY protocol are
+/// rejected, because its pods would misread a connection without the header.
 pub fn to_endpoints(plan: &ServicePlan) -> ServicePlan {
     let mut plan = plan.clone();
-    if wants_header(&plan) == Ok(true) {
+    if wants_proxy_header(&plan) == Ok(true) {
         for port in plan.ports.iter_mut().filter(|p| p.protocol == Protocol::Tcp) {
             (port.cluster, port.local) = ([].into(), [].into());
         }
@@ -83,13 +93,13 @@ pub fn to_endpoints(plan: &ServicePlan) -> ServicePlan {
     plan
 }
 
-/// Whether its pods want the PROXY protocol; what is wrong with the annotation, if something is.
-pub fn wants_header(plan: &ServicePlan) -> Result<bool, String> {
+/// Whether the pods of a Service expect a PROXY protocol header. The error says what is wrong with the annotation.
+pub fn wants_proxy_header(plan: &ServicePlan) -> Result<bool, String> {
     match plan.proxy_protocol.as_deref() {
         None => Ok(false),
         Some("v2") => Ok(true),
         Some(other) => Err(format!(
-            "metadata.annotations[{}]: {other:?} is not a version that is spoken here: only \"v2\" is; no header is sent",
+            "metadata.annotations[{}]: PROXY protocol version {other:?} is not supported: only \"v2\" is; no header is sent",
             portway_model::PROXY_PROTOCOL_ANNOTATION
         )),
     }

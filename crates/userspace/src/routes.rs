@@ -1,49 +1,49 @@
-//! From where a client wanted to go to the port of a Service.
+//! From the original destination of a connection to the Service port that owns it.
 
 use crate::balance::{Port, PortId};
 use crate::clock::Moment;
-use crate::redirect::carries;
+use crate::redirect::relays;
 use portway_dataplane::UserspaceSettings;
 use portway_model::{Family, PortPlan, Protocol, ServiceName, ServicePlan};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// A frontend: its address, none for a node port, and port.
+/// The address of a frontend; none for a node port, which answers at all addresses of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct At {
+struct Destination {
     protocol: Protocol,
     family: Family,
     address: Option<IpAddr>,
     port: u16,
 }
 
-/// All of them.
+/// The routes of all Services.
 #[derive(Debug, Default)]
 pub struct Routes {
-    at: HashMap<At, Arc<Port>>,
+    by_destination: HashMap<Destination, Arc<Port>>,
     services: HashMap<(ServiceName, Family), Entry>,
-    /// What nothing will lead to once the rules are in place, and who had it.
-    obsolete: Vec<(At, Arc<Port>)>,
+    /// Routes that no rule points to once the rules are in place, with the port that had them.
+    obsolete: Vec<(Destination, Arc<Port>)>,
 }
 
-/// What a Service has in one family.
+/// The ports and destinations of a Service in one family.
 #[derive(Debug, Default)]
 struct Entry {
     ports: Vec<Arc<Port>>,
-    at: Vec<At>,
+    destinations: Vec<Destination>,
 }
 
 impl Routes {
-    /// Whose connection it is that wanted to go there.
-    pub fn find(&self, protocol: Protocol, wanted: SocketAddr) -> Option<&Arc<Port>> {
-        let (family, port) = (Family::of(wanted.ip()), wanted.port());
-        let at = |address| self.at.get(&At { protocol, family, address, port });
-        at(Some(wanted.ip())).or_else(|| at(None))
+    /// The Service port that owns an original destination: by its address, or as a node port.
+    pub fn find(&self, protocol: Protocol, original: SocketAddr) -> Option<&Arc<Port>> {
+        let (family, port) = (Family::of(original.ip()), original.port());
+        let find = |address| self.by_destination.get(&Destination { protocol, family, address, port });
+        find(Some(original.ip())).or_else(|| find(None))
     }
 
-    /// Takes on a plan: what is new can be found at once, what is gone only goes with [`Routes::settle`]. Whether
-    /// endpoints left that have connections comes back.
+    /// Applies a plan. New routes are found at once; old ones are removed by [`Routes::commit_routes`]. Whether endpoints
+    /// with open connections were removed.
     pub fn change(
         &mut self,
         name: &ServiceName,
@@ -56,8 +56,8 @@ impl Routes {
         let mut new = Entry::default();
         let mut drains = false;
         let stays = |port: &Port| {
-            let here = |p: &PortPlan| p.name == port.id.port && p.protocol == port.id.protocol;
-            plan.is_some_and(|plan| plan.ports.iter().any(here))
+            let is_same = |p: &PortPlan| p.name == port.id.port && p.protocol == port.id.protocol;
+            plan.is_some_and(|plan| plan.ports.iter().any(is_same))
         };
         let gone: Vec<&Arc<Port>> = old.ports.iter().filter(|port| !stays(port)).collect();
         for port in &gone {
@@ -65,26 +65,27 @@ impl Routes {
         }
         for (plan, port_plan) in plan.iter().flat_map(|p| p.ports.iter().map(move |port| (*p, port))) {
             let (port, protocol) = (port_plan.name.clone(), port_plan.protocol);
-            if !carries(protocol) {
+            if !relays(protocol) {
                 continue;
             }
             let id = PortId { service: name.clone(), port, protocol, family };
             let known = old.ports.iter().find(|p| p.id == id).cloned();
             let port = known.unwrap_or_else(|| Arc::new(Port::new(id)));
-            // One that was renamed goes on with the endpoints it had.
+            // A port that was renamed keeps its endpoints, and these their connections.
             let renamed = gone.iter().filter(|other| other.id.protocol == protocol);
             renamed.for_each(|other| port.adopt(other));
             drains |= port.update(plan, port_plan, settings, now);
             for frontend in &port_plan.frontends {
-                let at = At { protocol, family, address: frontend.address, port: frontend.port };
-                self.at.insert(at, port.clone());
-                new.at.push(at);
+                let (address, number) = (frontend.address, frontend.port);
+                let destination = Destination { protocol, family, address, port: number };
+                self.by_destination.insert(destination, port.clone());
+                new.destinations.push(destination);
             }
             new.ports.push(port);
         }
-        for at in old.at.into_iter().filter(|at| !new.at.contains(at)) {
-            let had = self.at.get(&at).filter(|port| port.id.service == *name);
-            self.obsolete.extend(had.map(|port| (at, port.clone())));
+        for destination in old.destinations.into_iter().filter(|d| !new.destinations.contains(d)) {
+            let owner = self.by_destination.get(&destination).filter(|port| port.id.service == *name);
+            self.obsolete.extend(owner.map(|port| (destination, port.clone())));
         }
         if !new.ports.is_empty() {
             self.services.insert((name.clone(), family), new);
@@ -92,30 +93,31 @@ impl Routes {
         drains
     }
 
-    /// Whether a Service has a port for UDP.
+    /// Whether a Service has a UDP port.
     pub fn has_udp(&self, name: &ServiceName, family: Family) -> bool {
         let entry = self.services.get(&(name.clone(), family));
         entry.is_some_and(|entry| entry.ports.iter().any(|port| port.id.protocol == Protocol::Udp))
     }
 
-    /// Services of a family that are not among these.
-    pub fn others(&self, family: Family, these: &HashSet<ServiceName>) -> Vec<ServiceName> {
-        let other = |(name, of): &&(ServiceName, Family)| *of == family && !these.contains(name);
-        self.services.keys().filter(other).map(|(name, _)| name.clone()).collect()
+    /// The Services of a family that are not in `names`.
+    pub fn services_except(&self, family: Family, names: &HashSet<ServiceName>) -> Vec<ServiceName> {
+        let is_other = |(name, of): &&(ServiceName, Family)| *of == family && !names.contains(name);
+        self.services.keys().filter(is_other).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The rules of a family are in place: nothing leads any more to what is gone.
-    pub fn settle(&mut self, family: Family) {
-        for (at, port) in self.obsolete.extract_if(.., |(at, _)| at.family == family) {
-            let key = (port.id.service.clone(), at.family);
-            let is_back = self.services.get(&key).is_some_and(|entry| entry.at.contains(&at));
-            if !is_back && self.at.get(&at).is_some_and(|now| Arc::ptr_eq(now, &port)) {
-                self.at.remove(&at);
+    /// The rules of a family are in place: removes the routes that no rule points to.
+    pub fn commit_routes(&mut self, family: Family) {
+        for (destination, port) in self.obsolete.extract_if(.., |(d, _)| d.family == family) {
+            let entry = self.services.get(&(port.id.service.clone(), family));
+            let is_back = entry.is_some_and(|entry| entry.destinations.contains(&destination));
+            let owner = self.by_destination.get(&destination);
+            if !is_back && owner.is_some_and(|owner| Arc::ptr_eq(owner, &port)) {
+                self.by_destination.remove(&destination);
             }
         }
     }
 
-    /// All ports, for whoever counts.
+    /// All Service ports.
     pub fn ports(&self) -> impl Iterator<Item = &Arc<Port>> {
         self.services.values().flat_map(|entry| &entry.ports)
     }

@@ -1,4 +1,4 @@
-//! What is counted for each port of a Service.
+//! The counters of each Service port.
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const BUCKETS: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// Counters that many threads add to.
+/// Counters that all worker threads add to.
 #[derive(Debug, Default)]
 pub struct PortStats {
     connections: AtomicU64,
@@ -21,24 +21,24 @@ pub struct PortStats {
     connect_micros: AtomicU64,
 }
 
-/// The counters at one moment.
+/// A snapshot of the counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Connections that came, or UDP sessions.
+    /// Connections accepted, and UDP sessions begun.
     pub connections: u64,
-    /// Those that are open.
+    /// Connections and UDP sessions that are open.
     pub open: u64,
     /// Bytes from clients.
     pub received: u64,
     /// Bytes to clients.
     pub sent: u64,
-    /// Endpoints that were tried in vain, and another one was tried.
+    /// Attempts to connect to another endpoint after one failed.
     pub retries: u64,
-    /// Connections that came to nothing.
+    /// Connections that no endpoint accepted, or for which there were no file descriptors.
     pub failures: u64,
-    /// How many endpoints accepted within each of [`BUCKETS`], and beyond.
+    /// How many connects to endpoints took up to each of [`BUCKETS`], and longer.
     pub connect_buckets: [u64; BUCKETS.len() + 1],
-    /// How long all of them together took, in seconds.
+    /// The time of all connects together, in seconds.
     pub connect_seconds: f64,
 }
 
@@ -75,7 +75,7 @@ impl PortStats {
         self.connect_micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// What was counted so far.
+    /// The counters now.
     pub fn counts(&self) -> Counts {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         Counts {

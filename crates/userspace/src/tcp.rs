@@ -1,4 +1,4 @@
-//! TCP: bytes move from socket to socket by way of pipes, and never through this process's memory.
+//! TCP: bytes move from socket to socket through pipes, without being copied to user space.
 
 mod connection;
 mod pipes;

@@ -1,8 +1,8 @@
-//! UDP: a session for each client and Service, with a socket of its own towards the endpoint.
+//! UDP: a session for each client and Service port, with a socket of its own towards the endpoint.
 //!
-//! A datagram comes to a door, so its client sees answers come from where it sent to: the kernel translates them back. Where
-//! that was, the kernel is asked once for each session; so a session must not outlive the kernel's memory of the flow, or
-//! what the client sends elsewhere from the same port would be taken for more of the same.
+//! Datagrams arrive at a listener, and answers leave from it, so the kernel translates the source of answers back. The
+//! original destination is looked up in connection tracking once per session. So a session must not outlive the tracked
+//! flow: datagrams from the same client port to another Service would be taken for datagrams of the old session.
 
 mod sessions;
 mod timeouts;

@@ -1,4 +1,4 @@
-//! Turns, failures, affinity and leaving, with a clock that is a value.
+//! Turns, ejection, affinity and draining, with a clock that is a value.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn at(seconds: u64) -> Moment {
     Moment::of(Duration::from_secs(seconds))
 }
 
-/// A port with these endpoints, those that are local too, and settings.
+/// A port and its settings.
 struct Subject {
     port: Port,
     settings: UserspaceSettings,
@@ -35,7 +35,7 @@ impl Subject {
         Subject { port: Port::new(id), settings, affinity: None }
     }
 
-    fn has(&self, cluster: &[u8], local: &[u8], also: &[u8], now: Moment) -> bool {
+    fn set_endpoints(&self, cluster: &[u8], local: &[u8], also: &[u8], now: Moment) -> bool {
         let list = |numbers: &[u8]| numbers.iter().map(|n| target(*n)).collect();
         let plan = PortPlan {
             name: "".into(),
@@ -63,12 +63,12 @@ impl Subject {
     }
 
     fn choose(&self, from: u8, tried: &[u8], now: Moment) -> Option<u8> {
-        self.reach(Reach::Cluster, from, tried, now).map(|e| last(&e))
+        self.lease(EndpointScope::Cluster, from, tried, now).map(|e| last(&e))
     }
 
-    fn reach(&self, reach: Reach, from: u8, tried: &[u8], now: Moment) -> Option<Lease> {
+    fn lease(&self, scope: EndpointScope, from: u8, tried: &[u8], now: Moment) -> Option<Lease> {
         let tried: Vec<Target> = tried.iter().map(|n| target(*n)).collect();
-        self.port.choose(reach, client(from), &tried, now, self.settings.balancing)
+        self.port.choose(scope, client(from), &tried, now, self.settings.balancing)
     }
 }
 
@@ -80,175 +80,178 @@ fn last(endpoint: &Endpoint) -> u8 {
 }
 
 #[test]
-fn nobody_is_chosen_where_nobody_is() {
+fn a_scope_without_endpoints_gives_none() {
     let subject = Subject::new(Balancing::RoundRobin);
     assert_eq!(subject.choose(1, &[], at(0)), None);
-    subject.has(&[1], &[], &[], at(0));
+    subject.set_endpoints(&[1], &[], &[], at(0));
     assert_eq!(subject.choose(1, &[], at(0)), Some(1));
-    assert!(subject.reach(Reach::Local, 1, &[], at(0)).is_none());
+    assert!(subject.lease(EndpointScope::Local, 1, &[], at(0)).is_none());
     assert_eq!(subject.choose(1, &[1], at(0)), None);
 }
 
 #[test]
-fn each_door_has_its_own_endpoints_and_turns() {
+fn each_scope_has_its_own_endpoints_and_turns() {
     let subject = Subject::new(Balancing::RoundRobin);
-    subject.has(&[1, 2, 3], &[3], &[], at(0));
-    let local = |_| subject.reach(Reach::Local, 1, &[], at(0)).map(|e| last(&e));
+    subject.set_endpoints(&[1, 2, 3], &[3], &[], at(0));
+    let local = |_| subject.lease(EndpointScope::Local, 1, &[], at(0)).map(|e| last(&e));
     let all = |_| subject.choose(1, &[], at(0));
     assert_eq!([(); 3].map(local), [Some(3); 3]);
     assert_eq!([(); 4].map(all), [Some(1), Some(2), Some(3), Some(1)]);
 }
 
 #[test]
-fn who_keeps_failing_is_left_aside_and_tried_again_later() {
+fn an_endpoint_that_keeps_failing_is_ejected_and_tried_again_later() {
     let subject = Subject::new(Balancing::RoundRobin);
-    subject.has(&[1, 2], &[], &[], at(0));
-    let Some(bad) = subject.reach(Reach::Cluster, 1, &[2], at(0)) else { panic!("somebody is there") };
-    for _ in 0..FAILURES {
-        assert!(!bad.is_aside(at(0)));
+    subject.set_endpoints(&[1, 2], &[], &[], at(0));
+    let Some(bad) = subject.lease(EndpointScope::Cluster, 1, &[2], at(0)) else { panic!("no endpoint") };
+    for _ in 0..EJECT_AFTER {
+        assert!(!bad.is_ejected(at(0)));
         bad.failed(at(0));
     }
-    assert!(bad.is_aside(at(0)));
+    assert!(bad.is_ejected(at(0)));
     assert!((0..6).all(|_| subject.choose(1, &[], at(0)) == Some(2)));
-    // Rather it than nobody.
+    // An ejected endpoint is better than none.
     assert_eq!(subject.choose(1, &[2], at(0)), Some(1));
-    // One more failure after the pause, and the pause is longer.
-    let later = at(0).after(ASIDE);
-    assert!(!bad.is_aside(later));
+    // One more failure after the ejection, and the next one is longer.
+    let later = at(0).after(FIRST_EJECTION);
+    assert!(!bad.is_ejected(later));
     bad.failed(later);
-    assert!(bad.is_aside(later.after(ASIDE)));
-    // Those who had asked it before do not make it any longer.
+    assert!(bad.is_ejected(later.after(FIRST_EJECTION)));
+    // Failures during an ejection do not prolong it.
     for _ in 0..40 {
         bad.failed(later);
     }
-    assert!(!bad.is_aside(later.after(2 * ASIDE)));
+    assert!(!bad.is_ejected(later.after(2 * FIRST_EJECTION)));
     let mut now = later;
     for _ in 0..40 {
-        now = now.after(ASIDE_LIMIT);
+        now = now.after(MAX_EJECTION);
         bad.failed(now);
     }
-    assert!(bad.is_aside(now) && !bad.is_aside(now.after(ASIDE_LIMIT)));
+    assert!(bad.is_ejected(now) && !bad.is_ejected(now.after(MAX_EJECTION)));
     bad.succeeded();
-    assert!(!bad.is_aside(later));
+    assert!(!bad.is_ejected(later));
     assert_eq!((0..4).filter(|_| subject.choose(1, &[], later) == Some(1)).count(), 2);
 }
 
 #[test]
-fn the_fewest_connections_win_and_turns_are_taken_among_equals() {
+fn the_fewest_connections_win_and_equals_take_turns() {
     let subject = Subject::new(Balancing::LeastConnections);
-    subject.has(&[1, 2, 3], &[], &[], at(0));
+    subject.set_endpoints(&[1, 2, 3], &[], &[], at(0));
     let mut held: Vec<Lease> = Vec::new();
     for _ in 0..9 {
-        held.extend(subject.reach(Reach::Cluster, 1, &[], at(0)));
+        held.extend(subject.lease(EndpointScope::Cluster, 1, &[], at(0)));
     }
     let count = |held: &[Lease], n| held.iter().filter(|l| last(l) == n).count();
     assert_eq!([1, 2, 3].map(|n| count(&held, n)), [3, 3, 3]);
     held.retain(|lease| last(lease) != 2);
     for _ in 0..3 {
-        held.extend(subject.reach(Reach::Cluster, 1, &[], at(0)));
+        held.extend(subject.lease(EndpointScope::Cluster, 1, &[], at(0)));
     }
     assert_eq!([1, 2, 3].map(|n| count(&held, n)), [3, 3, 3]);
 }
 
 #[test]
-fn a_client_sticks_as_long_as_it_may() {
+fn affinity_holds_until_its_timeout() {
     let subject = Subject { affinity: Some(10), ..Subject::new(Balancing::RoundRobin) };
-    subject.has(&[1, 2, 3], &[], &[], at(0));
+    subject.set_endpoints(&[1, 2, 3], &[], &[], at(0));
     let first = subject.choose(7, &[], at(0));
     assert!((1..=9).all(|second| subject.choose(7, &[], at(second)) == first));
-    // Each connection renews it; another client has its own.
+    // Each connection renews it; another client has its own endpoint.
     assert_eq!(subject.choose(7, &[], at(18)), first);
     assert_ne!(subject.choose(8, &[], at(18)), first);
     assert_ne!(subject.choose(7, &[], at(29)), first);
 }
 
 #[test]
-fn a_client_that_sticks_to_who_fails_or_leaves_moves_and_stays_there() {
+fn a_client_whose_endpoint_fails_or_is_removed_moves_and_stays_there() {
     let subject = Subject { affinity: Some(1000), ..Subject::new(Balancing::RoundRobin) };
-    subject.has(&[1, 2], &[], &[], at(0));
+    subject.set_endpoints(&[1, 2], &[], &[], at(0));
     assert_eq!(subject.choose(7, &[], at(0)), Some(1));
     assert_eq!(subject.choose(7, &[1], at(0)), Some(2));
     assert_eq!(subject.choose(7, &[], at(0)), Some(2));
-    subject.has(&[1, 3], &[], &[], at(0));
+    subject.set_endpoints(&[1, 3], &[], &[], at(0));
     let now = subject.choose(7, &[], at(0));
     assert!(now == Some(1) || now == Some(3));
     assert!((0..4).all(|_| subject.choose(7, &[], at(0)) == now));
 }
 
 #[test]
-fn clients_that_stick_are_bounded_in_number() {
+fn the_number_of_remembered_clients_is_bounded() {
     let subject = Subject { affinity: Some(1000), ..Subject::new(Balancing::RoundRobin) };
-    subject.has(&[1, 2], &[], &[], at(0));
-    for n in 0..CLIENTS as u32 + 10_000 {
+    subject.set_endpoints(&[1, 2], &[], &[], at(0));
+    for n in 0..MAX_CLIENTS as u32 + 10_000 {
         let from = IpAddr::from(n.to_be_bytes());
         assert!(
-            subject.port.choose(Reach::Cluster, from, &[], at(n.into()), Balancing::RoundRobin).is_some()
+            subject
+                .port
+                .choose(EndpointScope::Cluster, from, &[], at(n.into()), Balancing::RoundRobin)
+                .is_some()
         );
     }
-    assert!(subject.port.choice().sticky.len() <= CLIENTS);
+    assert!(subject.port.choice().clients.len() <= MAX_CLIENTS);
 }
 
 #[test]
-fn who_leaves_may_finish_until_then_and_may_come_back() {
+fn connections_of_a_removed_endpoint_drain_until_it_is_added_again() {
     let subject = Subject::new(Balancing::RoundRobin);
-    subject.has(&[1, 2], &[], &[], at(0));
-    let Some(lease) = subject.reach(Reach::Cluster, 1, &[2], at(0)) else { panic!("somebody is there") };
-    assert!(subject.has(&[2], &[], &[], at(10)), "it has a connection");
-    assert_eq!(lease.leaves(), Some(at(70)));
+    subject.set_endpoints(&[1, 2], &[], &[], at(0));
+    let Some(lease) = subject.lease(EndpointScope::Cluster, 1, &[2], at(0)) else { panic!("no endpoint") };
+    assert!(subject.set_endpoints(&[2], &[], &[], at(10)), "it has a connection");
+    assert_eq!(lease.drains_until(), Some(at(70)));
     assert_eq!(subject.choose(1, &[], at(10)), Some(2));
-    // The time does not begin anew with every change.
-    assert!(subject.has(&[2, 3], &[], &[], at(40)));
-    assert_eq!(lease.leaves(), Some(at(70)));
-    assert!(!subject.has(&[1, 2], &[], &[], at(50)));
-    assert_eq!((lease.leaves(), lease.open()), (None, 1));
-    // It is the same one, with the connections it has.
-    let Some(again) = subject.reach(Reach::Cluster, 1, &[2], at(50)) else { panic!("somebody is there") };
+    // Another change does not restart the drain time.
+    assert!(subject.set_endpoints(&[2, 3], &[], &[], at(40)));
+    assert_eq!(lease.drains_until(), Some(at(70)));
+    assert!(!subject.set_endpoints(&[1, 2], &[], &[], at(50)));
+    assert_eq!((lease.drains_until(), lease.open()), (None, 1));
+    // It is the same endpoint, with the connections that it had.
+    let Some(again) = subject.lease(EndpointScope::Cluster, 1, &[2], at(50)) else { panic!("no endpoint") };
     assert_eq!(again.open(), 2);
     drop(again);
-    // One that still answers is not chosen, and does not leave.
-    assert!(!subject.has(&[2], &[], &[1], at(60)));
-    assert_eq!((lease.leaves(), subject.choose(1, &[2], at(60))), (None, None));
+    // A terminating endpoint is not chosen, and does not drain.
+    assert!(!subject.set_endpoints(&[2], &[], &[1], at(60)));
+    assert_eq!((lease.drains_until(), subject.choose(1, &[2], at(60))), (None, None));
     assert!(subject.port.retire(Duration::from_secs(5), at(60)));
-    assert_eq!(lease.leaves(), Some(at(65)));
+    assert_eq!(lease.drains_until(), Some(at(65)));
 }
 
 proptest! {
-    /// Over any number of connections nobody gets two more than anybody else, wherever the list of endpoints is cut.
+    /// Over any number of connections, no endpoint gets two more than another.
     #[test]
     fn turns_are_fair(endpoints in proptest::collection::btree_set(1u8..200, 1..20), picks in 1usize..200) {
         let subject = Subject::new(Balancing::RoundRobin);
         let list: Vec<u8> = endpoints.into_iter().collect();
-        subject.has(&list, &[], &[], at(0));
+        subject.set_endpoints(&list, &[], &[], at(0));
         let mut counts: HashMap<u8, usize> = list.iter().map(|n| (*n, 0)).collect();
         for _ in 0..picks {
-            let chosen = subject.choose(1, &[], at(0)).expect("there are some");
-            *counts.get_mut(&chosen).expect("one of them") += 1;
+            let chosen = subject.choose(1, &[], at(0)).expect("an endpoint");
+            *counts.get_mut(&chosen).expect("an endpoint of the list") += 1;
         }
         let (least, most) = (counts.values().min(), counts.values().max());
         prop_assert!(most <= least.map(|n| n + 1).as_ref());
     }
 
-    /// Whatever was tried or failed: nobody is chosen twice for one connection, and everybody is before it is given up.
+    /// Whatever failed before: each endpoint is chosen exactly once for one connection, the ejected ones last.
     #[test]
-    fn everybody_is_tried_once(
+    fn each_endpoint_is_tried_once(
         endpoints in proptest::collection::btree_set(1u8..200, 1..12),
-        aside in proptest::collection::vec(any::<bool>(), 12),
+        ejected in proptest::collection::vec(any::<bool>(), 12),
         fewest in any::<bool>(),
     ) {
         let subject =
             Subject::new(if fewest { Balancing::LeastConnections } else { Balancing::RoundRobin });
         let list: Vec<u8> = endpoints.into_iter().collect();
-        subject.has(&list, &[], &[], at(0));
-        let healthy = list.iter().zip(&aside).filter(|(_, aside)| !**aside).count();
+        subject.set_endpoints(&list, &[], &[], at(0));
+        let healthy = list.iter().zip(&ejected).filter(|(_, ejected)| !**ejected).count();
         let all: Vec<Arc<Endpoint>> = subject.port.choice().endpoints().cloned().collect();
-        for endpoint in all.iter().zip(&aside).filter_map(|(e, aside)| aside.then_some(e)) {
-            (0..FAILURES).for_each(|_| endpoint.failed(at(0)));
+        for endpoint in all.iter().zip(&ejected).filter_map(|(e, ejected)| ejected.then_some(e)) {
+            (0..EJECT_AFTER).for_each(|_| endpoint.failed(at(0)));
         }
         let mut tried = Vec::new();
         while let Some(chosen) = subject.choose(1, &tried, at(0)) {
             prop_assert!(!tried.contains(&chosen));
-            let endpoint = all.iter().find(|e| last(e) == chosen).expect("one of them");
-            prop_assert_eq!(endpoint.is_aside(at(0)), tried.len() >= healthy);
+            let endpoint = all.iter().find(|e| last(e) == chosen).expect("an endpoint of the list");
+            prop_assert_eq!(endpoint.is_ejected(at(0)), tried.len() >= healthy);
             tried.push(chosen);
         }
         prop_assert_eq!(tried.len(), list.len());

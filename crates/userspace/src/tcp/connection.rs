@@ -1,14 +1,14 @@
-//! One client's connection, from when it is accepted until both directions have ended.
+//! One connection of a client, from accept until both directions have ended.
 
 use super::pipes::Pipes;
-use super::pump::{COPY, Pump, Side};
+use super::pump::{COPY, Peer, Pump};
 use crate::balance::{Lease, Port};
 use crate::clock::Moment;
-use crate::doors::{open_towards, tune};
 use crate::engine::Shared;
 use crate::header::header;
 use crate::limits::Permit;
-use crate::redirect::Reach;
+use crate::listeners::{open_towards, tune};
+use crate::redirect::EndpointScope;
 use portway_model::Target;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -20,157 +20,158 @@ use std::time::{Duration, Instant};
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) client: Side,
-    pub(super) server: Option<Side>,
+    pub(super) client: Peer,
+    pub(super) server: Option<Peer>,
     pub(super) stage: Stage,
-    /// It waits for its turn.
+    /// It is in the worker's queue of connections that can go on at once.
     pub(super) queued: bool,
     begun: Instant,
     lease: Option<Lease>,
     port: Arc<Port>,
-    reach: Reach,
-    peer: SocketAddr,
+    scope: EndpointScope,
+    client_address: SocketAddr,
     original: SocketAddr,
-    /// Endpoints that were tried in vain.
+    /// Endpoints that did not accept.
     tried: Vec<Target>,
-    /// What the pod is to be told before anything else.
-    preface: Vec<u8>,
+    /// The rest of the PROXY protocol header, which is sent before any other byte.
+    header: Vec<u8>,
     up: Pump,
     down: Pump,
     _permit: Permit,
 }
 
-/// How far it is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// An endpoint was asked, at that time; the number tells this attempt from others.
-    Dialling { since: Instant, attempt: u64 },
-    /// Bytes flow.
+    /// A connect to an endpoint is under way since then; the number identifies the attempt's timer.
+    Connecting { since: Instant, attempt: u64 },
+    /// Both sides are connected.
     Open,
-    /// It is broken, and the client hears the endpoint's last words; the number is that of the time it has for it.
-    Ending { attempt: u64 },
+    /// It is broken, and the endpoint's last bytes are sent to the client; the number identifies the timer.
+    Flushing { attempt: u64 },
 }
 
-/// What is to be done with a connection next.
+/// The next step of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Wait until something happens.
+    /// Wait for an event.
     Wait,
-    /// Go on when others have had their turn.
+    /// Go on after other connections had their turn.
     Again,
-    /// It has ended as it should.
+    /// Close: both directions have ended.
     Close,
-    /// It is broken, and both sides shall know.
+    /// Reset both sides: the connection is broken.
     Reset,
 }
 
 impl Connection {
     pub(super) fn new(
         client: OwnedFd,
-        peer: SocketAddr,
+        client_address: SocketAddr,
         original: SocketAddr,
-        reach: Reach,
+        scope: EndpointScope,
         port: Arc<Port>,
         permit: Permit,
     ) -> Connection {
         port.stats.opened();
-        let preface = if port.wants_header() { header(peer, original) } else { Vec::new() };
+        let header = if port.wants_proxy_header() { header(client_address, original) } else { Vec::new() };
         Connection {
-            client: Side { socket: client, readable: true, writable: true, urgent: false },
+            client: Peer { socket: client, readable: true, writable: true, urgent: false },
             server: None,
-            stage: Stage::Dialling { since: Instant::now(), attempt: 0 },
+            stage: Stage::Connecting { since: Instant::now(), attempt: 0 },
             queued: false,
             begun: Instant::now(),
             lease: None,
             port,
-            reach,
-            peer,
+            scope,
+            client_address,
             original,
             tried: Vec::new(),
-            preface,
+            header,
             up: Pump::default(),
             down: Pump::default(),
             _permit: permit,
         }
     }
 
-    /// Until when it may go on, if its endpoint has left.
-    pub(super) fn leaves(&self) -> Option<Moment> {
-        self.lease.as_ref().and_then(|lease| lease.leaves())
+    /// Until when it may go on, if its endpoint was removed.
+    pub(super) fn drains_until(&self) -> Option<Moment> {
+        self.lease.as_ref().and_then(|lease| lease.drains_until())
     }
 
-    /// Asks the next endpoint; none if there is nobody left to ask.
-    pub(super) fn dial(&mut self, shared: &Shared, attempt: u64) -> Option<()> {
+    /// Connects to the next endpoint; none if no endpoint is left to try.
+    pub(super) fn connect(&mut self, shared: &Shared, attempt: u64) -> Option<()> {
         let (attempts, balancing, mark) = {
             let settings = shared.settings();
             (settings.connect_attempts as usize, settings.balancing, settings.bypass_mark)
         };
         while self.tried.len() < attempts.max(1) {
             let now = Moment::now();
-            let endpoint = self.port.choose(self.reach, self.peer.ip(), &self.tried, now, balancing)?;
+            let client = self.client_address.ip();
+            let endpoint = self.port.choose(self.scope, client, &self.tried, now, balancing)?;
             if !self.tried.is_empty() {
                 self.port.stats.retried();
             }
             let since = Instant::now();
-            match ask(endpoint.target, mark) {
+            match start_connect(endpoint.target, mark) {
                 Ok(socket) => {
-                    // What it says first is told when it comes.
-                    self.server = Some(Side { socket, readable: false, writable: true, urgent: false });
+                    // An event reports its first bytes.
+                    self.server = Some(Peer { socket, readable: false, writable: true, urgent: false });
                     self.lease = Some(endpoint);
-                    self.stage = Stage::Dialling { since, attempt };
+                    self.stage = Stage::Connecting { since, attempt };
                     return Some(());
                 }
                 Err(error) => {
                     self.tried.push(endpoint.target);
-                    if is_ours(error) {
-                        shared.limits.say_refused(&format!("{}: {error}{}", endpoint.target, advice(error)));
+                    if is_local_shortage(error) {
+                        shared.limits.warn_refused(&format!("{}: {error}{}", endpoint.target, advice(error)));
                     } else {
                         endpoint.failed(now);
                     }
-                    self.say(endpoint.target, error);
+                    self.log_failed_attempt(endpoint.target, error);
                 }
             }
         }
         None
     }
 
-    /// The endpoint that was asked did not accept.
-    pub(super) fn declined(&mut self, error: Errno) {
+    /// Notes that the endpoint did not accept.
+    pub(super) fn connect_failed(&mut self, error: Errno) {
         self.server = None;
         if let Some(lease) = self.lease.take() {
             lease.failed(Moment::now());
             self.tried.push(lease.target);
-            self.say(lease.target, error);
+            self.log_failed_attempt(lease.target, error);
         }
     }
 
-    fn say(&self, target: Target, error: Errno) {
+    fn log_failed_attempt(&self, target: Target, error: Errno) {
         let id = &self.port.id;
-        tracing::debug!(service = %id.service, port = &*id.port, endpoint = %target, %error, "an endpoint does not accept");
+        tracing::debug!(service = %id.service, port = &*id.port, endpoint = %target, %error, "endpoint did not accept the connection");
     }
 
-    /// Whether it may go on waiting for the endpoint that was asked, for there is nobody else to ask: its answer may
-    /// have been lost on the way.
-    pub(super) fn may_wait(&self, shared: &Shared) -> bool {
+    /// Whether to wait longer for the endpoint, because there is no other to try: a packet may have been lost, and the
+    /// kernel sends it again.
+    pub(super) fn may_keep_waiting(&self, shared: &Shared) -> bool {
         let Some(lease) = &self.lease else { return false };
         let settings = shared.settings();
         let longest = settings.connect_timeout.saturating_mul(settings.connect_attempts);
         let all = [&self.tried[..], &[lease.target]].concat();
-        self.begun.elapsed() < longest && !self.port.has_other(self.reach, &all)
+        self.begun.elapsed() < longest && !self.port.has_untried(self.scope, &all)
     }
 
-    /// Nobody accepted.
+    /// Notes that no endpoint accepted.
     pub(super) fn failed(&self) {
         self.port.stats.failed();
         let id = &self.port.id;
         tracing::debug!(
-            service = %id.service, port = &*id.port, client = %self.peer, wanted = %self.original,
-            tried = self.tried.len(), "no endpoint accepts"
+            service = %id.service, port = &*id.port, client = %self.client_address, original = %self.original,
+            tried = self.tried.len(), "no endpoint accepted the connection"
         );
     }
 
-    /// The endpoint that was asked has accepted.
-    pub(super) fn accepted(&mut self, took: Duration) {
+    /// Notes that the endpoint accepted.
+    pub(super) fn connect_succeeded(&mut self, took: Duration) {
         self.stage = Stage::Open;
         self.tried = Vec::new();
         self.port.stats.connected(took);
@@ -179,7 +180,7 @@ impl Connection {
         }
     }
 
-    /// Moves what can be moved, in both directions.
+    /// Moves the bytes that are ready, in both directions.
     pub(super) fn run(&mut self, pipes: &mut Pipes, copy: &mut [u8; COPY]) -> Next {
         match self.turn(pipes, copy) {
             Ok(true) => Next::Again,
@@ -191,15 +192,15 @@ impl Connection {
 
     fn turn(&mut self, pipes: &mut Pipes, copy: &mut [u8; COPY]) -> Result<bool, Errno> {
         let Some(server) = &mut self.server else { return Ok(false) };
-        if !self.preface.is_empty() && server.writable {
-            match send(&server.socket, &self.preface, SendFlags::NOSIGNAL) {
-                Ok(bytes) => drop(self.preface.drain(..bytes)),
+        if !self.header.is_empty() && server.writable {
+            match send(&server.socket, &self.header, SendFlags::NOSIGNAL) {
+                Ok(bytes) => drop(self.header.drain(..bytes)),
                 Err(Errno::AGAIN) => server.writable = false,
                 Err(error) => return Err(error),
             }
         }
-        let mut more = !self.preface.is_empty() && server.writable;
-        if self.preface.is_empty() {
+        let mut more = !self.header.is_empty() && server.writable;
+        if self.header.is_empty() {
             let (up, result) = self.up.run(&mut self.client, server, pipes, copy, self.down.is_done());
             if up.moved > 0 {
                 self.port.stats.received(up.moved);
@@ -215,9 +216,9 @@ impl Connection {
         Ok(more | down.more)
     }
 
-    /// It is broken, but what the endpoint said before is told all the same, as far as the client takes it: one that
-    /// refuses the rest of a long request says why. Whether there was something.
-    pub(super) fn last_words(&mut self, pipes: &mut Pipes, copy: &mut [u8; COPY]) -> bool {
+    /// Sends the bytes that the endpoint sent before the connection broke, as far as the client takes them: a server that
+    /// refuses the rest of a long request says why first. Whether there were any.
+    pub(super) fn flush_to_client(&mut self, pipes: &mut Pipes, copy: &mut [u8; COPY]) -> bool {
         self.up.abandon(pipes);
         let Some(server) = &mut self.server else { return false };
         server.readable = true;
@@ -232,10 +233,10 @@ impl Connection {
         if moved > 0 {
             self.port.stats.sent(moved);
         }
-        moved > 0 || self.down.holds_something()
+        moved > 0 || self.down.has_buffered()
     }
 
-    /// Ends it. If it is broken, both sides are told so, lest they take what they got for everything.
+    /// Closes both sockets. A broken connection is reset on both sides, so that peers see no clean end of the stream.
     pub(super) fn end(mut self, pipes: &mut Pipes, broken: bool) {
         self.up.abandon(pipes);
         self.down.abandon(pipes);
@@ -252,23 +253,23 @@ impl Drop for Connection {
     }
 }
 
-/// Whether it is this machine that lacks something, and not the endpoint.
-fn is_ours(error: Errno) -> bool {
+/// Whether the error is a shortage of this machine, and not a failure of the endpoint.
+fn is_local_shortage(error: Errno) -> bool {
     matches!(error, Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }
 
-/// What to do about it.
+/// The remedy for a shortage.
 fn advice(error: Errno) -> &'static str {
     match error {
         Errno::ADDRNOTAVAIL => {
-            "; no port is left towards it: set net.ipv4.tcp_tw_reuse=1, or widen net.ipv4.ip_local_port_range"
+            "; no local port is left for this endpoint: set net.ipv4.tcp_tw_reuse=1, or widen net.ipv4.ip_local_port_range"
         }
         _ => "",
     }
 }
 
-/// Begins to connect.
-fn ask(target: Target, bypass_mark: u32) -> Result<OwnedFd, Errno> {
+/// Starts a connect, which an event completes.
+fn start_connect(target: Target, bypass_mark: u32) -> Result<OwnedFd, Errno> {
     let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
     let socket = open_towards(target.ip, SocketType::STREAM, bypass_mark).map_err(errno)?;
     tune(&socket).map_err(errno)?;

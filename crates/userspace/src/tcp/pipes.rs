@@ -1,8 +1,7 @@
-//! Pipes, which bytes pass through on their way from one socket to another.
+//! Pipes, through which `splice` moves bytes from one socket to another.
 //!
-//! A pipe is taken when there are bytes to move and given back when none are left in it, so that only connections
-//! whose reader is slow have one for longer. How much waits in all of them is watched: beyond a bound,
-//! little is taken from anybody at a time.
+//! A pipe is taken when there are bytes to move and given back when it is empty, so that only connections with a slow
+//! reader hold one for longer. The bytes in all pipes are counted: beyond a bound, reads get small.
 
 use crate::limits::{Limits, Permit, Use};
 use rustix::fd::OwnedFd;
@@ -11,14 +10,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What a pipe holds.
+/// The size of a pipe, and of a read.
 const SIZE: usize = 512 * 1024;
-/// What is taken at a time when too much waits.
-const SIP: usize = 4096;
-/// How much may wait in all pipes together before that.
-const WAITING: usize = 64 << 20;
-/// Empty pipes that are kept, if limits allow.
-const SPARE: usize = 32;
+/// The size of a read while more than [`MAX_WAITING`] bytes are in pipes.
+const SMALL_READ: usize = 4096;
+/// Bytes in all pipes together beyond which reads are small.
+const MAX_WAITING: usize = 64 << 20;
+/// How many empty pipes a worker keeps, if the limits allow.
+const MAX_SPARE: usize = 32;
 
 /// A pipe.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ pub(super) struct Pipe {
 impl Pipe {
     fn open(permit: Permit) -> io::Result<Pipe> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // A small one works too: the kernel has a limit for users without privileges.
+        // It fails beyond `fs.pipe-max-size` without privileges; the default size works too.
         _ = fcntl_setpipe_size(&write, SIZE);
         Ok(Pipe { read, write, _permit: permit })
     }
@@ -46,35 +45,35 @@ pub(super) struct Pipes {
 }
 
 impl Pipes {
-    /// As many as limits allow. What waits in the pipes of all workers is in `waiting`.
+    /// As many as the limits allow. `waiting` counts the bytes in the pipes of all workers.
     pub(super) fn new(limits: Arc<Limits>, waiting: Arc<AtomicUsize>) -> Pipes {
         Pipes { spare: Vec::new(), limits, waiting }
     }
 
-    /// An empty one; none if there are too many.
+    /// Takes an empty pipe; none if there are no descriptors.
     pub(super) fn take(&mut self) -> Option<Pipe> {
         self.spare.pop().or_else(|| Pipe::open(self.limits.permit(Use::Pipe)?).ok())
     }
 
-    /// Gives an empty one back.
+    /// Gives an empty pipe back.
     pub(super) fn give_back(&mut self, pipe: Pipe) {
-        if self.spare.len() < self.limits.spare().min(SPARE) {
+        if self.spare.len() < self.limits.spare().min(MAX_SPARE) {
             self.spare.push(pipe);
         }
     }
 
-    /// How much to take from a socket at a time.
-    pub(super) fn gulp(&self) -> usize {
-        if self.waiting.load(Relaxed) < WAITING { SIZE } else { SIP }
+    /// How much to read from a socket at a time.
+    pub(super) fn read_size(&self) -> usize {
+        if self.waiting.load(Relaxed) < MAX_WAITING { SIZE } else { SMALL_READ }
     }
 
-    /// So much began to wait.
-    pub(super) fn waits(&self, bytes: usize) {
+    /// Counts bytes that entered a pipe.
+    pub(super) fn add_waiting(&self, bytes: usize) {
         self.waiting.fetch_add(bytes, Relaxed);
     }
 
-    /// So much waits no more.
-    pub(super) fn moves(&self, bytes: usize) {
+    /// Counts bytes that left a pipe.
+    pub(super) fn remove_waiting(&self, bytes: usize) {
         self.waiting.fetch_sub(bytes, Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! One direction of a connection: from one socket to the other, and the end of it too.
+//! One direction of a connection: moves bytes from one socket to the other, and the end of the stream.
 
 use super::pipes::{Pipe, Pipes};
 use rustix::fd::OwnedFd;
@@ -6,18 +6,18 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use rustix::pipe::{SpliceFlags, splice};
 
-/// What may be moved before it is others' turn.
-pub(super) const SHARE: usize = 4 << 20;
-/// What is copied at a time where there is no pipe.
+/// How many bytes are moved before other connections have their turn.
+pub(super) const TURN_BYTES: usize = 4 << 20;
+/// How many bytes are copied at a time without a pipe.
 pub(super) const COPY: usize = 16 * 1024;
 
-/// A socket, and what is known of it: edges are told once.
+/// One side of a connection: its socket, and whether it is ready, as edge-triggered events reported it.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct Peer {
     pub(super) socket: OwnedFd,
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// It said something urgent: `splice` does not get past that (`__tcp_read_sock` in `net/ipv4/tcp.c`), so what it says is copied.
+    /// It has sent urgent data. `splice` stops there (`__tcp_read_sock` in `net/ipv4/tcp.c`), so its bytes are copied.
     pub(super) urgent: bool,
 }
 
@@ -25,92 +25,92 @@ pub(super) struct Side {
 #[derive(Debug, Default)]
 pub(super) struct Pump {
     pipe: Option<Pipe>,
-    /// What waits in the pipe.
-    held: usize,
-    /// The source has said all it had to say.
-    ended: bool,
-    /// The destination was told.
-    told: bool,
+    /// Bytes in the pipe.
+    buffered: usize,
+    /// The source has ended its stream.
+    source_ended: bool,
+    /// The end was passed on to the destination.
+    end_sent: bool,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
     /// Bytes that were delivered.
     pub(super) moved: u64,
-    /// There may be more at once, but it is others' turn.
+    /// More may be ready, but other connections have their turn.
     pub(super) more: bool,
 }
 
 impl Pump {
-    /// Whether everything was delivered, and the end of it.
+    /// Whether all bytes and the end of the stream were delivered.
     pub(super) fn is_done(&self) -> bool {
-        self.told
+        self.end_sent
     }
 
-    /// Whether everything was delivered, and only the end of it is to be told.
-    fn is_at_its_end(&self) -> bool {
-        self.ended && self.held == 0
+    /// Whether all bytes were delivered, so that the end can be.
+    fn is_drained(&self) -> bool {
+        self.source_ended && self.buffered == 0
     }
 
-    /// Whether something waits to be delivered.
-    pub(super) fn holds_something(&self) -> bool {
-        self.held > 0
+    /// Whether bytes wait in the pipe.
+    pub(super) fn has_buffered(&self) -> bool {
+        self.buffered > 0
     }
 
-    /// Moves what can be moved. An error is the end of the connection. If the other direction is `last` to end, both
-    /// sockets are closed when it has, and that tells it.
+    /// Moves the bytes that are ready. An error ends the connection. If this direction is the `last` to end, its end needs no
+    /// shutdown, because both sockets are closed then.
     pub(super) fn run(
         &mut self,
-        from: &mut Side,
-        to: &mut Side,
+        from: &mut Peer,
+        to: &mut Peer,
         pipes: &mut Pipes,
         copy: &mut [u8; COPY],
         last: bool,
     ) -> (Turn, Result<(), Errno>) {
         let mut turn = Turn::default();
-        let waited = self.held;
+        let before = self.buffered;
         let mut result = self.turn(from, to, pipes, copy, &mut turn);
-        if result.is_ok() && self.is_at_its_end() && !self.told {
-            self.told = true;
+        if result.is_ok() && self.is_drained() && !self.end_sent {
+            self.end_sent = true;
             if !last {
-                result = end(to);
+                result = send_end(to);
             }
         }
-        if self.held == 0
+        if self.buffered == 0
             && let Some(pipe) = self.pipe.take()
         {
             pipes.give_back(pipe);
         }
-        if self.held > waited {
-            pipes.waits(self.held - waited);
+        if self.buffered > before {
+            pipes.add_waiting(self.buffered - before);
         } else {
-            pipes.moves(waited - self.held);
+            pipes.remove_waiting(before - self.buffered);
         }
         (turn, result)
     }
 
     fn turn(
         &mut self,
-        from: &mut Side,
-        to: &mut Side,
+        from: &mut Peer,
+        to: &mut Peer,
         pipes: &mut Pipes,
         copy: &mut [u8; COPY],
         turn: &mut Turn,
     ) -> Result<(), Errno> {
-        while !self.told {
-            if self.held > 0 {
+        while !self.end_sent {
+            if self.buffered > 0 {
                 if !to.writable {
                     return Ok(());
                 }
                 turn.moved += self.deliver(to)? as u64;
-            } else if self.ended || !from.readable {
+            } else if self.source_ended || !from.readable {
                 return Ok(());
-            } else if turn.moved >= SHARE as u64 {
+            } else if turn.moved >= TURN_BYTES as u64 {
                 turn.more = true;
                 return Ok(());
-            } else if !from.urgent && (self.pipe.is_some() || self.find_pipe(pipes)) {
-                self.fetch(from, pipes.gulp())?;
+            } else if !from.urgent && (self.pipe.is_some() || self.take_pipe(pipes)) {
+                self.fetch(from, pipes.read_size())?;
             } else if !to.writable {
                 return Ok(());
             } else {
@@ -120,21 +120,21 @@ impl Pump {
         Ok(())
     }
 
-    fn find_pipe(&mut self, pipes: &mut Pipes) -> bool {
+    fn take_pipe(&mut self, pipes: &mut Pipes) -> bool {
         self.pipe = pipes.take();
         self.pipe.is_some()
     }
 
-    /// From the source into the pipe, which is empty: so nothing else than the source can be the reason to wait.
-    fn fetch(&mut self, from: &mut Side, most: usize) -> Result<(), Errno> {
+    /// From the source into the pipe. The pipe is empty, so EAGAIN can only mean that the source has no bytes.
+    fn fetch(&mut self, from: &mut Peer, most: usize) -> Result<(), Errno> {
         let Some(pipe) = &self.pipe else { return Ok(()) };
         match splice(&from.socket, None, &pipe.write, None, most, SpliceFlags::MOVE | SpliceFlags::NONBLOCK) {
-            // Before something urgent it says the same as at the end.
+            // 0 means the end of the stream, or urgent data next.
             Ok(0) => match recv(&from.socket, &mut [0; 1], RecvFlags::PEEK)? {
-                (0, _) => self.ended = true,
+                (0, _) => self.source_ended = true,
                 _ => from.urgent = true,
             },
-            Ok(bytes) => self.held = bytes,
+            Ok(bytes) => self.buffered = bytes,
             Err(Errno::AGAIN) => from.readable = false,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
@@ -143,12 +143,18 @@ impl Pump {
     }
 
     /// From the pipe to the destination.
-    fn deliver(&mut self, to: &mut Side) -> Result<usize, Errno> {
+    fn deliver(&mut self, to: &mut Peer) -> Result<usize, Errno> {
         let Some(pipe) = &self.pipe else { return Ok(0) };
-        match splice(&pipe.read, None, &to.socket, None, self.held, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)
-        {
+        match splice(
+            &pipe.read,
+            None,
+            &to.socket,
+            None,
+            self.buffered,
+            SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
+        ) {
             Ok(bytes) => {
-                self.held -= bytes;
+                self.buffered -= bytes;
                 return Ok(bytes);
             }
             Err(Errno::AGAIN) => to.writable = false,
@@ -158,11 +164,11 @@ impl Pump {
         Ok(0)
     }
 
-    /// Without a pipe: a look at what is there, as much of it as the destination takes, and only that is taken away.
-    fn copy(&mut self, from: &mut Side, to: &mut Side, copy: &mut [u8; COPY]) -> Result<usize, Errno> {
+    /// Without a pipe: peeks at the bytes, sends them, and takes only as many from the source as the destination took.
+    fn copy(&mut self, from: &mut Peer, to: &mut Peer, copy: &mut [u8; COPY]) -> Result<usize, Errno> {
         let seen = match recv(&from.socket, &mut copy[..], RecvFlags::PEEK) {
             Ok((0, _)) => {
-                self.ended = true;
+                self.source_ended = true;
                 return Ok(0);
             }
             Ok((bytes, _)) => bytes,
@@ -184,18 +190,18 @@ impl Pump {
         Ok(sent)
     }
 
-    /// Gives up, with what is on its way.
+    /// Discards the bytes in the pipe.
     pub(super) fn abandon(&mut self, pipes: &mut Pipes) {
-        pipes.moves(std::mem::take(&mut self.held));
-        // With what is in it.
+        pipes.remove_waiting(std::mem::take(&mut self.buffered));
+        // Not given back, since it is not empty.
         self.pipe = None;
     }
 }
 
-/// Tells a socket that no more is coming.
-fn end(to: &Side) -> Result<(), Errno> {
+/// Ends the stream towards a peer.
+fn send_end(to: &Peer) -> Result<(), Errno> {
     match shutdown(&to.socket, Shutdown::Write) {
-        // It has gone by itself; its own direction will tell.
+        // The peer has closed or reset already, which the other direction reports.
         Ok(()) | Err(Errno::NOTCONN) => Ok(()),
         Err(error) => Err(error),
     }

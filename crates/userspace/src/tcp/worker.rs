@@ -1,15 +1,15 @@
-//! One thread's share of the connections: it accepts, connects and moves bytes, whatever is ready.
+//! A worker thread: an event loop that accepts connections, connects to endpoints and moves bytes.
 //!
-//! A connection stays with the thread that accepted it. Nobody is waited for: every call returns at once, and what
-//! cannot go on is left until the kernel tells of it.
+//! A connection stays with the thread that accepted it. No call blocks: a socket that is not ready is left until epoll
+//! reports it.
 
 use super::connection::{Connection, Next, Stage, reset};
 use super::pipes::Pipes;
-use super::pump::{COPY, Side};
+use super::pump::{COPY, Peer};
 use crate::clock::Moment;
-use crate::doors::{Door, address_of};
 use crate::engine::Shared;
 use crate::limits::{self, Use};
+use crate::listeners::{Listener, address_of};
 use portway_model::Protocol;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -24,24 +24,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connections that are accepted before others have their turn.
+/// Connections that are accepted before other events have their turn.
 const ACCEPT: usize = 64;
-/// What the kernel tells of at once.
+/// Events that are read at a time.
 const EVENTS: usize = 256;
-/// How often connections are looked at whose endpoint has left.
+/// How often connections of removed endpoints are checked.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often, when the agent is about to leave.
-const LEAVING: Duration = Duration::from_millis(50);
+/// How often, while the relay stops.
+const SWEEP_STOPPING: Duration = Duration::from_millis(50);
 
-/// How long a client has to hear what was said before its connection broke.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long a client has to receive the bytes that came before its connection broke.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whose event it is, in the number that the kernel gives back.
+/// The source of an event, encoded in epoll's user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
     Client(usize),
     Server(usize),
-    Door(usize),
+    Listener(usize),
     Waker,
 }
 
@@ -50,7 +50,7 @@ impl Token {
         let (kind, index) = match self {
             Token::Client(slot) => (0, slot),
             Token::Server(slot) => (1, slot),
-            Token::Door(index) => (2, index),
+            Token::Listener(index) => (2, index),
             Token::Waker => (3, 0),
         };
         (index as u64) << 2 | kind
@@ -61,7 +61,7 @@ impl Token {
         match number & 3 {
             0 => Token::Client(index),
             1 => Token::Server(index),
-            2 => Token::Door(index),
+            2 => Token::Listener(index),
             _ => Token::Waker,
         }
     }
@@ -73,17 +73,17 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     epoll: OwnedFd,
     waker: Arc<OwnedFd>,
-    doors: Slab<Arc<Door>>,
+    listeners: Slab<Arc<Listener>>,
     connections: Slab<Connection>,
     pipes: Pipes,
     copy: Box<[u8; COPY]>,
-    /// When endpoints that were asked have taken too long.
+    /// Time-outs: when, which connection, which attempt.
     timers: BinaryHeap<Reverse<(Instant, usize, u64)>>,
-    /// Attempts so far.
+    /// The number of the last attempt.
     attempts: u64,
-    /// Those that can go on at once.
+    /// Connections that can go on at once.
     busy: VecDeque<usize>,
-    /// When to look for connections that have to end.
+    /// When to check connections of removed endpoints.
     sweep: Option<Instant>,
 }
 
@@ -96,7 +96,7 @@ impl Worker {
             shared,
             epoll,
             waker,
-            doors: Slab::new(),
+            listeners: Slab::new(),
             connections: Slab::new(),
             pipes,
             copy: Box::new([0; COPY]),
@@ -107,27 +107,27 @@ impl Worker {
         })
     }
 
-    /// Works until the engine is told to stop, and the last connection has ended or may go on no longer.
+    /// Runs until the engine stops: after the last connection, or at the deadline.
     pub(crate) fn run(mut self) {
-        self.look_around();
+        self.reload();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
-        while !self.may_leave() {
+        while !self.may_stop() {
             events.clear();
             let timeout = self.timeout();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "connections cannot be waited for; their thread ends");
+                    tracing::error!(%error, "epoll failed; a TCP worker thread ends");
                     break;
                 }
             }
-            // Doors last: who comes in gets the slot of somebody who has ended, and what else was told of that slot is
-            // not about them.
-            for doors in [false, true] {
+            // Listeners last: a new connection may reuse the slot of one that has ended, and other events of this batch
+            // are about the old one.
+            for accepting in [false, true] {
                 for event in &events {
                     let token = Token::of(event.data.u64());
-                    if matches!(token, Token::Door(_)) == doors {
-                        self.take(token, event.flags);
+                    if matches!(token, Token::Listener(_)) == accepting {
+                        self.handle(token, event.flags);
                     }
                 }
             }
@@ -136,39 +136,39 @@ impl Worker {
                     if let Some(connection) = self.connections.get_mut(slot) {
                         connection.queued = false;
                     }
-                    self.go_on(slot);
+                    self.resume(slot);
                 }
             }
             self.expire();
             self.sweep();
         }
-        // Who has to leave before their end shall not take it for the end.
+        // Reset unfinished connections, so that peers see no clean EOF.
         for connection in self.connections.drain() {
             connection.end(&mut self.pipes, true);
         }
     }
 
-    /// Until when to wait for the kernel, at most.
+    /// How long epoll may wait.
     fn timeout(&self) -> Option<Timespec> {
         let timer = self.timers.peek().map(|Reverse((when, ..))| *when);
         let wait = match [timer, self.sweep].into_iter().flatten().min() {
             _ if !self.busy.is_empty() => Duration::ZERO,
-            // Rounded up, so that it is time when we wake.
+            // Rounded up, so that the time has come when the thread wakes.
             Some(when) => when.saturating_duration_since(Instant::now()) + Duration::from_millis(1),
             None => return None,
         };
         Timespec::try_from(wait).ok()
     }
 
-    fn take(&mut self, token: Token, flags: epoll::EventFlags) {
+    fn handle(&mut self, token: Token, flags: epoll::EventFlags) {
         match token {
             Token::Waker => {
                 _ = rustix::io::read(&self.waker, &mut [0; 8]);
-                self.look_around();
+                self.reload();
             }
-            Token::Door(index) => {
-                if let Some(door) = self.doors.get(index).cloned() {
-                    self.accept(&door);
+            Token::Listener(index) => {
+                if let Some(listener) = self.listeners.get(index).cloned() {
+                    self.accept(&listener);
                 }
             }
             Token::Client(slot) => self.ready(slot, flags, |c| Some(&mut c.client)),
@@ -176,74 +176,73 @@ impl Worker {
         }
     }
 
-    /// Something was changed by the engine.
-    fn look_around(&mut self) {
-        let wanted = self.shared.doors(Protocol::Tcp);
-        let gone = |door: &Arc<Door>| !wanted.iter().any(|w| Arc::ptr_eq(w, door));
-        self.doors.retain(|_, door| {
-            let goes = gone(door);
-            if goes {
-                _ = epoll::delete(&self.epoll, &door.socket);
+    /// Watches new listeners and closes old ones, after a change of the engine.
+    fn reload(&mut self) {
+        let wanted = self.shared.listeners(Protocol::Tcp);
+        self.listeners.retain(|_, listener| {
+            let stays = wanted.iter().any(|w| Arc::ptr_eq(w, listener));
+            if !stays {
+                _ = epoll::delete(&self.epoll, &listener.socket);
             }
-            !goes
+            stays
         });
-        for door in wanted {
-            if self.doors.iter().any(|(_, known)| Arc::ptr_eq(known, &door)) {
+        for listener in wanted {
+            if self.listeners.iter().any(|(_, known)| Arc::ptr_eq(known, &listener)) {
                 continue;
             }
-            let entry = self.doors.vacant_entry();
-            let data = epoll::EventData::new_u64(Token::Door(entry.key()).number());
-            // One thread is woken, not all.
+            let entry = self.listeners.vacant_entry();
+            let data = epoll::EventData::new_u64(Token::Listener(entry.key()).number());
+            // EXCLUSIVE: one thread is woken for a new connection, not all.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-            match epoll::add(&self.epoll, &door.socket, data, flags) {
-                Ok(()) => _ = entry.insert(door),
-                Err(error) => tracing::error!(%error, address = %door.address, "a door cannot be watched"),
+            match epoll::add(&self.epoll, &listener.socket, data, flags) {
+                Ok(()) => _ = entry.insert(listener),
+                Err(error) => tracing::error!(%error, address = %listener.address, "cannot watch a listener"),
             }
         }
         self.sweep = Some(Instant::now());
     }
 
-    fn accept(&mut self, door: &Door) {
+    fn accept(&mut self, listener: &Listener) {
         for _ in 0..ACCEPT {
-            match acceptfrom_with(&door.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok((client, Some(peer))) => {
-                    if let Ok(peer) = address_of(peer) {
-                        self.begin(client, peer, door);
+            match acceptfrom_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok((client, Some(address))) => {
+                    if let Ok(address) = address_of(address) {
+                        self.begin(client, address, listener);
                     }
                 }
                 Ok((_, None)) | Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    self.shared.limits.say_refused(&error.to_string());
-                    // What waits there would wake us again at once.
+                    self.shared.limits.warn_refused(&error.to_string());
+                    // The listener stays readable, so the loop would spin.
                     return std::thread::sleep(Duration::from_millis(1));
                 }
             }
         }
     }
 
-    fn begin(&mut self, client: OwnedFd, peer: SocketAddr, door: &Door) {
-        let wanted = original(&client, door);
-        let Some(port) = self.shared.routes().find(Protocol::Tcp, wanted).cloned() else {
-            tracing::debug!(client = %peer, %wanted, "not for any Service");
+    fn begin(&mut self, client: OwnedFd, address: SocketAddr, listener: &Listener) {
+        let original = original_destination(&client, listener);
+        let Some(port) = self.shared.routes().find(Protocol::Tcp, original).cloned() else {
+            tracing::debug!(client = %address, %original, "reset a connection that no Service owns");
             return reset(&client);
         };
         let Some(permit) = self.shared.limits.permit(Use::Connection) else {
             port.stats.failed();
-            self.shared.limits.say_refused(limits::FULL);
+            self.shared.limits.warn_refused(limits::FULL);
             return reset(&client);
         };
-        let connection = Connection::new(client, peer, wanted, door.reach, port, permit);
+        let connection = Connection::new(client, address, original, listener.scope, port, permit);
         let slot = self.connections.insert(connection);
-        self.dial(slot);
+        self.connect(slot);
     }
 
-    /// Asks the next endpoint, or gives up.
-    fn dial(&mut self, slot: usize) {
+    /// Connects to the next endpoint, or resets the client if none is left.
+    fn connect(&mut self, slot: usize) {
         self.attempts += 1;
         let attempt = self.attempts;
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        if connection.dial(&self.shared, attempt).is_none() {
+        if connection.connect(&self.shared, attempt).is_none() {
             connection.failed();
             return self.end(slot, true);
         }
@@ -256,31 +255,31 @@ impl Worker {
         self.timers.push(Reverse((Instant::now() + timeout, slot, attempt)));
     }
 
-    /// A socket can be read or written, or is broken.
-    fn ready(&mut self, slot: usize, flags: epoll::EventFlags, of: fn(&mut Connection) -> Option<&mut Side>) {
+    /// A socket is readable, writable or broken.
+    fn ready(&mut self, slot: usize, flags: epoll::EventFlags, of: fn(&mut Connection) -> Option<&mut Peer>) {
         use epoll::EventFlags;
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        if let Stage::Dialling { since, .. } = connection.stage {
-            return self.answered(slot, since, flags);
+        if let Stage::Connecting { since, .. } = connection.stage {
+            return self.connect_finished(slot, since, flags);
         }
-        let Some(side) = of(connection) else { return };
+        let Some(peer) = of(connection) else { return };
         let ended = EventFlags::HUP | EventFlags::ERR;
-        side.readable |= flags.intersects(EventFlags::IN | EventFlags::RDHUP | ended);
-        side.writable |= flags.intersects(EventFlags::OUT | ended);
-        side.urgent |= flags.contains(EventFlags::PRI);
-        // What came before a reset is delivered, as far as it can be; whoever reads up to it meets the error.
-        self.go_on(slot);
+        peer.readable |= flags.intersects(EventFlags::IN | EventFlags::RDHUP | ended);
+        peer.writable |= flags.intersects(EventFlags::OUT | ended);
+        peer.urgent |= flags.contains(EventFlags::PRI);
+        // Bytes that came before a reset are delivered; a read beyond them meets the error.
+        self.resume(slot);
         if flags.contains(EventFlags::ERR)
             && let Some(connection) = self.connections.get_mut(slot).filter(|c| c.stage == Stage::Open)
-            && let Some(side) = of(connection)
-            && !matches!(sockopt::socket_error(&side.socket), Ok(Ok(())))
+            && let Some(peer) = of(connection)
+            && !matches!(sockopt::socket_error(&peer.socket), Ok(Ok(())))
         {
-            self.break_off(slot);
+            self.abort(slot);
         }
     }
 
-    /// The endpoint that was asked has answered.
-    fn answered(&mut self, slot: usize, since: Instant, flags: epoll::EventFlags) {
+    /// A connect to an endpoint has succeeded or failed.
+    fn connect_finished(&mut self, slot: usize, since: Instant, flags: epoll::EventFlags) {
         use epoll::EventFlags;
         if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
             return;
@@ -290,13 +289,13 @@ impl Worker {
         if flags.intersects(EventFlags::ERR | EventFlags::HUP)
             && let Ok(Err(error)) | Err(error) = sockopt::socket_error(&server.socket)
         {
-            connection.declined(error);
-            return self.dial(slot);
+            connection.connect_failed(error);
+            return self.connect(slot);
         }
         if !flags.contains(EventFlags::OUT) {
             return;
         }
-        connection.accepted(since.elapsed());
+        connection.connect_succeeded(since.elapsed());
         if let Some(server) = &mut connection.server {
             server.readable = flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP);
             server.urgent = flags.contains(EventFlags::PRI);
@@ -304,19 +303,19 @@ impl Worker {
         if watch(&self.epoll, &connection.client, Token::Client(slot)).is_err() {
             return self.end(slot, true);
         }
-        self.go_on(slot);
+        self.resume(slot);
     }
 
-    fn go_on(&mut self, slot: usize) {
+    fn resume(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         match connection.stage {
             Stage::Open => {}
-            Stage::Ending { .. } => {
-                _ = connection.last_words(&mut self.pipes, &mut self.copy);
+            Stage::Flushing { .. } => {
+                _ = connection.flush_to_client(&mut self.pipes, &mut self.copy);
                 return;
             }
-            // It was the turn of somebody who had this slot before.
-            Stage::Dialling { .. } => return,
+            // The queue entry is of an earlier connection in this slot.
+            Stage::Connecting { .. } => return,
         }
         match connection.run(&mut self.pipes, &mut self.copy) {
             Next::Wait => {}
@@ -326,20 +325,20 @@ impl Worker {
                 }
             }
             Next::Close => self.end(slot, false),
-            Next::Reset => self.break_off(slot),
+            Next::Reset => self.abort(slot),
         }
     }
 
-    /// Ends what is broken. Where the endpoint had something to say before, the client gets the time to hear it: a reset
-    /// would overtake it.
-    fn break_off(&mut self, slot: usize) {
+    /// Ends a broken connection. If the endpoint's last bytes are under way, the client gets the time to receive them: a
+    /// reset would discard them.
+    fn abort(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        if !connection.last_words(&mut self.pipes, &mut self.copy) {
+        if !connection.flush_to_client(&mut self.pipes, &mut self.copy) {
             return self.end(slot, true);
         }
         self.attempts += 1;
-        connection.stage = Stage::Ending { attempt: self.attempts };
-        self.timers.push(Reverse((Instant::now() + LAST_WORDS, slot, self.attempts)));
+        connection.stage = Stage::Flushing { attempt: self.attempts };
+        self.timers.push(Reverse((Instant::now() + FLUSH_TIMEOUT, slot, self.attempts)));
     }
 
     fn end(&mut self, slot: usize, broken: bool) {
@@ -348,7 +347,7 @@ impl Worker {
         }
     }
 
-    /// Endpoints that have taken too long are given up.
+    /// Handles time-outs: connects to the next endpoint, or ends a connection that was flushed.
     fn expire(&mut self) {
         let now = Instant::now();
         while let Some(Reverse((when, slot, attempt))) = self.timers.peek().copied() {
@@ -358,50 +357,50 @@ impl Worker {
             self.timers.pop();
             let Some(connection) = self.connections.get_mut(slot) else { continue };
             let since = match connection.stage {
-                Stage::Dialling { since, attempt: current } if current == attempt => since,
-                Stage::Ending { attempt: current } if current == attempt => {
+                Stage::Connecting { since, attempt: current } if current == attempt => since,
+                Stage::Flushing { attempt: current } if current == attempt => {
                     self.end(slot, true);
                     continue;
                 }
                 _ => continue,
             };
-            // It may be us who took too long: then the answer is there, and the kernel has not told of it yet.
-            if let Some(flags) = connection.server.as_ref().and_then(answer) {
-                self.answered(slot, since, flags);
-            } else if connection.may_wait(&self.shared) {
+            // If this thread was late, the connect has finished, and its event was not read yet.
+            if let Some(flags) = connection.server.as_ref().and_then(poll_now) {
+                self.connect_finished(slot, since, flags);
+            } else if connection.may_keep_waiting(&self.shared) {
                 let timeout = self.shared.settings().connect_timeout;
                 self.timers.push(Reverse((now + timeout, slot, attempt)));
             } else {
-                connection.declined(Errno::TIMEDOUT);
-                self.dial(slot);
+                connection.connect_failed(Errno::TIMEDOUT);
+                self.connect(slot);
             }
         }
     }
 
-    /// Ends the connections whose endpoint left long ago.
+    /// Resets connections whose endpoint was removed and whose drain time is over.
     fn sweep(&mut self) {
         let now = Instant::now();
         if self.sweep.is_none_or(|when| when > now) {
             return;
         }
         let moment = Moment::now();
-        let ends = |c: &Connection| c.leaves().is_some_and(|until| until <= moment);
+        let ends = |c: &Connection| c.drains_until().is_some_and(|until| until <= moment);
         let over: Vec<usize> =
             self.connections.iter().filter(|(_, c)| ends(c)).map(|(slot, _)| slot).collect();
         for slot in over {
             self.end(slot, true);
         }
         let stopping = self.shared.stop().is_some();
-        let some_leave = self.connections.iter().any(|(_, c)| c.leaves().is_some());
-        self.sweep = match (stopping, some_leave) {
-            (true, _) => Some(now + LEAVING),
+        let some_drain = self.connections.iter().any(|(_, c)| c.drains_until().is_some());
+        self.sweep = match (stopping, some_drain) {
+            (true, _) => Some(now + SWEEP_STOPPING),
             (false, true) => Some(now + SWEEP),
             (false, false) => None,
         };
     }
 
-    /// Whether the engine stops, and there is nothing left to do.
-    fn may_leave(&self) -> bool {
+    /// Whether the engine stops, and this thread may end.
+    fn may_stop(&self) -> bool {
         let now = Moment::now();
         self.shared
             .stop()
@@ -409,28 +408,28 @@ impl Worker {
     }
 }
 
-/// Has the kernel tell when something can be done with a socket.
-fn watch(epoll: &OwnedFd, side: &Side, token: Token) -> rustix::io::Result<()> {
+/// Watches a socket for all events, edge-triggered.
+fn watch(epoll: &OwnedFd, peer: &Peer, token: Token) -> rustix::io::Result<()> {
     use epoll::EventFlags;
     let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-    epoll::add(epoll, &side.socket, epoll::EventData::new_u64(token.number()), flags)
+    epoll::add(epoll, &peer.socket, epoll::EventData::new_u64(token.number()), flags)
 }
 
-/// What can be done with a socket towards an endpoint by now, if that is anything.
-fn answer(server: &Side) -> Option<epoll::EventFlags> {
+/// The events of a socket towards an endpoint that are pending now; none if there are none.
+fn poll_now(server: &Peer) -> Option<epoll::EventFlags> {
     let mut fds = [PollFd::new(&server.socket, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)];
     let ready = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
-    // The numbers are the same.
+    // EPOLL* and POLL* have the same values.
     ready.then(|| epoll::EventFlags::from_bits_truncate(u32::from(fds[0].revents().bits())))
 }
 
-/// Where the client wanted to go.
-fn original(client: &OwnedFd, door: &Door) -> SocketAddr {
+/// The destination of a connection before the rules translated it.
+fn original_destination(client: &OwnedFd, listener: &Listener) -> SocketAddr {
     let socket = client.as_fd();
-    let found = match door.address {
+    let found = match listener.address {
         SocketAddr::V4(_) => sockopt::ip_original_dst(socket).map(SocketAddr::from),
         SocketAddr::V6(_) => sockopt::ipv6_original_dst(socket).map(SocketAddr::from),
     };
-    // Whom no rule led here wanted to come here.
-    found.unwrap_or(door.address)
+    // No original destination: the client dialled the listener directly.
+    found.unwrap_or(listener.address)
 }

@@ -1,4 +1,4 @@
-//! Who talks with whom, and in which order they were last heard.
+//! The table of UDP sessions, ordered by their last use.
 
 use super::timeouts::Timeouts;
 use crate::balance::{Lease, Port};
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client, and the door it comes to.
+/// The listener's slot and the client.
 pub(super) type Key = (usize, SocketAddr);
 
 /// A session.
@@ -22,11 +22,11 @@ pub(super) struct Session {
     pub(super) lease: Lease,
     /// Connected to the endpoint.
     pub(super) socket: OwnedFd,
-    /// Where the client wanted to go,
-    pub(super) wanted: SocketAddr,
-    /// as the kernel said then.
+    /// The original destination of the flow.
+    pub(super) original: SocketAddr,
+    /// When that was last looked up.
     pub(super) checked: Moment,
-    /// The endpoint was heard to refuse.
+    /// The endpoint has refused a datagram (ICMP port unreachable).
     pub(super) refused: bool,
     pub(super) _permit: Permit,
 }
@@ -41,27 +41,27 @@ impl Drop for Session {
 struct Entry {
     session: Session,
     began: Moment,
-    heard: Moment,
+    last_used: Moment,
     answered: bool,
-    /// The kernel takes it for one that lasts.
-    lasts: bool,
+    /// The kernel takes the flow for a stream.
+    is_stream: bool,
     before: Option<usize>,
     after: Option<usize>,
 }
 
-/// The ends of a list: first who was heard longest ago.
+/// The ends of a linked list, the least recently used session first.
 #[derive(Clone, Copy, Debug, Default)]
 struct Order {
     first: Option<usize>,
     last: Option<usize>,
 }
 
-/// Still there after two seconds, and answered: what the kernel calls a stream (`nf_conntrack_udp_packet`). A little later than
-/// there, lest it be thought of as one before it is.
-const LASTING: Duration = Duration::from_millis(2500);
+/// The kernel takes an answered flow for a stream after two seconds (`nf_conntrack_udp_packet`). Here it is a little later,
+/// so that no session has the longer time-out before its flow has it.
+const STREAM_AFTER: Duration = Duration::from_millis(2500);
 
-/// All sessions. Those that do not last are in a list of their own: they end sooner, and go first when there
-/// are too many, so that a flood of strangers does not drive out who is being served.
+/// All sessions. Those that are not streams are in a list of their own: they expire sooner, and are evicted first when
+/// there are too many, so that a flood of new clients does not evict clients that are being served.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     entries: Slab<Entry>,
@@ -87,9 +87,9 @@ impl Sessions {
         let entry = Entry {
             session,
             began: now,
-            heard: now,
+            last_used: now,
             answered: false,
-            lasts: false,
+            is_stream: false,
             before: None,
             after: None,
         };
@@ -106,39 +106,39 @@ impl Sessions {
         }
     }
 
-    /// It was heard now.
-    pub(super) fn heard(&mut self, slot: usize, now: Moment, answered: bool) {
+    /// Notes a datagram of a session.
+    pub(super) fn touch(&mut self, slot: usize, now: Moment, answered: bool) {
         if !self.entries.contains(slot) {
             return;
         }
         self.unlink(slot);
         let entry = &mut self.entries[slot];
-        entry.heard = now;
+        entry.last_used = now;
         entry.answered |= answered;
-        entry.lasts |= entry.answered && entry.began.after(LASTING) <= now;
+        entry.is_stream |= entry.answered && entry.began.after(STREAM_AFTER) <= now;
         self.append(slot);
     }
 
-    /// Who goes if somebody has to.
+    /// The session to evict when there are too many.
     pub(super) fn oldest(&self) -> Option<usize> {
         self.orders[0].first.or(self.orders[1].first)
     }
 
-    /// One that was silent for too long.
+    /// A session that was idle for too long.
     pub(super) fn expired(&self, now: Moment, timeouts: Timeouts) -> Option<usize> {
         let over = |order: &Order, limit: Duration| {
-            order.first.filter(|slot| self.entries[*slot].heard.after(limit) <= now)
+            order.first.filter(|slot| self.entries[*slot].last_used.after(limit) <= now)
         };
-        over(&self.orders[0], timeouts.passing).or_else(|| over(&self.orders[1], timeouts.lasting))
+        over(&self.orders[0], timeouts.unreplied).or_else(|| over(&self.orders[1], timeouts.stream))
     }
 
-    /// Those that are so.
-    pub(super) fn filter(&self, is: impl Fn(&Session) -> bool) -> Vec<usize> {
-        self.entries.iter().filter(|(_, e)| is(&e.session)).map(|(slot, _)| slot).collect()
+    /// The slots of the sessions that match.
+    pub(super) fn filter(&self, matches: impl Fn(&Session) -> bool) -> Vec<usize> {
+        self.entries.iter().filter(|(_, e)| matches(&e.session)).map(|(slot, _)| slot).collect()
     }
 
     fn append(&mut self, slot: usize) {
-        let order = &mut self.orders[usize::from(self.entries[slot].lasts)];
+        let order = &mut self.orders[usize::from(self.entries[slot].is_stream)];
         let before = order.last.replace(slot);
         order.first.get_or_insert(slot);
         if let Some(before) = before {
@@ -150,7 +150,7 @@ impl Sessions {
 
     fn unlink(&mut self, slot: usize) {
         let Some(entry) = self.entries.get(slot) else { return };
-        let (before, after, order) = (entry.before, entry.after, usize::from(entry.lasts));
+        let (before, after, order) = (entry.before, entry.after, usize::from(entry.is_stream));
         match before {
             Some(before) => self.entries[before].after = after,
             None => self.orders[order].first = after,
@@ -167,11 +167,11 @@ mod tests {
     use super::*;
     use crate::balance::PortId;
     use crate::limits::{Limits, Use};
-    use crate::redirect::Reach;
+    use crate::redirect::EndpointScope;
     use portway_dataplane::UserspaceSettings;
     use portway_model::{Family, Protocol};
 
-    /// Sessions with somebody to talk to.
+    /// Sessions of a port with endpoints.
     struct Subject {
         sessions: Sessions,
         port: Arc<Port>,
@@ -190,12 +190,12 @@ mod tests {
 
         fn begin(&mut self, n: u16, now: Moment) -> usize {
             let client = SocketAddr::from(([192, 0, 2, 1], n));
-            let lease = self.port.choose(Reach::Cluster, client.ip(), &[], now, Default::default());
-            let lease = lease.expect("somebody");
+            let lease = self.port.choose(EndpointScope::Cluster, client.ip(), &[], now, Default::default());
+            let lease = lease.expect("an endpoint");
             let socket =
-                crate::doors::open_socket(client.ip(), rustix::net::SocketType::DGRAM).expect("a socket");
+                crate::listeners::open_socket(client.ip(), rustix::net::SocketType::DGRAM).expect("a socket");
             self.port.stats.opened();
-            let permit = self.limits.permit(Use::Session).expect("room");
+            let permit = self.limits.permit(Use::Session).expect("descriptors");
             let port = self.port.clone();
             self.sessions.insert(
                 Session {
@@ -203,7 +203,7 @@ mod tests {
                     port,
                     lease,
                     socket,
-                    wanted: client,
+                    original: client,
                     checked: now,
                     refused: false,
                     _permit: permit,
@@ -218,20 +218,20 @@ mod tests {
     }
 
     const TIMEOUTS: Timeouts =
-        Timeouts { passing: Duration::from_secs(29), lasting: Duration::from_secs(119) };
+        Timeouts { unreplied: Duration::from_secs(29), stream: Duration::from_secs(119) };
 
     #[test]
-    fn the_oldest_goes_first_and_who_lasts_goes_last() {
+    fn the_oldest_session_is_evicted_first_and_streams_last() {
         let mut subject = Subject::new();
         let [a, b, c] = [1, 2, 3].map(|n| subject.begin(n, at(n.into())));
         assert_eq!(subject.sessions.oldest(), Some(a));
-        subject.sessions.heard(a, at(4), false);
+        subject.sessions.touch(a, at(4), false);
         assert_eq!(subject.sessions.oldest(), Some(b));
-        // An answer at once makes no stream; one after two seconds does.
-        subject.sessions.heard(b, at(4), true);
+        // An answer within two seconds makes no stream; a later one does.
+        subject.sessions.touch(b, at(4), true);
         assert_eq!(subject.sessions.oldest(), Some(c));
-        subject.sessions.heard(c, at(10), true);
-        subject.sessions.heard(c, at(11), false);
+        subject.sessions.touch(c, at(10), true);
+        subject.sessions.touch(c, at(11), false);
         for gone in [a, b, c] {
             assert_eq!(subject.sessions.oldest(), Some(gone));
             subject.sessions.remove(gone);
@@ -241,17 +241,17 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_a_session_sooner_if_it_does_not_last() {
+    fn an_idle_session_expires_sooner_if_it_is_not_a_stream() {
         let mut subject = Subject::new();
-        let passing = subject.begin(1, at(0));
-        let lasting = subject.begin(2, at(0));
-        subject.sessions.heard(passing, at(1), true);
-        subject.sessions.heard(lasting, at(5), true);
+        let unreplied = subject.begin(1, at(0));
+        let stream = subject.begin(2, at(0));
+        subject.sessions.touch(unreplied, at(1), true);
+        subject.sessions.touch(stream, at(5), true);
         assert_eq!(subject.sessions.expired(at(29), TIMEOUTS), None);
-        assert_eq!(subject.sessions.expired(at(30), TIMEOUTS), Some(passing));
-        subject.sessions.remove(passing);
+        assert_eq!(subject.sessions.expired(at(30), TIMEOUTS), Some(unreplied));
+        subject.sessions.remove(unreplied);
         assert_eq!(subject.sessions.expired(at(123), TIMEOUTS), None);
-        assert_eq!(subject.sessions.expired(at(124), TIMEOUTS), Some(lasting));
+        assert_eq!(subject.sessions.expired(at(124), TIMEOUTS), Some(stream));
         assert_eq!(subject.sessions.find(&(0, SocketAddr::from(([192, 0, 2, 1], 1)))), None);
     }
 }

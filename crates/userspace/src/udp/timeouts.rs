@@ -1,33 +1,33 @@
-//! How long the kernel remembers a UDP flow.
+//! How long a UDP session may be idle: not longer than the kernel tracks its flow.
 
 use std::time::Duration;
 
-/// Sessions end this much earlier than that.
+/// Sessions end this much before the tracked flow.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How long a session may be silent.
+/// Idle times, by the kernel's two kinds of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// If it is new, or was never answered.
-    pub(super) passing: Duration,
-    /// If it is one that lasts.
-    pub(super) lasting: Duration,
+    /// Of a flow that is new or was never answered.
+    pub(super) unreplied: Duration,
+    /// Of a stream.
+    pub(super) stream: Duration,
 }
 
 impl Timeouts {
-    /// How long the kernel remembers a flow.
+    /// The kernel's time-outs of tracked flows.
     pub(super) fn of_kernel() -> Timeouts {
-        let kernel = |name, otherwise| read(name).unwrap_or(Duration::from_secs(otherwise));
+        let kernel = |name, default| read(name).unwrap_or(Duration::from_secs(default));
         Timeouts {
-            passing: kernel("nf_conntrack_udp_timeout", 30),
-            lasting: kernel("nf_conntrack_udp_timeout_stream", 120),
+            unreplied: kernel("nf_conntrack_udp_timeout", 30),
+            stream: kernel("nf_conntrack_udp_timeout_stream", 120),
         }
     }
 
-    /// As long as wanted, but not longer than the kernel remembers.
-    pub(super) fn for_sessions(self, wanted: Duration) -> Timeouts {
-        let shorter = |limit: Duration| wanted.min(limit.saturating_sub(MARGIN)).max(MARGIN / 2);
-        Timeouts { passing: shorter(self.passing), lasting: shorter(self.lasting) }
+    /// The configured idle time, shortened to the kernel's.
+    pub(super) fn for_sessions(self, configured: Duration) -> Timeouts {
+        let shorter = |limit: Duration| configured.min(limit.saturating_sub(MARGIN)).max(MARGIN / 2);
+        Timeouts { unreplied: shorter(self.unreplied), stream: shorter(self.stream) }
     }
 }
 
@@ -41,16 +41,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_ends_before_the_kernel_forgets_its_flow() {
+    fn a_session_ends_before_its_tracked_flow() {
         let seconds = Duration::from_secs;
-        let at = |wanted| {
-            let t = Timeouts { passing: seconds(30), lasting: seconds(120) }.for_sessions(seconds(wanted));
-            (t.passing, t.lasting)
+        let at = |configured| {
+            let t =
+                Timeouts { unreplied: seconds(30), stream: seconds(120) }.for_sessions(seconds(configured));
+            (t.unreplied, t.stream)
         };
         assert_eq!(at(120), (seconds(29), seconds(119)));
         assert_eq!(at(60), (seconds(29), seconds(60)));
         assert_eq!(at(5), (seconds(5), seconds(5)));
-        let short = Timeouts { passing: seconds(1), lasting: seconds(1) }.for_sessions(seconds(60));
-        assert!(short.passing > Duration::ZERO && short.passing < seconds(1));
+        let short = Timeouts { unreplied: seconds(1), stream: seconds(1) }.for_sessions(seconds(60));
+        assert!(short.unreplied > Duration::ZERO && short.unreplied < seconds(1));
     }
 }

@@ -1,12 +1,12 @@
-//! The thread that carries datagrams.
+//! The thread that relays datagrams.
 
 use super::sessions::{Key, Session, Sessions};
 use super::timeouts::Timeouts;
 use crate::balance::{Lease, Port};
 use crate::clock::Moment;
-use crate::doors::{Door, address_of, open_towards};
 use crate::engine::Shared;
 use crate::limits::{self, Use};
+use crate::listeners::{Listener, address_of, open_towards};
 use portway_model::{Protocol, Target};
 use portway_netlink::conntrack::{self, Tuple, UDP};
 use portway_netlink::{Protocol as Bus, Socket};
@@ -21,23 +21,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Datagrams that are taken from one socket before others have their turn.
+/// Datagrams that are read from one socket before others have their turn.
 const BATCH: usize = 64;
-/// What the kernel tells of at once.
+/// Events that are read at a time.
 const EVENTS: usize = 256;
-/// The largest datagram there is.
+/// The size of the largest datagram.
 const LARGEST: usize = 65_536;
-/// How often sessions are looked at that may have ended.
+/// How often idle sessions are removed.
 const TICK: Duration = Duration::from_millis(500);
 /// How often the kernel's time-outs are read.
 const TIMEOUTS: Duration = Duration::from_secs(30);
 
-/// How often the kernel is asked where a client wants to go, at most.
+/// How often the original destination of a session is looked up again.
 const CHECK: Duration = Duration::from_secs(2);
 
-/// What an event's number means: a session's slot, a door's, or this.
+/// The user data of an event: the slot of a session, that of a listener with this bit, or this number.
 const WAKER: u64 = u64::MAX;
-const DOOR: u64 = 1 << 63;
+const LISTENER: u64 = 1 << 63;
 
 /// The thread's state.
 #[derive(Debug)]
@@ -45,9 +45,9 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     epoll: OwnedFd,
     waker: Arc<OwnedFd>,
-    doors: Slab<Arc<Door>>,
+    listeners: Slab<Arc<Listener>>,
     sessions: Sessions,
-    /// Where flows are looked up; none where they are not tracked.
+    /// For lookups of tracked flows; none if the kernel does not track connections.
     tracker: Option<Socket>,
     kernel: Timeouts,
     kernel_read: Instant,
@@ -62,7 +62,7 @@ impl Worker {
             shared,
             epoll,
             waker,
-            doors: Slab::new(),
+            listeners: Slab::new(),
             sessions: Sessions::default(),
             tracker: Socket::open(Bus::Netfilter).ok(),
             kernel: Timeouts::of_kernel(),
@@ -71,10 +71,10 @@ impl Worker {
         })
     }
 
-    /// Works until the engine is told to stop. Sessions have no end that could be waited for; the rules that lead to
-    /// endpoints by then have taken over the next datagram of each.
+    /// Runs until the engine stops and `quiet` is over. Sessions have no end to wait for; by then the rules send the next
+    /// datagram of each to an endpoint.
     pub(crate) fn run(mut self) {
-        self.look_around();
+        self.reload();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
         let mut datagram = vec![0; LARGEST];
         while self.shared.stop().is_none_or(|stop| Moment::now() < stop.quiet) {
@@ -84,7 +84,7 @@ impl Worker {
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "datagrams cannot be waited for; their thread ends");
+                    tracing::error!(%error, "epoll failed; the UDP worker thread ends");
                     return;
                 }
             }
@@ -92,10 +92,10 @@ impl Worker {
                 match event.data.u64() {
                     WAKER => {
                         _ = rustix::io::read(&self.waker, &mut [0; 8]);
-                        self.look_around();
+                        self.reload();
                     }
-                    door if door & DOOR != 0 => {
-                        self.take_from_clients((door & !DOOR) as usize, &mut datagram);
+                    listener if listener & LISTENER != 0 => {
+                        self.take_from_clients((listener & !LISTENER) as usize, &mut datagram);
                     }
                     slot => self.take_from_endpoint(slot as usize, &mut datagram),
                 }
@@ -104,69 +104,70 @@ impl Worker {
         }
     }
 
-    /// Something was changed by the engine.
-    fn look_around(&mut self) {
-        let wanted = self.shared.doors(Protocol::Udp);
-        let gone = self.doors.iter().filter(|(_, door)| !wanted.iter().any(|w| Arc::ptr_eq(w, door)));
+    /// Watches new listeners, closes old ones, and ends sessions that the new routes do not allow, after a change of the
+    /// engine.
+    fn reload(&mut self) {
+        let wanted = self.shared.listeners(Protocol::Udp);
+        let is_wanted = |listener: &Arc<Listener>| wanted.iter().any(|w| Arc::ptr_eq(w, listener));
+        let gone = self.listeners.iter().filter(|(_, listener)| !is_wanted(listener));
         for slot in gone.map(|(slot, _)| slot).collect::<Vec<_>>() {
             self.sessions.filter(|s| s.key.0 == slot).into_iter().for_each(|s| self.sessions.remove(s));
-            _ = epoll::delete(&self.epoll, &self.doors.remove(slot).socket);
+            _ = epoll::delete(&self.epoll, &self.listeners.remove(slot).socket);
         }
-        for door in wanted {
-            if self.doors.iter().any(|(_, known)| Arc::ptr_eq(known, &door)) {
+        for listener in wanted {
+            if self.listeners.iter().any(|(_, known)| Arc::ptr_eq(known, &listener)) {
                 continue;
             }
-            let entry = self.doors.vacant_entry();
-            let data = epoll::EventData::new_u64(DOOR | entry.key() as u64);
-            match epoll::add(&self.epoll, &door.socket, data, epoll::EventFlags::IN) {
-                Ok(()) => _ = entry.insert(door),
-                Err(error) => tracing::error!(%error, address = %door.address, "a door cannot be watched"),
+            let entry = self.listeners.vacant_entry();
+            let data = epoll::EventData::new_u64(LISTENER | entry.key() as u64);
+            match epoll::add(&self.epoll, &listener.socket, data, epoll::EventFlags::IN) {
+                Ok(()) => _ = entry.insert(listener),
+                Err(error) => tracing::error!(%error, address = %listener.address, "cannot watch a listener"),
             }
         }
-        // Whose endpoint has left, or who wanted to go where somebody else is now, begins anew with what the client
-        // says next.
+        // If the endpoint was removed, or another Service owns the destination, the next datagram begins a new session.
         let routes = self.shared.routes();
-        let elsewhere = |s: &Session| {
-            !routes.find(Protocol::Udp, s.wanted).is_some_and(|port| Arc::ptr_eq(port, &s.port))
+        let has_other_owner = |s: &Session| {
+            !routes.find(Protocol::Udp, s.original).is_some_and(|port| Arc::ptr_eq(port, &s.port))
         };
-        let ended = self.sessions.filter(|s| s.lease.leaves().is_some() || elsewhere(s));
+        let ended = self.sessions.filter(|s| s.lease.drains_until().is_some() || has_other_owner(s));
         drop(routes);
         ended.into_iter().for_each(|slot| self.sessions.remove(slot));
     }
 
     fn take_from_clients(&mut self, index: usize, datagram: &mut [u8]) {
         for _ in 0..BATCH {
-            let Some(door) = self.doors.get(index).cloned() else { return };
-            match recvfrom(&door.socket, &mut *datagram, RecvFlags::DONTWAIT) {
+            let Some(listener) = self.listeners.get(index).cloned() else { return };
+            match recvfrom(&listener.socket, &mut *datagram, RecvFlags::DONTWAIT) {
                 Ok((bytes, _, Some(client))) => {
                     if let Ok(client) = address_of(client) {
-                        self.forward((index, client), &door, &datagram[..bytes]);
+                        self.forward((index, client), &listener, &datagram[..bytes]);
                     }
                 }
                 Ok((_, _, None)) | Err(Errno::INTR) => {}
-                // What a client that is gone had sent to us.
+                // ICMP: a client to which an answer was sent is gone.
                 Err(Errno::CONNREFUSED) => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// From a client to its endpoint; the first one begins a session.
-    fn forward(&mut self, key: Key, door: &Door, bytes: &[u8]) {
+    /// Sends a client's datagram to its endpoint; the first one begins a session.
+    fn forward(&mut self, key: Key, listener: &Listener, bytes: &[u8]) {
         let now = Moment::now();
-        let known = self.sessions.find(&key).filter(|slot| self.is_the_same(*slot, door, now));
-        let Some(slot) = known.or_else(|| self.begin(key, door, now)) else { return };
-        self.sessions.heard(slot, now, false);
+        let known = self.sessions.find(&key).filter(|slot| self.is_same_flow(*slot, listener, now));
+        let Some(slot) = known.or_else(|| self.begin(key, listener, now)) else { return };
+        self.sessions.touch(slot, now, false);
         let Some(session) = self.sessions.get(slot) else { return };
-        if !session.refused && session.lease.leaves().is_none() {
+        if !session.refused && session.lease.drains_until().is_none() {
             match send(&session.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(_) => return session.port.stats.received(bytes.len() as u64),
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR | Errno::MSGSIZE) => return,
-                // It did not take an earlier one.
+                // ICMP: it refused an earlier datagram.
                 Err(_) => session.lease.failed(now),
             }
         }
-        if self.turn_elsewhere(slot, door, now).is_none() {
+        if self.move_to_other_endpoint(slot, listener, now).is_none() {
             return self.sessions.remove(slot);
         }
         if let Some(session) = self.sessions.get(slot)
@@ -176,26 +177,26 @@ impl Worker {
         }
     }
 
-    /// Whether the client still talks with the same Service. The kernel may have been made to forget the flow (`conntrack -F`), so
-    /// it is asked once in a while; a session that is over goes.
-    fn is_the_same(&mut self, slot: usize, door: &Door, now: Moment) -> bool {
+    /// Whether the client still sends to the same destination. The tracked flow may have been deleted (`conntrack -F`), so
+    /// it is looked up again now and then; a session of another flow is removed.
+    fn is_same_flow(&mut self, slot: usize, listener: &Listener, now: Moment) -> bool {
         let Some(session) = self.sessions.get(slot) else { return false };
         if session.checked.after(CHECK) > now {
             return true;
         }
         session.checked = now;
-        let (client, wanted) = (session.key.1, session.wanted);
-        let same = self.original(client, door) == wanted;
+        let (client, original) = (session.key.1, session.original);
+        let same = self.original_destination(client, listener) == original;
         if !same {
             self.sessions.remove(slot);
         }
         same
     }
 
-    /// Begins a session; none if it is nobody's, or nobody is there to serve it.
-    fn begin(&mut self, key: Key, door: &Door, now: Moment) -> Option<usize> {
-        let wanted = self.original(key.1, door);
-        let port = self.shared.routes().find(Protocol::Udp, wanted)?.clone();
+    /// Begins a session; none if no Service owns the destination, or no endpoint can be reached.
+    fn begin(&mut self, key: Key, listener: &Listener, now: Moment) -> Option<usize> {
+        let original = self.original_destination(key.1, listener);
+        let port = self.shared.routes().find(Protocol::Udp, original)?.clone();
         let most = (self.shared.settings().udp_sessions as usize).min(self.shared.limits.sessions());
         while self.sessions.len() >= most.max(1) {
             self.sessions.remove(self.sessions.oldest()?);
@@ -206,18 +207,18 @@ impl Worker {
                 (None, Some(oldest)) => self.sessions.remove(oldest),
                 (None, None) => {
                     port.stats.failed();
-                    self.shared.limits.say_refused(limits::FULL);
+                    self.shared.limits.warn_refused(limits::FULL);
                     return None;
                 }
             }
         };
-        let Some((lease, socket)) = self.reach_endpoint(&port, door, key.1, &[], now) else {
+        let Some((lease, socket)) = self.connect_to_endpoint(&port, listener, key.1, &[], now) else {
             port.stats.failed();
             return None;
         };
         port.stats.opened();
         let session =
-            Session { key, port, lease, socket, refused: false, wanted, checked: now, _permit: permit };
+            Session { key, port, lease, socket, refused: false, original, checked: now, _permit: permit };
         let slot = self.sessions.insert(session, now);
         self.watch(slot)?;
         Some(slot)
@@ -233,13 +234,13 @@ impl Worker {
         Some(())
     }
 
-    /// Where a client wanted to go.
-    fn original(&mut self, client: SocketAddr, door: &Door) -> SocketAddr {
+    /// The destination of a client's flow before the rules translated it.
+    fn original_destination(&mut self, client: SocketAddr, listener: &Listener) -> SocketAddr {
         let reply = Tuple {
-            source: door.address.ip(),
+            source: listener.address.ip(),
             destination: client.ip(),
             protocol: UDP,
-            source_port: door.address.port(),
+            source_port: listener.address.port(),
             destination_port: client.port(),
         };
         let found = self.tracker.as_mut().map(|tracker| conntrack::find(tracker, &reply));
@@ -248,50 +249,51 @@ impl Worker {
                 SocketAddr::new(flow.original.destination, flow.original.destination_port)
             }
             Some(Err(error)) => {
-                tracing::debug!(%error, "a flow could not be looked up");
+                tracing::debug!(%error, "cannot look up a tracked flow");
                 self.tracker = Socket::open(Bus::Netfilter).ok();
-                door.address
+                listener.address
             }
-            // Whom no rule led here wanted to come here.
-            Some(Ok(None)) | None => door.address,
+            // No tracked flow with a translated destination: the client sent to the listener directly.
+            Some(Ok(None)) | None => listener.address,
         }
     }
 
-    /// Has a session go on with another endpoint, or with the same if there is no other.
-    fn turn_elsewhere(&mut self, slot: usize, door: &Door, now: Moment) -> Option<()> {
+    /// Moves a session to another endpoint, or to a new socket towards the same one if there is no other.
+    fn move_to_other_endpoint(&mut self, slot: usize, listener: &Listener, now: Moment) -> Option<()> {
         let session = self.sessions.get(slot)?;
-        let (port, client, left) = (session.port.clone(), session.key.1, session.lease.target);
-        let other = self.reach_endpoint(&port, door, client, &[left], now);
-        let (lease, socket) = other.or_else(|| self.reach_endpoint(&port, door, client, &[], now))?;
+        let (port, client, present) = (session.port.clone(), session.key.1, session.lease.target);
+        let other = self.connect_to_endpoint(&port, listener, client, &[present], now);
+        let (lease, socket) =
+            other.or_else(|| self.connect_to_endpoint(&port, listener, client, &[], now))?;
         port.stats.retried();
         let session = self.sessions.get(slot)?;
         (session.lease, session.socket, session.refused) = (lease, socket, false);
         self.watch(slot)
     }
 
-    /// A socket towards an endpoint that can be reached.
-    fn reach_endpoint(
+    /// A socket connected to an endpoint that can be reached.
+    fn connect_to_endpoint(
         &self,
         port: &Port,
-        door: &Door,
+        listener: &Listener,
         client: SocketAddr,
-        but: &[Target],
+        exclude: &[Target],
         now: Moment,
     ) -> Option<(Lease, OwnedFd)> {
-        let mut tried = but.to_vec();
+        let mut tried = exclude.to_vec();
         let (attempts, balancing) = {
             let settings = self.shared.settings();
             (settings.connect_attempts, settings.balancing)
         };
         for _ in 0..attempts.max(1) {
-            let endpoint = port.choose(door.reach, client.ip(), &tried, now, balancing)?;
+            let endpoint = port.choose(listener.scope, client.ip(), &tried, now, balancing)?;
             let target = endpoint.target;
-            match self.ask(target) {
+            match self.open_socket_to(target) {
                 Ok(socket) => return Some((endpoint, socket)),
                 Err(error) => {
                     endpoint.failed(now);
                     let id = &port.id;
-                    tracing::debug!(service = %id.service, port = &*id.port, endpoint = %target, %error, "an endpoint cannot be reached");
+                    tracing::debug!(service = %id.service, port = &*id.port, endpoint = %target, %error, "endpoint cannot be reached");
                 }
             }
             tried.push(target);
@@ -299,7 +301,7 @@ impl Worker {
         None
     }
 
-    fn ask(&self, target: Target) -> io::Result<OwnedFd> {
+    fn open_socket_to(&self, target: Target) -> io::Result<OwnedFd> {
         let mark = self.shared.settings().bypass_mark;
         let socket = open_towards(target.ip, SocketType::DGRAM, mark)?;
         connect(&socket, &SocketAddr::new(target.ip, target.port))?;
@@ -312,9 +314,9 @@ impl Worker {
             let Some(session) = self.sessions.get(slot) else { return };
             match recv(&session.socket, &mut *datagram, RecvFlags::DONTWAIT) {
                 Ok((bytes, _)) => {
-                    let Some(door) = self.doors.get(session.key.0) else { return };
+                    let Some(listener) = self.listeners.get(session.key.0) else { return };
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                    if sendto(&door.socket, &datagram[..bytes], flags, &session.key.1).is_ok() {
+                    if sendto(&listener.socket, &datagram[..bytes], flags, &session.key.1).is_ok() {
                         session.port.stats.sent(bytes as u64);
                     }
                     if !std::mem::replace(&mut answered, true) {
@@ -331,11 +333,11 @@ impl Worker {
             }
         }
         if answered {
-            self.sessions.heard(slot, Moment::now(), true);
+            self.sessions.touch(slot, Moment::now(), true);
         }
     }
 
-    /// Ends the sessions that were silent for too long.
+    /// Removes the sessions that were idle for too long.
     fn expire(&mut self) {
         if self.tick.elapsed() < TICK {
             return;

@@ -1,49 +1,49 @@
-//! What the engine carries arrives as it was said, and ends as it was ended: whatever the sizes, whoever ends first,
-//! whoever resets, and whether there are pipes to carry it in or not.
+//! Bytes and ends of streams pass the relay unchanged: whatever the sizes, whichever side ends or resets first, with pipes
+//! and without.
 //!
-//! The engine marks its connections, which takes privilege, so each test is in a network namespace of a lab.
+//! The engine sets a mark on its sockets, which takes privilege, so each test runs in a network namespace of a lab.
 
-mod copying;
-mod crowd;
-mod ground;
-mod last_words;
-mod noise;
+mod descriptors;
+mod fixture;
+mod payload;
+mod resets;
+mod results;
 mod script;
 mod slow;
-mod talk;
+mod transfer;
 mod urgent;
 
-use crate::crowd::{ground, play_all};
+use crate::results::{fixture, run_all};
 use crate::script::Script;
 use libtest_mimic::{Arguments, Trial};
 use portway_lab::Layout;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-/// What is drawn unless something else is asked for.
+/// The seed, unless `PORTWAY_BYTES` gives another.
 const SEED: u64 = 0x2026_0715;
-/// Directions whose receiver has to find that all is well, unless `PORTWAY_TRANSFERS` asks for more: `make soak` does.
+/// Directions whose receiver checks every byte, unless `PORTWAY_TRANSFERS` gives another number, as `make soak` does.
 const TRANSFERS: u64 = 10_000;
 /// Connections at a time.
 const CLIENTS: usize = 48;
 
-/// The seed and the one connection to play again, as `PORTWAY_BYTES=seed/number` asks for.
-fn asked_for() -> (u64, Option<u64>) {
-    let Ok(asked) = std::env::var("PORTWAY_BYTES") else { return (SEED, None) };
+/// The seed and the one connection to repeat, as `PORTWAY_BYTES=seed/number` gives them.
+fn requested() -> (u64, Option<u64>) {
+    let Ok(value) = std::env::var("PORTWAY_BYTES") else { return (SEED, None) };
     let parse =
-        |text: &str| text.parse().unwrap_or_else(|_| panic!("PORTWAY_BYTES={asked}: not seed/number"));
-    match asked.split_once('/') {
+        |text: &str| text.parse().unwrap_or_else(|_| panic!("PORTWAY_BYTES={value}: not seed/number"));
+    match value.split_once('/') {
         Some((seed, number)) => (parse(seed), Some(parse(number))),
-        None => (parse(&asked), None),
+        None => (parse(&value), None),
     }
 }
 
 fn transfers() -> u64 {
-    let Ok(asked) = std::env::var("PORTWAY_TRANSFERS") else { return TRANSFERS };
-    asked.parse().unwrap_or_else(|_| panic!("PORTWAY_TRANSFERS={asked}: not a number"))
+    let Ok(value) = std::env::var("PORTWAY_TRANSFERS") else { return TRANSFERS };
+    value.parse().unwrap_or_else(|_| panic!("PORTWAY_TRANSFERS={value}: not a number"))
 }
 
-/// How many connections it takes, if what their receivers may not hear of does not count.
+/// How many connections it takes to check so many directions for certain.
 fn connections(seed: u64, transfers: u64) -> u64 {
     let (mut number, mut certain) = (0, 0);
     while certain < transfers {
@@ -54,47 +54,53 @@ fn connections(seed: u64, transfers: u64) -> u64 {
 }
 
 fn bytes_are_the_same_over_thousands_of_transfers() {
-    let (seed, only) = asked_for();
+    let (seed, only) = requested();
     let transfers = transfers();
     let numbers = only.map_or_else(|| 0..connections(seed, transfers), |number| number..number + 1);
-    let (ground, findings) = ground(None, 8, 8);
-    play_all(&ground, &findings, seed, numbers.clone(), CLIENTS);
-    findings.check(seed);
-    ground.leave();
-    findings.check(seed);
-    println!("seed {seed}, {} connections: {findings:?}", numbers.end - numbers.start);
+    let (fixture, results) = fixture(None, 8, 8);
+    run_all(&fixture, &results, seed, numbers.clone(), CLIENTS);
+    results.check(seed);
+    fixture.shut_down();
+    results.check(seed);
+    println!("seed {seed}, {} connections: {results:?}", numbers.end - numbers.start);
     let certain: u64 = numbers.clone().map(|number| Script::draw(seed, number).certain()).sum();
     let all = 2 * (numbers.end - numbers.start);
-    assert!(findings.judged() >= certain && findings.judged() + findings.unknown() <= all, "{findings:?}");
-    assert!(only.is_some() || findings.judged() >= transfers, "{findings:?}");
+    assert!(results.checked() >= certain && results.checked() + results.unidentified() <= all, "{results:?}");
+    assert!(only.is_some() || results.checked() >= transfers, "{results:?}");
 }
 
 const TESTS: &[(&str, fn())] = &[
     ("bytes_are_the_same_over_thousands_of_transfers", bytes_are_the_same_over_thousands_of_transfers),
-    ("copying::bytes_are_the_same_without_pipes", copying::bytes_are_the_same_without_pipes),
+    ("descriptors::bytes_are_the_same_without_pipes", descriptors::bytes_are_the_same_without_pipes),
     (
-        "copying::bytes_are_the_same_when_pipes_come_and_go",
-        copying::bytes_are_the_same_when_pipes_come_and_go,
+        "descriptors::bytes_are_the_same_when_pipes_come_and_go",
+        descriptors::bytes_are_the_same_when_pipes_come_and_go,
     ),
     (
-        "copying::who_comes_when_there_are_too_many_is_refused_and_the_others_go_on",
-        copying::who_comes_when_there_are_too_many_is_refused_and_the_others_go_on,
+        "descriptors::connections_beyond_the_limit_are_reset_and_the_others_go_on",
+        descriptors::connections_beyond_the_limit_are_reset_and_the_others_go_on,
     ),
-    ("last_words::who_has_to_leave_early_is_told_so", last_words::who_has_to_leave_early_is_told_so),
     (
-        "last_words::who_refuses_the_rest_of_a_request_is_heard",
-        last_words::who_refuses_the_rest_of_a_request_is_heard,
+        "resets::connections_cut_off_at_the_deadline_are_reset",
+        resets::connections_cut_off_at_the_deadline_are_reset,
     ),
-    ("noise::what_is_lost_doubled_or_moved_is_noticed", noise::what_is_lost_doubled_or_moved_is_noticed),
     (
-        "slow::one_who_does_not_read_holds_nobody_up_and_little_is_held_for_them",
-        slow::one_who_does_not_read_holds_nobody_up_and_little_is_held_for_them,
+        "resets::bytes_that_a_server_sent_before_a_reset_arrive",
+        resets::bytes_that_a_server_sent_before_a_reset_arrive,
     ),
-    ("urgent::urgent_bytes_are_no_end_before_the_end", urgent::urgent_bytes_are_no_end_before_the_end),
-    ("urgent::urgent_bytes_keep_nothing_from_arriving", urgent::urgent_bytes_keep_nothing_from_arriving),
+    (
+        "payload::lost_doubled_and_moved_bytes_are_detected",
+        payload::lost_doubled_and_moved_bytes_are_detected,
+    ),
+    (
+        "slow::a_client_that_does_not_read_delays_no_other_and_little_is_buffered_for_it",
+        slow::a_client_that_does_not_read_delays_no_other_and_little_is_buffered_for_it,
+    ),
+    ("urgent::urgent_data_does_not_look_like_an_end", urgent::urgent_data_does_not_look_like_an_end),
+    ("urgent::bytes_behind_urgent_data_arrive", urgent::bytes_behind_urgent_data_arrive),
 ];
 
-/// One test at a time: each counts the file descriptors of the process, those of labs included.
+/// One test at a time: each counts the file descriptors of the process, and labs have some too.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn main() -> ExitCode {

@@ -1,21 +1,21 @@
-//! What happens on one connection: drawn from a seed and the connection's number, so that both ends know it and a
-//! failing one can be played again.
+//! The script of one connection: drawn from a seed and the connection's number, so that both sides know it and a failing one
+//! can be repeated.
 //!
-//! A script only contains what can be demanded of the other side: whoever resets does so while at least one direction
-//! has not ended, and the other side keeps its own direction open where nothing else would tell it of the reset.
+//! A script demands nothing that TCP cannot deliver: a side resets while at least one direction has not ended, and the other
+//! side keeps its own direction open where it would not see the reset else.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::time::Duration;
 
-/// What the client says first: the seed and the number. It is a part of the client's direction.
+/// The length of the client's header: the seed and the number. It is a part of the client's direction.
 pub(crate) const HEADER: usize = 16;
-/// The most that is said in one direction after that.
+/// The most bytes of one direction after the header.
 pub(crate) const LONGEST: usize = 6 << 20;
-/// What does not fit into the buffers of the kernel on this way, as a rule.
+/// More bytes than the kernel's buffers along the path hold, as a rule.
 const LONG: usize = 3 << 20;
 
-/// Which end.
+/// One side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,
@@ -24,23 +24,23 @@ pub(crate) enum Role {
 
 /// One direction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    /// All bytes of it.
+pub(crate) struct Direction {
+    /// The number of bytes.
     pub(crate) length: usize,
-    /// What is written at a time, about.
+    /// The size of a write.
     pub(crate) writes: usize,
-    /// What is read at a time, at most.
+    /// The largest size of a read.
     pub(crate) reads: usize,
-    /// The sender pauses when it has said so much,
+    /// The sender pauses after so many bytes.
     pub(crate) sender_pauses: Option<usize>,
-    /// and the receiver when it has heard so much.
+    /// The receiver pauses after so many bytes.
     pub(crate) receiver_pauses: Option<usize>,
 }
 
-/// Who says something first; the client's header is said anyway.
+/// Which side sends first; the client's header is sent in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The client says all and ends its direction; only then the server begins.
+    /// The client sends everything and ends its direction; only then the server begins.
     Client,
     /// The server does, and only then the client goes on.
     Server,
@@ -48,32 +48,32 @@ pub(crate) enum Order {
     Both,
 }
 
-/// A reset in the middle of it.
+/// A reset in the middle of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reset {
     pub(crate) by: Role,
-    /// When this much was said,
+    /// After so many bytes were sent,
     pub(crate) sent: usize,
-    /// and this much was heard, of which no more is read;
-    pub(crate) heard: usize,
-    /// after one's own direction was ended. The other one never ends its own then.
+    /// and so many were received;
+    pub(crate) received: usize,
+    /// after the own direction was ended. The other side never ends its direction then.
     pub(crate) after_end: bool,
 }
 
 impl Reset {
-    /// The server may not even hear who it was.
+    /// The header may not reach the server before the reset.
     fn is_abrupt(&self) -> bool {
-        self.by == Role::Client && self.heard == 0
+        self.by == Role::Client && self.received == 0
     }
 }
 
-/// All of it.
+/// The script of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script {
     pub(crate) seed: u64,
     pub(crate) number: u64,
-    pub(crate) up: Part,
-    pub(crate) down: Part,
+    pub(crate) up: Direction,
+    pub(crate) down: Direction,
     pub(crate) order: Order,
     pub(crate) reset: Option<Reset>,
     pub(crate) pause: Duration,
@@ -82,11 +82,11 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn draw(seed: u64, number: u64) -> Script {
         let rng = &mut StdRng::seed_from_u64(seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let (up, down) = (part(rng, HEADER), part(rng, 0));
+        let (up, down) = (direction(rng, HEADER), direction(rng, 0));
         let order = [Order::Client, Order::Server, Order::Both, Order::Both][rng.random_range(0..4)];
         let mut script = Script { seed, number, up, down, order, reset: None, pause: Duration::ZERO };
         script.pause = if script.is_long() {
-            // Everything on the way fills up meanwhile.
+            // Long enough for all buffers along the path to fill.
             Duration::from_millis(30)
         } else {
             Duration::from_micros(rng.random_range(1..1000))
@@ -99,34 +99,35 @@ impl Script {
 
     fn add_reset(&mut self, rng: &mut StdRng) {
         let by = if rng.random() { Role::Client } else { Role::Server };
-        let (own, other) = (self.sent_by(by).length, self.heard_by(by).length);
-        // The server has to hear who it is; the client has said so in any case.
-        let (said, known, first) =
+        let (own, other) = (self.sent_by(by).length, self.received_by(by).length);
+        // The server needs the header to know the script; the client has sent it in any case.
+        let (least_sent, least_received, first) =
             if by == Role::Client { (HEADER, 0, Order::Client) } else { (0, HEADER, Order::Server) };
-        let heard = if rng.random_ratio(1, 8) { known } else { rng.random_range(known..=other) };
+        let received =
+            if rng.random_ratio(1, 8) { least_received } else { rng.random_range(least_received..=other) };
         let after_end = rng.random();
-        let sent = if after_end { own } else { rng.random_range(said..=own) };
-        // Nobody waits for an end that does not come.
+        let sent = if after_end { own } else { rng.random_range(least_sent..=own) };
+        // Neither side may wait for an end that does not come.
         self.order = if after_end && rng.random() { first } else { Order::Both };
-        self.reset = Some(Reset { by, sent, heard, after_end });
+        self.reset = Some(Reset { by, sent, received, after_end });
     }
 
-    /// Whether one direction is longer than the buffers on its way.
+    /// Whether one direction is longer than the buffers along its path.
     pub(crate) fn is_long(&self) -> bool {
         self.up.length.max(self.down.length) > LONG
     }
 
-    /// The direction that an end speaks in.
-    pub(crate) fn sent_by(&self, role: Role) -> Part {
+    /// The direction that a side sends.
+    pub(crate) fn sent_by(&self, role: Role) -> Direction {
         if role == Role::Client { self.up } else { self.down }
     }
 
-    /// The one that it listens to.
-    pub(crate) fn heard_by(&self, role: Role) -> Part {
+    /// The direction that a side receives.
+    pub(crate) fn received_by(&self, role: Role) -> Direction {
         if role == Role::Client { self.down } else { self.up }
     }
 
-    /// The directions that are judged in any case.
+    /// How many directions are checked in any case.
     pub(crate) fn certain(&self) -> u64 {
         if self.reset.is_some_and(|reset| reset.is_abrupt()) { 1 } else { 2 }
     }
@@ -138,29 +139,29 @@ impl Script {
         header
     }
 
-    /// The other way round.
+    /// The script that a header names.
     pub(crate) fn of_header(header: &[u8; HEADER]) -> Script {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
         Script::draw(number(&header[..8]), number(&header[8..]))
     }
 }
 
-fn part(rng: &mut StdRng, header: usize) -> Part {
+fn direction(rng: &mut StdRng, header: usize) -> Direction {
     let length = header + size(rng);
-    // Small pieces of what is long would take long, too.
+    // Small pieces of a long direction would take too long.
     let least = (length / 128).max(1);
     let writes = least.max([1, 7, 512, 1460, 4096, 16 << 10, 64 << 10, 1 << 20][rng.random_range(0..8)]);
     let reads = least.max([1, 100, 4096, 64 << 10, 256 << 10][rng.random_range(0..5)]).min(256 << 10);
     if length > LONG && rng.random_ratio(3, 4) {
-        // The receiver lets the sender get ahead, so that there is a place where no more can be written.
+        // The receiver lets the sender get ahead until a write would block.
         let pauses = Some(rng.random_range(0..64 << 10));
-        return Part { length, writes, reads, sender_pauses: None, receiver_pauses: pauses };
+        return Direction { length, writes, reads, sender_pauses: None, receiver_pauses: pauses };
     }
     let mut pauses = || rng.random_ratio(1, 50).then(|| rng.random_range(0..=length));
-    Part { length, writes, reads, sender_pauses: pauses(), receiver_pauses: pauses() }
+    Direction { length, writes, reads, sender_pauses: pauses(), receiver_pauses: pauses() }
 }
 
-/// Most are small, some are about as long as something in the kernel or the engine can hold, a few are long.
+/// Most are small, some are close to the size of a buffer of the kernel or the engine, a few are long.
 fn size(rng: &mut StdRng) -> usize {
     let near = |rng: &mut StdRng, limit: usize| limit - 3 + rng.random_range(0..7);
     match rng.random_range(0..1000) {

@@ -1,7 +1,7 @@
-//! Somebody who does not read is waited for, but nobody else is, and not much is held for them.
+//! A client that does not read holds up its own server, but no other connection, and the engine buffers little for it.
 
-use crate::crowd::Findings;
-use crate::ground::{Ground, eventually};
+use crate::fixture::{Fixture, eventually};
+use crate::results::Results;
 use crate::script::{Role, Script};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,32 +10,31 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 const SEED: u64 = 0x510;
-/// Those who do read.
+/// Clients that read.
 const OTHERS: u64 = 50;
-/// What the engine takes for one direction before the other side has to take some of it: a pipe.
-const HELD: usize = 512 * 1024;
+/// Bytes that the engine may buffer for one direction: the size of a pipe.
+const MAX_WAITING: usize = 512 * 1024;
 
-/// How the slow one begins; the others begin with a seed, whose first byte is zero.
+/// The first byte of the slow client; the others begin with a seed, whose first byte is zero.
 const SLOW: &[u8; 1] = b"!";
 
-/// The server that floods the slow one.
+/// The server that floods the slow client.
 #[derive(Debug, Default)]
 struct Flood {
     written: AtomicUsize,
-    is_told: AtomicBool,
+    saw_end: AtomicBool,
 }
 
 impl Flood {
-    /// As long as the other side takes it.
+    /// Writes until the connection ends.
     fn serve(&self, mut stream: TcpStream) {
         while let Ok(bytes) = stream.write(&[0xAA; 64 * 1024]) {
             self.written.fetch_add(bytes, Relaxed);
         }
-        self.is_told.store(true, Relaxed);
+        self.saw_end.store(true, Relaxed);
     }
 
-    /// Waits until it has to wait for the client: nothing is written for longer than a busy machine pauses. So much was
-    /// written then.
+    /// Waits until the server cannot write: no byte for longer than a busy machine pauses. Returns the bytes written so far.
     fn wait_until_stuck(&self) -> usize {
         let mut before = 0;
         for _ in 0..40 {
@@ -46,7 +45,7 @@ impl Flood {
             }
             before = now;
         }
-        panic!("{before} bytes were taken from the server, and there is no end to it");
+        panic!("{before} bytes were written by the server, and it can still write");
     }
 }
 
@@ -55,48 +54,49 @@ fn is_slow(stream: &TcpStream) -> bool {
     stream.peek(&mut first).is_ok() && first == *SLOW
 }
 
-pub(crate) fn one_who_does_not_read_holds_nobody_up_and_little_is_held_for_them() {
-    let (findings, flood) = (Arc::new(Findings::default()), Arc::new(Flood::default()));
-    let ground = Ground::new(None, 4, 16, {
-        let (findings, flood) = (findings.clone(), flood.clone());
+pub(crate) fn a_client_that_does_not_read_delays_no_other_and_little_is_buffered_for_it() {
+    let (results, flood) = (Arc::new(Results::default()), Arc::new(Flood::default()));
+    let fixture = Fixture::new(None, 4, 16, {
+        let (results, flood) = (results.clone(), flood.clone());
         move |stream| match stream.peek(&mut [0]) {
             Ok(1) if is_slow(&stream) => flood.serve(stream),
-            Ok(_) => findings.serve(stream),
-            Err(_) => findings.is_unknown(),
+            Ok(_) => results.serve(stream),
+            Err(_) => results.count_unidentified(),
         }
     });
-    // Before the slow one, so that some of them share its thread.
-    let others: Vec<TcpStream> = (0..OTHERS).map(|client| ground.connect(client as usize).unwrap()).collect();
-    eventually("the others are there", || ground.engine.open() == others.len());
-    let mut slow = ground.connect(0).unwrap();
+    // Connected before the slow client, so that some of them share its thread.
+    let others: Vec<TcpStream> =
+        (0..OTHERS).map(|client| fixture.connect(client as usize).unwrap()).collect();
+    eventually("the others are connected", || fixture.engine.open() == others.len());
+    let mut slow = fixture.connect(0).unwrap();
     slow.write_all(SLOW).unwrap();
     flood.wait_until_stuck();
 
     std::thread::scope(|scope| {
         for (number, stream) in (0..).zip(others) {
-            let findings = &findings;
-            scope.spawn(move || findings.play(stream, Role::Client, Script::draw(SEED, number)));
+            let results = &results;
+            scope.spawn(move || results.run_peer(stream, Role::Client, Script::draw(SEED, number)));
         }
     });
-    findings.check(SEED);
-    eventually("only the slow one is there", || ground.engine.open() == 1);
+    results.check(SEED);
+    eventually("only the slow client is connected", || fixture.engine.open() == 1);
     let certain = (0..OTHERS).map(|number| Script::draw(SEED, number).certain()).sum::<u64>();
-    eventually("all have judged", || findings.judged() >= certain);
+    eventually("all have checked their bytes", || results.checked() >= certain);
     let stuck_at = flood.wait_until_stuck();
-    let waiting = ground.engine.waiting();
-    println!("{stuck_at} bytes were taken from the server, {waiting} of them wait in the engine");
-    assert!((1..=HELD).contains(&waiting), "{waiting} bytes wait for one connection");
+    let waiting = fixture.engine.waiting();
+    println!("{stuck_at} bytes were written by the server, {waiting} of them are in the engine's pipes");
+    assert!((1..=MAX_WAITING).contains(&waiting), "{waiting} bytes are buffered for one connection");
 
-    // It is there in full when the client reads after all, and when it leaves the server is told.
+    // All bytes arrive when the client reads after all, and the server sees that it closes.
     let mut buffer = vec![0; 1 << 20];
     slow.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let mut heard = 0;
-    while heard < stuck_at {
+    let mut received = 0;
+    while received < stuck_at {
         let bytes = slow.read(&mut buffer).unwrap();
-        assert!(bytes > 0 && buffer[..bytes].iter().all(|byte| *byte == 0xAA), "after {heard}");
-        heard += bytes;
+        assert!(bytes > 0 && buffer[..bytes].iter().all(|byte| *byte == 0xAA), "after {received}");
+        received += bytes;
     }
     drop(slow);
-    eventually("the server is told", || flood.is_told.load(Relaxed));
-    ground.leave();
+    eventually("the server sees the end", || flood.saw_end.load(Relaxed));
+    fixture.shut_down();
 }

@@ -1,6 +1,7 @@
-//! Where agent and carrier meet: a socket in a directory that is root's alone, named after the network namespace.
+//! The Unix socket through which agents reach the relay: in a directory of root's, named after the network namespace.
 //!
-//! A name in the abstract namespace would be anybody's who takes it first, with every Service's traffic to be had.
+//! A socket in the abstract namespace would not do: any process could bind the name first and receive every Service's
+//! traffic.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -11,39 +12,39 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The directory.
+/// The directory of all control sockets.
 const DIRECTORY: &str = "/run/portway";
-/// How long either may keep the other waiting.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a read or a write may take.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The place of this thread's network namespace.
+/// The control socket of this thread's network namespace. Its path is what releases find each other by: it never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ControlSocket {
     socket: PathBuf,
     lock: PathBuf,
 }
 
-impl Place {
-    pub(crate) fn here() -> io::Result<Place> {
+impl ControlSocket {
+    pub(crate) fn of_this_namespace() -> io::Result<ControlSocket> {
         let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
-        let path = |ending| Path::new(DIRECTORY).join(format!("carrier-{namespace}.{ending}"));
-        Ok(Place { socket: path("socket"), lock: path("lock") })
+        let path = |ending| Path::new(DIRECTORY).join(format!("relay-{namespace}.{ending}"));
+        Ok(ControlSocket { socket: path("socket"), lock: path("lock") })
     }
 
-    /// Takes the place; fails if somebody has it.
-    pub(crate) fn take(&self) -> io::Result<Taken> {
+    /// Listens; fails if another relay does.
+    pub(crate) fn bind(&self) -> io::Result<Bound> {
         private_directory(Path::new(DIRECTORY))?;
-        let lock = patiently(|| lock(&self.lock))?;
-        // Whoever had it is dead.
+        let lock = retry_while_locked(|| lock(&self.lock))?;
+        // The lock is held, so a socket that exists belongs to a relay that was killed.
         remove(&self.socket)?;
         let listener = UnixListener::bind(&self.socket)?;
         std::fs::set_permissions(&self.socket, std::fs::Permissions::from_mode(0o600))?;
-        tidy();
-        Ok(Taken { listener, place: self.clone(), _lock: lock })
+        remove_stale_sockets();
+        Ok(Bound { listener, path: self.clone(), _lock: lock })
     }
 
-    /// Reaches who has it; none if nobody has.
-    pub(crate) fn reach(&self) -> io::Result<Option<UnixStream>> {
+    /// Connects to the relay; none if there is no relay.
+    pub(crate) fn connect(&self) -> io::Result<Option<UnixStream>> {
         let address = SocketAddrUnix::new(&self.socket)?;
         let socket = socket_with(
             AddressFamily::UNIX,
@@ -53,61 +54,62 @@ impl Place {
         )?;
         match connect(&socket, &address) {
             Ok(()) => {}
-            // Left behind, or never there.
+            // No socket, or one that a killed relay left.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => return Ok(None),
-            // So many wait that it does not seem to hear anybody.
+            // EAGAIN among them: the backlog is full, so the relay does not accept.
             Err(error) => return Err(error.into()),
         }
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
-        patient(&stream, PATIENCE)?;
+        set_timeouts(&stream, TIMEOUT)?;
         Ok(Some(stream))
     }
 }
 
-/// Has neither wait for longer.
-pub(crate) fn patient(stream: &UnixStream, time: Duration) -> io::Result<()> {
+/// Limits how long a read and a write may take.
+pub(crate) fn set_timeouts(stream: &UnixStream, time: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(time))?;
     stream.set_write_timeout(Some(time))
 }
 
-/// A place that is ours until dropped.
+/// A control socket that is listened at until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct Bound {
     listener: UnixListener,
-    place: Place,
+    path: ControlSocket,
     _lock: File,
 }
 
-impl Taken {
+impl Bound {
     pub(crate) fn listener(&self) -> &UnixListener {
         &self.listener
     }
 }
 
-impl Drop for Taken {
+impl Drop for Bound {
     fn drop(&mut self) {
-        // While the lock is ours, so that it is not another's that goes.
-        _ = remove(&self.place.socket);
-        _ = remove(&self.place.lock);
+        // Before the lock is released, so that no other relay's socket is removed.
+        _ = remove(&self.path.socket);
+        _ = remove(&self.path.lock);
     }
 }
 
-/// Locks a file for as long as it is open. One that was removed meanwhile is nobody's lock any more.
+/// Locks a file for as long as it is open. The lock on a file that was removed meanwhile excludes no process, so the file at
+/// the path is locked then.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
         let file = File::create(path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         if std::fs::metadata(path)
-            .is_ok_and(|there| file.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
+            .is_ok_and(|found| file.metadata().is_ok_and(|locked| locked.ino() == found.ino()))
         {
             return Ok(file);
         }
     }
 }
 
-/// Tries for a moment: somebody who tidies up may have it.
-fn patiently<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
+/// Retries for 100 ms: a process that removes stale sockets may hold the lock.
+fn retry_while_locked<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..20 {
         match attempt() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -125,8 +127,8 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what carriers left behind that were killed.
-pub(crate) fn tidy() {
+/// Removes the sockets and locks of relays that were killed.
+pub(crate) fn remove_stale_sockets() {
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries.filter(|path| path.extension().is_some_and(|ending| ending == "lock")) {
         if let Ok(_lock) = lock(&path) {
@@ -136,22 +138,22 @@ pub(crate) fn tidy() {
     }
 }
 
-/// Makes a directory that nobody else can look into, or sees that it is one.
+/// Creates a directory that only this user can enter, or checks that an existing one is writable by this user alone.
 fn private_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
     let found = std::fs::symlink_metadata(path)?;
-    let ours = found.uid() == rustix::process::geteuid().as_raw() && found.is_dir();
-    if !ours || found.mode() & 0o022 != 0 {
-        let words = format!(
-            "{} is not a directory of ours alone (owner {}, mode {:o})",
+    let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.is_dir();
+    if !is_own || found.mode() & 0o022 != 0 {
+        let message = format!(
+            "{} is not a directory that only this user can write to (owner {}, mode {:o})",
             path.display(),
             found.uid(),
             found.mode() & 0o7777
         );
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, words));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
     Ok(())
 }
@@ -161,11 +163,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_others_may_write_to_is_not_trusted() {
-        let path = std::env::temp_dir().join(format!("portway-place-{}", std::process::id()));
+    fn a_directory_that_others_can_write_to_is_rejected() {
+        let path = std::env::temp_dir().join(format!("portway-control-socket-{}", std::process::id()));
         assert!(private_directory(&path).is_ok() && private_directory(&path).is_ok());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).expect("chmod");
-        assert!(private_directory(&path).is_err_and(|e| e.to_string().contains("not a directory of ours")));
+        assert!(private_directory(&path).is_err_and(|e| e.to_string().contains("only this user can write")));
         std::fs::remove_dir(&path).expect("rmdir");
         std::fs::write(&path, "").expect("a file");
         assert!(private_directory(&path).is_err());

@@ -1,9 +1,8 @@
-//! One end of a connection: says its part, hears the other's, and judges what it heard.
+//! One side of a connection: sends its direction, receives the other, and checks every byte.
 //!
-//! Both are done at once, as a program with an event loop does it: what cannot be written must not keep anybody from
-//! reading.
+//! Both are done at once, as a program with an event loop does it: a full send buffer must not stop reading.
 
-use crate::noise::Speech;
+use crate::payload::Payload;
 use crate::script::{HEADER, Order, Reset, Role, Script};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -11,50 +10,50 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// Nothing may happen for this long; much longer than a busy machine takes for anything.
-const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
-/// A caller may wait for others before it says who it is.
-const SILENCE: Duration = Duration::from_secs(120);
+/// The longest time without an event; much longer than a busy machine takes for anything.
+const EVENT_TIMEOUT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+/// The longest time until the header; a client may wait for others before it sends.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How a connection ended, as one end saw it.
+/// How a connection ended, as one side saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// Both directions were complete.
     Orderly,
-    /// This end reset it.
+    /// This side reset it.
     Resets,
-    /// This end was told that it is broken.
+    /// This side saw a reset.
     IsReset,
 }
 
-/// What a socket said when it was asked for more.
-enum Heard {
+/// The result of a read.
+enum Received {
     Bytes,
     Nothing,
     End,
     Reset,
 }
 
-/// One end.
-pub(crate) struct Talk {
+/// One side of a connection.
+pub(crate) struct Transfer {
     stream: TcpStream,
     role: Role,
     script: Script,
-    own: Speech,
-    others: Speech,
+    own: Payload,
+    others: Payload,
     buffer: Vec<u8>,
     sent: usize,
-    heard: usize,
-    /// We have said that there is no more,
+    received: usize,
+    /// This side has ended its direction.
     has_ended: bool,
-    /// and so has the other side.
+    /// The other side has ended its direction.
     other_ended: bool,
 }
 
-/// Who is calling; none if it was reset before it said so.
-pub(crate) fn listen(stream: &mut TcpStream) -> Result<Option<Script>, String> {
+/// Reads the header, which names the script; none if the connection was reset before.
+pub(crate) fn read_header(stream: &mut TcpStream) -> Result<Option<Script>, String> {
     let mut header = [0; HEADER];
-    stream.set_read_timeout(Some(SILENCE)).map_err(|error| error.to_string())?;
+    stream.set_read_timeout(Some(HEADER_TIMEOUT)).map_err(|error| error.to_string())?;
     match stream.read_exact(&mut header) {
         Ok(()) => Ok(Some(Script::of_header(&header))),
         Err(error) if is_reset(error.kind()) => Ok(None),
@@ -66,30 +65,30 @@ fn is_reset(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-impl Talk {
-    /// Begins; the server has heard the header.
-    pub(crate) fn new(stream: TcpStream, role: Role, script: Script) -> Talk {
+impl Transfer {
+    /// Begins; the server has received the header.
+    pub(crate) fn new(stream: TcpStream, role: Role, script: Script) -> Transfer {
         let other = if role == Role::Client { Role::Server } else { Role::Client };
-        Talk {
+        Transfer {
             stream,
             role,
             script,
-            own: Speech::of(&script, role),
-            others: Speech::of(&script, other),
-            buffer: vec![0; script.heard_by(role).reads],
+            own: Payload::of(&script, role),
+            others: Payload::of(&script, other),
+            buffer: vec![0; script.received_by(role).reads],
             sent: 0,
-            heard: if role == Role::Server { HEADER } else { 0 },
+            received: if role == Role::Server { HEADER } else { 0 },
             has_ended: false,
             other_ended: false,
         }
     }
 
-    /// Plays the script to its end.
+    /// Follows the script to its end.
     pub(crate) fn run(mut self) -> Result<End, String> {
-        self.play().map_err(|wrong| {
-            let Talk { role, script, sent, heard, has_ended, other_ended, .. } = &self;
+        self.play().map_err(|failure| {
+            let Transfer { role, script, sent, received, has_ended, other_ended, .. } = &self;
             format!(
-                "{role:?}: {wrong} (said {sent}, ended: {has_ended}; heard {heard}, ended: {other_ended})\n{script:?}"
+                "{role:?}: {failure} (sent {sent}, ended: {has_ended}; received {received}, ended: {other_ended})\n{script:?}"
             )
         })
     }
@@ -100,7 +99,7 @@ impl Talk {
         loop {
             if self.may_end() {
                 self.stream.shutdown(Shutdown::Write).or_else(|error| {
-                    // It was reset just now, and that is heard next.
+                    // It was reset just now, which the next read reports.
                     if error.kind() == ErrorKind::NotConnected { Ok(()) } else { Err(error.to_string()) }
                 })?;
                 self.has_ended = true;
@@ -113,46 +112,46 @@ impl Talk {
                 return Ok(End::Orderly);
             }
             let ready = self.wait()?;
-            if ready.intersects(PollFlags::OUT) && self.may_speak() && !self.speak()? {
+            if ready.intersects(PollFlags::OUT) && self.may_send() && !self.send()? {
                 return self.broken();
             }
             if !ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
                 continue;
             }
-            match self.hear()? {
-                Heard::Bytes | Heard::Nothing => {}
-                Heard::End => self.end_of_other()?,
-                Heard::Reset => return self.broken(),
+            match self.receive()? {
+                Received::Bytes | Received::Nothing => {}
+                Received::End => self.end_of_other()?,
+                Received::Reset => return self.broken(),
             }
         }
     }
 
-    /// The reset that is ours to make.
+    /// The reset by this side.
     fn own_reset(&self) -> Option<Reset> {
         self.script.reset.filter(|reset| reset.by == self.role)
     }
 
-    /// The reset that the other one makes.
+    /// The reset by the other side.
     fn other_resets(&self) -> Option<Reset> {
         self.script.reset.filter(|reset| reset.by != self.role)
     }
 
     fn has_to_reset(&self) -> bool {
         self.own_reset().is_some_and(|reset| {
-            self.sent == reset.sent && self.heard == reset.heard && self.has_ended == reset.after_end
+            self.sent == reset.sent && self.received == reset.received && self.has_ended == reset.after_end
         })
     }
 
     fn reset(&self) {
-        // What was said is on its way, most of the time; now and then it arrives before the reset does.
+        // Mostly the bytes sent are still under way; now and then they arrive before the reset.
         if self.script.number.is_multiple_of(3) {
             std::thread::sleep(self.script.pause);
         }
         sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
     }
 
-    /// Whether more may be said than who is calling.
-    fn has_its_turn(&self) -> bool {
+    /// Whether this side may send more than the header.
+    fn has_turn(&self) -> bool {
         let waits = match self.script.order {
             Order::Client => self.role == Role::Server,
             Order::Server => self.role == Role::Client,
@@ -161,44 +160,45 @@ impl Talk {
         !waits || self.other_ended
     }
 
-    /// How much may be said by now.
+    /// How many bytes may be sent by now.
     fn goal(&self) -> usize {
-        if !self.has_its_turn() {
+        if !self.has_turn() {
             return if self.role == Role::Client { HEADER } else { 0 };
         }
         self.own_reset().map_or(self.script.sent_by(self.role).length, |reset| reset.sent)
     }
 
-    fn may_speak(&self) -> bool {
+    fn may_send(&self) -> bool {
         self.sent < self.goal()
     }
 
-    /// Whether all was said, and the end of it may be too.
+    /// Whether everything was sent, and this side may end its direction.
     fn may_end(&self) -> bool {
-        let all_said = self.has_its_turn() && self.sent == self.script.sent_by(self.role).length;
-        // With both directions ended nobody would be told of a reset.
-        all_said && !self.has_ended && self.script.reset.is_none_or(|r| r.after_end == (r.by == self.role))
+        let all_sent = self.has_turn() && self.sent == self.script.sent_by(self.role).length;
+        // With both directions ended, the other side would not see a reset.
+        all_sent && !self.has_ended && self.script.reset.is_none_or(|r| r.after_end == (r.by == self.role))
     }
 
-    /// How much may be heard now: who resets in the middle stops before.
+    /// How much may be read now: a side that resets in the middle stops before.
     fn room(&self) -> usize {
-        self.own_reset().map_or(self.buffer.len(), |reset| self.buffer.len().min(reset.heard - self.heard))
+        self.own_reset()
+            .map_or(self.buffer.len(), |reset| self.buffer.len().min(reset.received - self.received))
     }
 
     fn wait(&self) -> Result<PollFlags, String> {
         let mut wanted = PollFlags::empty();
-        wanted.set(PollFlags::OUT, self.may_speak());
+        wanted.set(PollFlags::OUT, self.may_send());
         wanted.set(PollFlags::IN, !self.other_ended && self.room() > 0);
         let mut polled = [PollFd::new(&self.stream, wanted)];
-        match poll(&mut polled, Some(&PATIENCE)) {
-            Ok(0) => Err(format!("nothing happens; waited for {wanted:?}")),
+        match poll(&mut polled, Some(&EVENT_TIMEOUT)) {
+            Ok(0) => Err(format!("no event; waited for {wanted:?}")),
             Ok(_) => Ok(polled[0].revents()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// Says a piece; false if it is broken.
-    fn speak(&mut self) -> Result<bool, String> {
+    /// Writes a piece; false if the connection is broken.
+    fn send(&mut self) -> Result<bool, String> {
         let part = self.script.sent_by(self.role);
         let until = match part.sender_pauses {
             Some(at) if at > self.sent => at,
@@ -218,60 +218,60 @@ impl Talk {
         Ok(true)
     }
 
-    /// Hears a piece, and judges it.
-    fn hear(&mut self) -> Result<Heard, String> {
+    /// Reads a piece, and checks it.
+    fn receive(&mut self) -> Result<Received, String> {
         let room = self.room();
         if self.other_ended || room == 0 {
-            // Nothing is read, but it was said that something is wrong.
+            // No read is due, but poll reported an error.
             return match self.stream.take_error().map_err(|error| error.to_string())? {
-                Some(error) if is_reset(error.kind()) => Ok(Heard::Reset),
+                Some(error) if is_reset(error.kind()) => Ok(Received::Reset),
                 Some(error) => Err(format!("an error that is no reset: {error}")),
-                None => Ok(Heard::Nothing),
+                None => Ok(Received::Nothing),
             };
         }
         let bytes = match self.stream.read(&mut self.buffer[..room]) {
-            Ok(0) => return Ok(Heard::End),
+            Ok(0) => return Ok(Received::End),
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Heard::Nothing),
-            Err(error) if is_reset(error.kind()) => return Ok(Heard::Reset),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Received::Nothing),
+            Err(error) if is_reset(error.kind()) => return Ok(Received::Reset),
             Err(error) => return Err(format!("cannot read: {error}")),
         };
-        let before = self.heard;
+        let before = self.received;
         self.others
             .compare(before, &self.buffer[..bytes])
-            .map_err(|place| format!("what it heard differs from what was said at {place}"))?;
-        self.heard += bytes;
-        let said = self.other_resets().map_or(usize::MAX, |reset| reset.sent);
-        if self.heard > said {
-            return Err(format!("heard more than the {said} that were said"));
+            .map_err(|offset| format!("a received byte differs from the sent one at {offset}"))?;
+        self.received += bytes;
+        let sent = self.other_resets().map_or(usize::MAX, |reset| reset.sent);
+        if self.received > sent {
+            return Err(format!("received more than the {sent} bytes sent"));
         }
-        let pauses = self.script.heard_by(self.role).receiver_pauses;
-        if pauses.is_some_and(|at| (before..self.heard).contains(&at)) {
+        let pauses = self.script.received_by(self.role).receiver_pauses;
+        if pauses.is_some_and(|at| (before..self.received).contains(&at)) {
             std::thread::sleep(self.script.pause);
         }
-        Ok(Heard::Bytes)
+        Ok(Received::Bytes)
     }
 
-    /// The other one has said all, or so it seems.
+    /// Checks an end of the other direction.
     fn end_of_other(&mut self) -> Result<(), String> {
-        let all = self.script.heard_by(self.role).length;
-        if self.heard < all {
-            return Err(format!("an end that is none: {all} are to come"));
+        let all = self.script.received_by(self.role).length;
+        if self.received < all {
+            return Err(format!("the stream ended too early: {all} bytes were to come"));
         }
         if self.other_resets().is_some_and(|reset| !reset.after_end) {
-            return Err("an end that was not said: it was a reset".to_owned());
+            return Err("the stream ended, though the other side reset it".to_owned());
         }
         self.other_ended = true;
         Ok(())
     }
 
-    /// It is reset, as we were told: is that right?
+    /// Checks a reset.
     fn broken(&mut self) -> Result<End, String> {
         if self.other_resets().is_none() {
-            return Err("a reset that nobody made".to_owned());
+            return Err("a reset, though the other side made none".to_owned());
         }
-        // What came before is still there; if writing told of the reset, an end is all that reading tells of it.
-        while let Heard::Bytes = self.hear()? {}
+        // Bytes that came before can still be read. If a write reported the reset, reads report an end only.
+        while let Received::Bytes = self.receive()? {}
         Ok(End::IsReset)
     }
 }

@@ -1,6 +1,6 @@
-//! The ground that tests stand on: an engine, a Service whose frontend is its door, and the Service's endpoints.
+//! The fixture of all tests: an engine, a Service whose frontend is a listener of the engine, and the Service's endpoints.
 //!
-//! No rule leads anybody to the door: clients go there by themselves, so all of it happens on a loopback interface.
+//! There are no rules: clients dial the listener directly, so everything happens on a loopback interface.
 
 use portway_dataplane::UserspaceSettings;
 use portway_model::{
@@ -19,42 +19,42 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Waits until something is so.
-pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
+/// Waits until a condition holds.
+pub(crate) fn eventually(condition: &str, holds: impl Fn() -> bool) {
     let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "not within 30 seconds: {what}");
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "not within 30 seconds: {condition}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// The engine, and the endpoints of the one Service it has.
-pub(crate) struct Ground {
+/// The engine, and the endpoints of its only Service.
+pub(crate) struct Fixture {
     pub(crate) engine: Arc<Engine>,
-    /// Where clients go.
-    pub(crate) door: SocketAddr,
+    /// The listener that clients dial.
+    pub(crate) listener: SocketAddr,
     listeners: Vec<Arc<TcpListener>>,
     servers: Vec<JoinHandle<()>>,
     before: usize,
 }
 
-impl Ground {
-    /// An engine that counts on so many descriptors, or on those there are; so many endpoints, each with so many threads that
-    /// serve one connection after the other.
+impl Fixture {
+    /// An engine with so many descriptors, or with the limit of the process; so many endpoints, each with so many threads
+    /// that serve one connection after the other.
     pub(crate) fn new(
-        descriptors_for_it: Option<u64>,
+        descriptors_of_engine: Option<u64>,
         endpoints: u8,
         threads: usize,
         serve: impl Fn(TcpStream) + Clone + Send + 'static,
-    ) -> Ground {
+    ) -> Fixture {
         let before = descriptors();
-        let engine = match descriptors_for_it {
+        let engine = match descriptors_of_engine {
             Some(descriptors) => Engine::start_with(descriptors).unwrap(),
             None => Engine::start().unwrap(),
         };
         let (mut listeners, mut servers) = (Vec::new(), Vec::new());
         for number in 1..=endpoints {
-            // Addresses of their own, so that there are ports enough for connections to each.
+            // Each has its own address, so that there are enough local ports for connections to it.
             let listener = Arc::new(TcpListener::bind((Ipv4Addr::new(127, 0, 2, number), 0)).unwrap());
             for _ in 0..threads {
                 let (listener, serve) = (listener.clone(), serve.clone());
@@ -70,29 +70,29 @@ impl Ground {
             let address = listener.local_addr().unwrap();
             Target { ip: address.ip(), port: address.port() }
         });
-        let door = open_door(&engine, targets.collect());
-        Ground { engine, door, listeners, servers, before }
+        let listener = open_listeners(&engine, targets.collect());
+        Fixture { engine, listener, listeners, servers, before }
     }
 
-    /// A connection to the door, for a client of some number.
+    /// A connection of the client with this number.
     pub(crate) fn connect(&self, client: usize) -> io::Result<TcpStream> {
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Clients at several addresses have ports enough, though those of closed connections are not free for a minute.
+        // Several addresses have enough ports, though ports of closed connections stay in TIME_WAIT for a minute.
         let source = Ipv4Addr::new(127, 0, 1, (client % 32) as u8 + 1);
         bind(&socket, &SocketAddr::from((source, 0)))?;
-        connect(&socket, &self.door)?;
+        connect(&socket, &self.listener)?;
         Ok(TcpStream::from(socket))
     }
 
-    /// Everybody leaves, and nothing stays: no connection, no byte, no descriptor.
-    pub(crate) fn leave(self) {
+    /// Stops everything, and checks that no connection, byte or descriptor is left.
+    pub(crate) fn shut_down(self) {
         eventually("all connections have ended", || self.engine.open() == 0);
-        assert_eq!(self.engine.waiting(), 0, "bytes wait for nobody");
+        assert_eq!(self.engine.waiting(), 0, "bytes are left in pipes");
         self.engine.stop(Some(Duration::ZERO), Duration::ZERO);
         self.engine.wait();
         drop(self.engine);
         for listener in &self.listeners {
-            // Wakes those who wait for somebody to accept.
+            // Wakes the threads in accept().
             shutdown(&**listener, rustix::net::Shutdown::Both).unwrap();
         }
         drop(self.listeners);
@@ -100,21 +100,21 @@ impl Ground {
             server.join().unwrap();
         }
         let before = self.before;
-        // The threads of the engine have done their work, but close what they had a moment later.
+        // The threads of the engine count as ended a moment before their descriptors are closed.
         eventually("descriptors are closed", || descriptors() <= before);
     }
 }
 
-/// Opens the engine's doors, and gives the one for TCP to a Service with these endpoints.
-fn open_door(engine: &Engine, endpoints: Box<[Target]>) -> SocketAddr {
+/// Opens the engine's listeners, and makes the one for TCP the frontend of a Service with these endpoints.
+fn open_listeners(engine: &Engine, endpoints: Box<[Target]>) -> SocketAddr {
     let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
     engine.configure(&UserspaceSettings { addresses: vec![ip], ..UserspaceSettings::default() });
-    let doors = engine.doors(Family::V4, &[ip], None).unwrap().unwrap();
+    let ports = engine.open_listeners(Family::V4, &[ip], None).unwrap().unwrap();
     let name = ServiceName::new("default", "bytes");
     let port = PortPlan {
         name: "".into(),
         protocol: Protocol::Tcp,
-        frontends: [Frontend { kind: FrontendKind::ClusterIp, address: Some(ip), port: doors.tcp[0] }].into(),
+        frontends: [Frontend { kind: FrontendKind::ClusterIp, address: Some(ip), port: ports.tcp[0] }].into(),
         cluster: endpoints,
         local: [].into(),
         also_serving: [].into(),
@@ -134,6 +134,6 @@ fn open_door(engine: &Engine, endpoints: Box<[Target]>) -> SocketAddr {
         proxy_protocol: None,
     };
     engine.change(&name, Family::V4, Some(&plan));
-    engine.settle(Family::V4);
-    SocketAddr::new(ip, doors.tcp[0])
+    engine.commit_routes(Family::V4);
+    SocketAddr::new(ip, ports.tcp[0])
 }

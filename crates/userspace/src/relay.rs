@@ -1,11 +1,11 @@
-//! The process that carries connections.
+//! The relay process: it holds the listeners and all connections, and obeys the agents that connect to it.
 //!
-//! It is not the agent's own, so that connections outlive the agent: one that is killed or replaced leaves this process
-//! with what it was told last, as it leaves rules in the kernel. The next agent finds it at its [place](crate::place), and
-//! tells it everything anew.
+//! It is apart from the agent so that connections outlive the agent: after an agent was killed or replaced the relay serves
+//! the last state that it was sent, as the kernel keeps its rules. The next agent connects through the
+//! [control socket](crate::control_socket) and sends everything anew.
 
+use crate::control_socket::ControlSocket;
 use crate::engine::Engine;
-use crate::place::Place;
 use crate::wire::{self, Answer, Request};
 use portway_model::{Family, ServiceName};
 use slab::Slab;
@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The carrier, before it has its place.
+/// A relay that does not listen for agents yet.
 #[derive(Debug)]
-pub struct Carrier {
+pub struct Relay {
     engine: Arc<Engine>,
-    /// Agents that are connected.
+    /// The number of agents that are connected.
     agents: Arc<AtomicUsize>,
-    /// All who are.
+    /// All control connections; not all of them are agents.
     sessions: Arc<Mutex<Slab<UnixStream>>>,
 }
 
-/// For whoever hears signals.
+/// Shuts a running relay down, for signal handlers.
 #[derive(Clone, Debug)]
 pub struct Handle {
     engine: Arc<Engine>,
@@ -35,41 +35,42 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Somebody wants it to end. That is for an agent to say if there is one, once nothing leads here any more.
-    pub fn end(&self) {
+    /// Ends the relay after its last connection, unless an agent is connected: the agent has to change the rules first,
+    /// and then tells the relay to leave.
+    pub fn shut_down(&self) {
         if self.agents.load(Relaxed) == 0 {
             self.engine.stop(None, Duration::ZERO);
-            free_place();
+            release_control_socket();
         }
     }
 }
 
-impl Carrier {
-    /// Starts the engine.
-    pub fn start() -> io::Result<Carrier> {
-        Ok(Carrier { engine: Engine::start()?, agents: Arc::default(), sessions: Arc::default() })
+impl Relay {
+    /// Starts the worker threads.
+    pub fn start() -> io::Result<Relay> {
+        Ok(Relay { engine: Engine::start()?, agents: Arc::default(), sessions: Arc::default() })
     }
 
-    /// For whoever hears signals.
+    /// A handle for signal handlers.
     pub fn handle(&self) -> Handle {
         Handle { engine: self.engine.clone(), agents: self.agents.clone() }
     }
 
-    /// Listens to agents until told to leave, and then until the last connection has ended. Fails if another carrier has
-    /// the place.
+    /// Serves agents until told to leave, and then until the last connection has ended. Fails if another relay has the
+    /// control socket.
     pub fn run(self) -> io::Result<()> {
-        let taken = Place::here()?.take()?;
+        let bound = ControlSocket::of_this_namespace()?.bind()?;
         let (engine, agents, sessions) = (self.engine.clone(), self.agents.clone(), self.sessions.clone());
         let accept = move || {
-            for agent in taken.listener().incoming() {
-                // The place is free for another one.
+            for agent in bound.listener().incoming() {
+                // Dropping `bound` frees the control socket for another relay.
                 if engine.is_stopping() {
                     return;
                 }
                 if let Ok(agent) = agent
                     && let Err(error) = Session::start(agent, &engine, &agents, &sessions)
                 {
-                    tracing::warn!(%error, "an agent cannot be heard");
+                    tracing::warn!(%error, "cannot start a thread for an agent's connection");
                 }
             }
         };
@@ -83,23 +84,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the thread that listens look up: it sees that we leave, and gives up the place.
-fn free_place() {
-    _ = Place::here().and_then(|place| place.reach());
+/// Wakes the accepting thread by connecting to it: it sees that the relay stops, and frees the control socket.
+fn release_control_socket() {
+    _ = ControlSocket::of_this_namespace().and_then(|socket| socket.connect());
 }
 
-/// An agent that is connected, or somebody who asks.
+/// A control connection: of an agent, or of a process that only asks.
 struct Session {
     stream: UnixStream,
     engine: Arc<Engine>,
     agents: Arc<AtomicUsize>,
     sessions: Arc<Mutex<Slab<UnixStream>>>,
-    /// Its place among them.
-    place: usize,
-    /// It has begun to tell everything, so it is an agent.
+    /// Its index in `sessions`.
+    slot: usize,
+    /// It has begun to send everything, so it is an agent.
     is_agent: bool,
-    /// While it does: the Services of each family that it has told of.
-    told: [Option<HashSet<ServiceName>>; 2],
+    /// The Services of each family that it has sent since [`Request::Begin`], until it commits the family.
+    sent: [Option<HashSet<ServiceName>>; 2],
 }
 
 impl Drop for Session {
@@ -107,7 +108,7 @@ impl Drop for Session {
         if self.is_agent {
             self.agents.fetch_sub(1, Relaxed);
         }
-        lock(&self.sessions).remove(self.place);
+        lock(&self.sessions).remove(self.slot);
     }
 }
 
@@ -118,28 +119,27 @@ impl Session {
         agents: &Arc<AtomicUsize>,
         sessions: &Arc<Mutex<Slab<UnixStream>>>,
     ) -> io::Result<()> {
-        let place = lock(sessions).insert(stream.try_clone()?);
+        let slot = lock(sessions).insert(stream.try_clone()?);
         let (engine, agents, sessions) = (engine.clone(), agents.clone(), sessions.clone());
-        let session =
-            Session { stream, engine, agents, sessions, place, is_agent: false, told: [None, None] };
+        let session = Session { stream, engine, agents, sessions, slot, is_agent: false, sent: [None, None] };
         std::thread::Builder::new().name("agent".into()).spawn(move || session.serve()).map(drop)
     }
 
-    /// Everybody else has to look for another carrier.
-    fn dismiss_others(&self) {
-        for (_, stream) in lock(&self.sessions).iter().filter(|(place, _)| *place != self.place) {
+    /// Closes all other control connections; their agents look for another relay.
+    fn disconnect_others(&self) {
+        for (_, stream) in lock(&self.sessions).iter().filter(|(slot, _)| *slot != self.slot) {
             _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Does what an agent says until it goes.
+    /// Answers requests until the connection ends.
     fn serve(mut self) {
         loop {
             let request = match wire::read(&mut self.stream) {
                 Ok(Some(request)) => request,
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "an agent was not understood");
+                    tracing::warn!(%error, "cannot read a request of an agent; closing its connection");
                     _ = wire::write(&mut self.stream, &Answer::Failed(error.to_string()));
                     return;
                 }
@@ -149,8 +149,8 @@ impl Session {
                 return;
             }
             if self.engine.is_stopping() {
-                free_place();
-                // An agent that waits for our end hears of it.
+                release_control_socket();
+                // The connection stays open until the relay ends, which is how an agent can wait for that.
                 return self.engine.wait();
             }
         }
@@ -170,24 +170,24 @@ impl Session {
                 if !std::mem::replace(&mut self.is_agent, true) {
                     self.agents.fetch_add(1, Relaxed);
                 }
-                self.told = [Some(HashSet::new()), Some(HashSet::new())];
+                self.sent = [Some(HashSet::new()), Some(HashSet::new())];
             }
             Request::Configure(settings) => engine.configure(&settings),
-            Request::Doors { family, addresses, before } => {
-                return match engine.doors(family, &addresses, before) {
-                    Ok(doors) => Answer::Doors(doors),
+            Request::Listeners { family, addresses, previous } => {
+                return match engine.open_listeners(family, &addresses, previous) {
+                    Ok(ports) => Answer::Listeners(ports),
                     Err(error) => Answer::Failed(error.to_string()),
                 };
             }
             Request::Change { family, services } => {
                 for (name, plan) in services {
                     engine.change(&name, family, plan.as_ref());
-                    if let Some(told) = &mut self.told[family as usize] {
-                        told.insert(name);
+                    if let Some(sent) = &mut self.sent[family as usize] {
+                        sent.insert(name);
                     }
                 }
             }
-            Request::Settle(family) => self.settle(family),
+            Request::CommitRoutes(family) => self.commit_routes(family),
             Request::Count => {
                 let ports = engine.ports();
                 return Answer::Counts(ports.iter().map(|p| (p.id.clone(), p.stats.counts())).collect());
@@ -196,20 +196,20 @@ impl Session {
             Request::Leave { limit, quiet } => {
                 tracing::info!(
                     open = engine.open(),
-                    "nothing is led here any more; connections that are open may finish"
+                    "told to leave: no rule points here any more; open connections may finish"
                 );
                 engine.stop(limit, quiet);
-                self.dismiss_others();
+                self.disconnect_others();
             }
         }
         Answer::Done
     }
 
-    /// The rules of a family are in place. What an agent that told everything did not tell of is gone.
-    fn settle(&mut self, family: Family) {
-        if let Some(told) = self.told[family as usize].take() {
-            self.engine.keep(family, &told);
+    /// The rules of a family are in place. After a full resend, Services that were not sent are removed.
+    fn commit_routes(&mut self, family: Family) {
+        if let Some(sent) = self.sent[family as usize].take() {
+            self.engine.keep_only(family, &sent);
         }
-        self.engine.settle(family);
+        self.engine.commit_routes(family);
     }
 }
