@@ -21,7 +21,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 pub struct Agent {
     process: Process,
     log: Log,
-    /// What is told about it.
+    /// The output so far.
     name: String,
 }
 

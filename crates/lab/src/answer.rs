@@ -1,4 +1,4 @@
-//! What servers say and probes understand.
+//! The text that servers send and probes parse.
 //!
 //! Over TCP a server first writes `<name> <source>\n`, then answers each line with `<name> <line>\n`. Over UDP
 //! each datagram is answered with `<name> <source> <payload>`. The source is the address and port that the server
@@ -32,7 +32,7 @@ pub struct Reply {
     pub server: String,
     /// Where the question came from, as the server saw it.
     pub source: SocketAddr,
-    /// What was asked.
+    /// The request.
     pub text: String,
 }
 

@@ -1,9 +1,9 @@
 //! A stand-in for a Kubernetes API server, for faults and for sizes that a real one would take minutes to fill.
 //!
-//! It lists and watches the kinds that agents read, in protobuf and JSON, with paging and bookmarks, and takes
-//! Events. What a real server does only on bad days it does on demand: an outage, a history that is gone (410), a
-//! refusal (403). It keeps nothing on disk and knows no authentication: agents are to be tested against a real
-//! server for that.
+//! It lists, streams and watches the resources that agents read, in protobuf and JSON, with paging and bookmarks, and
+//! takes Events. Failures of a real server it has on demand: an outage, a history that is gone (410), a refusal (403),
+//! no streaming of lists (422). It keeps nothing on disk and has no authentication: agents are to be tested against a
+//! real server for that.
 
 mod http;
 mod store;
@@ -11,13 +11,16 @@ mod wire;
 
 use crate::{LabError, Namespace};
 use http::{Connection, Request};
-use portway_model::api::{Kind, Object};
+use portway_model::api::{Object, ResourceType};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use store::{Change, Store};
+
+/// Objects of a streamed list in one chunk.
+const PER_CHUNK: usize = 100;
 
 /// A running stand-in; it stops when dropped.
 #[derive(Debug)]
@@ -26,12 +29,24 @@ pub struct ApiServer {
     address: SocketAddr,
 }
 
+/// The ways to list that a stand-in has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lists {
+    /// Pages only.
+    Paged,
+    /// Also lists from the watch cache.
+    Cached,
+    /// Also streams of initial events, as servers since 1.34 have by default.
+    Streamed,
+}
+
 #[derive(Debug)]
 struct Shared {
     store: Store,
     down: AtomicBool,
     stopped: AtomicBool,
-    forbidden: Mutex<Option<Kind>>,
+    forbidden: Mutex<Option<ResourceType>>,
+    lists: Mutex<Lists>,
     connections: Mutex<Vec<TcpStream>>,
     requests: Mutex<Vec<String>>,
     events: Mutex<Vec<serde_json::Value>>,
@@ -53,6 +68,7 @@ impl ApiServer {
             down: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             forbidden: Mutex::default(),
+            lists: Mutex::new(Lists::Streamed),
             connections: Mutex::default(),
             requests: Mutex::default(),
             events: Mutex::default(),
@@ -84,8 +100,8 @@ impl ApiServer {
     }
 
     /// Takes an object out.
-    pub fn delete(&self, kind: Kind, namespace: &str, name: &str) {
-        self.shared.store.delete(kind, namespace, name);
+    pub fn delete(&self, resource: ResourceType, namespace: &str, name: &str) {
+        self.shared.store.delete(resource, namespace, name);
     }
 
     /// Goes down: connections break, and new ones are closed at once. Or comes up again.
@@ -102,10 +118,15 @@ impl ApiServer {
         self.shared.disconnect();
     }
 
-    /// Refuses this kind from now on.
-    pub fn forbid(&self, kind: Option<Kind>) {
-        *lock(&self.shared.forbidden) = kind;
+    /// Refuses this resource from now on.
+    pub fn forbid(&self, resource: Option<ResourceType>) {
+        *lock(&self.shared.forbidden) = resource;
         self.shared.disconnect();
+    }
+
+    /// Has only these ways to list from now on.
+    pub fn only(&self, lists: Lists) {
+        *lock(&self.shared.lists) = lists;
     }
 
     /// The requests so far, as `GET /path?query`.
@@ -171,7 +192,7 @@ impl Shared {
             }
             return connection.reply(201, "application/json", &request.body);
         }
-        let Some(kind) = wire::kind_of(&request.path()) else {
+        let Some(resource) = wire::resource_of(&request.path()) else {
             return self.refuse(
                 connection,
                 404,
@@ -179,13 +200,23 @@ impl Shared {
                 "the server could not find the requested resource",
             );
         };
-        if *lock(&self.forbidden) == Some(kind) {
+        if *lock(&self.forbidden) == Some(resource) {
             return self.refuse(connection, 403, "Forbidden", "the lab says no");
         }
-        if request.parameter("watch").is_some_and(|w| w == "true" || w == "1") {
-            self.watch(connection, request, kind)
+        let lists = *lock(&self.lists);
+        let watch = request.parameter("watch").is_some_and(|w| w == "true" || w == "1");
+        if request.parameter("sendInitialEvents").is_some() && lists < Lists::Streamed {
+            let message =
+                "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+            return self.refuse(connection, 422, "Invalid", message);
+        }
+        if !watch && request.parameter("resourceVersion").is_some() && lists < Lists::Cached {
+            return self.refuse(connection, 410, "Expired", "the watch cache is not ready");
+        }
+        if watch {
+            self.watch(connection, request, resource)
         } else {
-            self.list(connection, request, kind)
+            self.list(connection, request, resource)
         }
     }
 
@@ -194,30 +225,45 @@ impl Shared {
         connection.reply(code, "application/json", body.to_string().as_bytes())
     }
 
-    fn list(&self, connection: &mut Connection, request: &Request, kind: Kind) -> io::Result<()> {
+    fn list(&self, connection: &mut Connection, request: &Request, resource: ResourceType) -> io::Result<()> {
         let limit = request.parameter("limit").and_then(|l| l.parse().ok()).unwrap_or(usize::MAX);
         let after = request.parameter("continue").unwrap_or_default();
-        let page = self.store.page(kind, &after, limit, request.parameter("fieldSelector").as_deref());
+        let page = self.store.page(resource, &after, limit, request.parameter("fieldSelector").as_deref());
         if request.accepts_protobuf() {
-            connection.reply(200, wire::PROTOBUF, &wire::list_protobuf(kind, &page))
+            connection.reply(200, wire::PROTOBUF, &wire::list_protobuf(resource, &page))
         } else {
-            connection.reply(200, "application/json", wire::list_json(kind, &page).to_string().as_bytes())
+            connection.reply(200, "application/json", wire::list_json(resource, &page).to_string().as_bytes())
         }
     }
 
-    fn watch(&self, connection: &mut Connection, request: &Request, kind: Kind) -> io::Result<()> {
+    fn watch(
+        &self,
+        connection: &mut Connection,
+        request: &Request,
+        resource: ResourceType,
+    ) -> io::Result<()> {
         let from: u64 = request.parameter("resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
         let selector = request.parameter("fieldSelector");
         let protobuf = request.accepts_protobuf();
         let mut stream =
             connection.stream(if protobuf { wire::PROTOBUF_WATCH } else { "application/json" })?;
         let frame = |change: &Change| {
-            if protobuf { wire::frame_protobuf(kind, change) } else { wire::frame_json(kind, change) }
+            if protobuf { wire::frame_protobuf(resource, change) } else { wire::frame_json(resource, change) }
         };
         let mut position = from;
+        if request.parameter("sendInitialEvents").as_deref() == Some("true") {
+            let page = self.store.page(resource, "", usize::MAX, selector.as_deref());
+            for objects in page.objects.chunks(PER_CHUNK) {
+                let added = |object: &Arc<Object>| Change::Applied { new: true, object: object.clone() };
+                let frames: Vec<u8> = objects.iter().flat_map(|object| frame(&added(object))).collect();
+                stream.write(&frames)?;
+            }
+            stream.write(&frame(&Change::Bookmark { revision: page.revision, initial_end: true }))?;
+            position = page.revision;
+        }
         loop {
             let over = || self.stopped.load(Ordering::SeqCst) || self.down.load(Ordering::SeqCst);
-            match self.store.after(kind, position, selector.as_deref(), over) {
+            match self.store.after(resource, position, selector.as_deref(), over) {
                 Ok((changes, next)) => {
                     position = next;
                     let frames: Vec<u8> = changes.iter().flat_map(&frame).collect();

@@ -1,5 +1,5 @@
-//! A conversation with a server: one TCP connection or one UDP socket, as long as one likes. By it a test sees what
-//! happens to flows that exist already when the world changes.
+//! A conversation with a server over one TCP connection or one UDP socket, for as long as a test needs it. It shows what
+//! happens to existing flows when endpoints or rules change.
 
 use crate::answer::{Protocol, Reply, plain};
 use crate::namespace::Namespace;
@@ -8,16 +8,16 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Why a question has no answer.
+/// Why a request has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
-    /// Somebody said no: a TCP reset in answer to a connection, or ICMP port unreachable.
+    /// A TCP reset in answer to a connection, or ICMP port unreachable.
     #[error("refused")]
     Refused,
-    /// Nobody said anything.
+    /// No answer.
     #[error("timed out")]
     TimedOut,
-    /// Somebody on the way, or our own routes, said that there is no way.
+    /// A router, or our own routing table, has no route.
     #[error("unreachable")]
     Unreachable,
     /// A connection that existed was reset.
@@ -26,7 +26,7 @@ pub enum Failure {
     /// A connection that existed was closed.
     #[error("closed")]
     Closed,
-    /// Whoever answered does not speak our language.
+    /// The answer is not that of a lab server.
     #[error("answered with something else")]
     Foreign,
     /// The attempt itself failed: no free port, no descriptor.
@@ -37,8 +37,8 @@ pub enum Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         use io::ErrorKind as Kind;
-        // A filter on our own host that drops what we send lets us know; one elsewhere would just be silent. Who
-        // probes wants to know what became of the packet, not where.
+        // A filter on the sending host returns EPERM for a dropped packet; on another host the packet would be lost without
+        // an error. Both count as dropped.
         if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) {
             return Failure::TimedOut;
         }

@@ -1,7 +1,7 @@
 //! Getting the privilege to build labs.
 //!
-//! Root with its capabilities has it. Everybody else becomes root of a user namespace of their own, with a mount
-//! namespace whose `/run` is a fresh tmpfs, so that names can be made in `/run/netns` that nobody else sees.
+//! Root with its capabilities has it. Any other user becomes root of a new user namespace, with a mount
+//! namespace whose `/run` is a fresh tmpfs, so that names in `/run/netns` are not visible to other processes.
 
 use crate::reap::reap;
 use portway_netlink::namespace::unshare_user;
@@ -86,7 +86,7 @@ fn has_capabilities() -> bool {
 fn become_root() -> Result<(), EnterError> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     step("unshare a user namespace", unshare_user())?;
-    // Without this, the kernel lets nobody but a privileged process map groups (user_namespaces(7)).
+    // Without this, only a privileged process may map groups (user_namespaces(7)).
     step("give up setgroups", fs::write("/proc/self/setgroups", "deny"))?;
     step("map the user", fs::write("/proc/self/uid_map", format!("0 {uid} 1")))?;
     step("map the group", fs::write("/proc/self/gid_map", format!("0 {gid} 1")))?;

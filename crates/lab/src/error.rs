@@ -1,15 +1,15 @@
-//! What can go wrong while a lab is built or used.
+//! Errors of building and using a lab.
 
 use std::io;
 
 /// A lab operation that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The network of a place could not be changed.
-    #[error("in {place}: {source}")]
+    /// The network of a host could not be changed.
+    #[error("in {host}: {source}")]
     Network {
-        /// The place.
-        place: String,
+        /// The host.
+        host: String,
         /// Which operation, and why.
         source: portway_netlink::Error,
     },

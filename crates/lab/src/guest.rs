@@ -56,7 +56,7 @@ pub enum GuestError {
     /// The host refused something.
     #[error("guest: {operation}: {source}")]
     System {
-        /// What was attempted.
+        /// The operation.
         operation: &'static str,
         /// The host's error.
         source: io::Error,

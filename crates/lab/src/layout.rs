@@ -1,4 +1,4 @@
-//! How the places of a lab are connected.
+//! The hosts of a lab and the links between them.
 //!
 //! ```text
 //!   pod1a   pod1b        pod2a              each pod on its own veth, 10.244.<n>.10 and up
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Nodes forward, know each other's pod networks, and send everything else to the fabric, where it vanishes: a
-//! packet to a Service that nobody translates is lost, not refused. Clients send everything through node 1
-//! unless told otherwise ([`Place::route_via`]).
+//! packet to a Service that is not translated is lost, not refused. Clients send everything through node 1
+//! unless told otherwise ([`LabHost::route_via`]).
 
 use crate::LabError;
+use crate::host::{LabHost, Role, UPLINK, add_address};
 use crate::namespace::Namespace;
-use crate::place::{Place, Role, UPLINK, add_address};
 use crate::plan;
 use crate::reap::kill_inhabitants;
 use portway_netlink::route::{Change, LinkKind, NewLink, Peer, Route};
@@ -56,8 +56,8 @@ impl Layout {
         }
         // All at once, at the end: the kernel works on them while we go on. A bridge without cables stays down.
         let plugged = self.nodes + self.clients > 0;
-        for place in lab.places().chain(plugged.then_some(&lab.fabric)) {
-            place.wait_until_ready()?;
+        for host in lab.hosts().chain(plugged.then_some(&lab.fabric)) {
+            host.wait_until_ready()?;
         }
         Ok(lab)
     }
@@ -79,10 +79,10 @@ impl Layout {
 #[derive(Debug)]
 pub struct Lab {
     number: usize,
-    pods: Vec<Place>,
-    clients: Vec<Place>,
-    nodes: Vec<Place>,
-    fabric: Place,
+    pods: Vec<LabHost>,
+    clients: Vec<LabHost>,
+    nodes: Vec<LabHost>,
+    fabric: LabHost,
 }
 
 impl Lab {
@@ -91,7 +91,7 @@ impl Lab {
     /// # Panics
     ///
     /// If there is none.
-    pub fn node(&self, n: usize) -> &Place {
+    pub fn node(&self, n: usize) -> &LabHost {
         &self.nodes[n - 1]
     }
 
@@ -100,7 +100,7 @@ impl Lab {
     /// # Panics
     ///
     /// If there is none.
-    pub fn client(&self, n: usize) -> &Place {
+    pub fn client(&self, n: usize) -> &LabHost {
         &self.clients[n - 1]
     }
 
@@ -109,7 +109,7 @@ impl Lab {
     /// # Panics
     ///
     /// If there is none.
-    pub fn pod(&self, name: &str) -> &Place {
+    pub fn pod(&self, name: &str) -> &LabHost {
         match self.pods.iter().find(|pod| pod.name() == name) {
             Some(pod) => pod,
             None => panic!("the lab has no pod {name}"),
@@ -117,27 +117,27 @@ impl Lab {
     }
 
     /// The nodes.
-    pub fn nodes(&self) -> &[Place] {
+    pub fn nodes(&self) -> &[LabHost] {
         &self.nodes
     }
 
     /// The pods.
-    pub fn pods(&self) -> &[Place] {
+    pub fn pods(&self) -> &[LabHost] {
         &self.pods
     }
 
     /// The clients.
-    pub fn clients(&self) -> &[Place] {
+    pub fn clients(&self) -> &[LabHost] {
         &self.clients
     }
 
     /// All nodes, pods and clients.
-    pub fn places(&self) -> impl Iterator<Item = &Place> {
+    pub fn hosts(&self) -> impl Iterator<Item = &LabHost> {
         self.nodes.iter().chain(&self.pods).chain(&self.clients)
     }
 
     /// Adds a pod to the n-th node.
-    pub fn add_pod(&mut self, n: usize) -> Result<&Place, LabError> {
+    pub fn add_pod(&mut self, n: usize) -> Result<&LabHost, LabError> {
         self.connect_pod(n)?;
         self.node(n).wait_until_ready()?;
         let pod = &self.pods[self.pods.len() - 1];
@@ -151,7 +151,7 @@ impl Lab {
             return Err(LabError::TooMany { what: "pods on a node", limit: plan::PODS });
         }
         let (ip4, ip6) = plan::pod(n, k);
-        let pod = Place::new(plan::pod_name(n, k), self.number, Role::Pod { node: n }, (ip4, ip6))?;
+        let pod = LabHost::new(plan::pod_name(n, k), self.number, Role::Pod { node: n }, (ip4, ip6))?;
         let node = self.node(n);
         let cable = format!("veth-{}", pod.name());
         connect(node, cable.clone(), None, &pod)?;
@@ -171,26 +171,26 @@ impl Lab {
     }
 
     fn add_node(&mut self, n: usize) -> Result<(), LabError> {
-        let node = Place::new(format!("node{n}"), self.number, Role::Node(n), plan::node(n))?;
+        let node = LabHost::new(format!("node{n}"), self.number, Role::Node(n), plan::node(n))?;
         self.attach(&node, plan::nowhere())?;
         self.nodes.push(node);
         Ok(())
     }
 
     fn add_client(&mut self, n: usize) -> Result<(), LabError> {
-        let client = Place::new(format!("client{n}"), self.number, Role::Client(n), plan::client(n))?;
+        let client = LabHost::new(format!("client{n}"), self.number, Role::Client(n), plan::client(n))?;
         let router = if self.nodes.is_empty() { plan::nowhere() } else { plan::node(1) };
         self.attach(&client, router)?;
         self.clients.push(client);
         Ok(())
     }
 
-    /// Plugs a place into the fabric.
-    fn attach(&self, place: &Place, router: plan::Pair) -> Result<(), LabError> {
+    /// Plugs a host into the fabric.
+    fn attach(&self, host: &LabHost, router: plan::Pair) -> Result<(), LabError> {
         let bridge = self.fabric.link(BRIDGE)?;
-        connect(&self.fabric, place.name().to_owned(), Some(bridge), place)?;
-        place.address(UPLINK, plan::fabric_wide((place.ipv4(), place.ipv6())))?;
-        place.route_default(router)
+        connect(&self.fabric, host.name().to_owned(), Some(bridge), host)?;
+        host.address(UPLINK, plan::fabric_wide((host.ipv4(), host.ipv6())))?;
+        host.route_default(router)
     }
 
     /// Tells every node which other node a pod network is behind.
@@ -213,13 +213,13 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         // One look at all processes for all namespaces together, rather than one each.
-        let inhabited = self.places().map(Place::namespace).filter_map(Namespace::take_inhabited).collect();
+        let inhabited = self.hosts().map(LabHost::namespace).filter_map(Namespace::take_inhabited).collect();
         kill_inhabitants(&inhabited);
     }
 }
 
-fn fabric(number: usize) -> Result<Place, LabError> {
-    let fabric = Place::new("fabric".into(), number, Role::Fabric, plan::nowhere())?;
+fn fabric(number: usize) -> Result<LabHost, LabError> {
+    let fabric = LabHost::new("fabric".into(), number, Role::Fabric, plan::nowhere())?;
     let (any4, any6) = plan::anywhere();
     fabric.change(&[
         Change::AddLink(NewLink { name: BRIDGE.into(), kind: LinkKind::Bridge, up: true, master: None }),
@@ -231,9 +231,9 @@ fn fabric(number: usize) -> Result<Place, LabError> {
     Ok(fabric)
 }
 
-/// Lays a cable from `place`, where its end is called `name`, to the way out of `far`.
-fn connect(place: &Place, name: String, master: Option<u32>, far: &Place) -> Result<(), LabError> {
+/// Lays a cable from `host`, where its end is called `name`, to the way out of `far`.
+fn connect(host: &LabHost, name: String, master: Option<u32>, far: &LabHost) -> Result<(), LabError> {
     let peer = Peer { name: UPLINK.into(), namespace: Some(far.namespace().as_fd()) };
-    place.change(&[Change::AddLink(NewLink { name, kind: LinkKind::Veth(peer), up: true, master })])?;
+    host.change(&[Change::AddLink(NewLink { name, kind: LinkKind::Veth(peer), up: true, master })])?;
     far.change(&[Change::SetUp { link: far.link(UPLINK)?, up: true }])
 }

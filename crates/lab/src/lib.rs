@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A program calls [`enter()`] first thing in `main`, which gives it the privilege to make namespaces (as an
-//! ordinary user through a user namespace) and removes what an earlier, killed lab left behind. [`Layout::build`]
-//! then makes a [`Lab`] of [`Place`]s. In a place run [`Server`]s, [`Probe`]s, [`Load`]s and [`Agent`]s.
+//! ordinary user through a user namespace) and removes the namespaces and processes of labs that were killed. [`Layout::build`]
+//! then makes a [`Lab`] of [`LabHost`]s. On a host run [`Server`]s, [`Probe`]s, [`Load`]s and [`Agent`]s.
 //!
 //! What always holds: everything a lab makes is gone when it is dropped, or, if its process was killed, when
 //! the next one enters.
@@ -15,12 +15,12 @@ mod conversation;
 mod enter;
 mod error;
 pub mod guest;
+mod host;
 mod layout;
 mod load;
 mod log;
 mod namespace;
 mod owner;
-mod place;
 mod plan;
 mod probe;
 mod process;
@@ -34,11 +34,11 @@ pub use answer::{Protocol, Reply};
 pub use conversation::{Conversation, Failure};
 pub use enter::{EnterError, Privilege, enter};
 pub use error::LabError;
+pub use host::{LabHost, Role};
 pub use layout::{Lab, Layout};
 pub use load::{Load, LoadReport};
 pub use log::{Log, LogLine};
 pub use namespace::Namespace;
-pub use place::{Place, Role};
 pub use probe::{Answers, Outcome, Probe};
 pub use process::Process;
 pub use reap::{Reaped, reap};

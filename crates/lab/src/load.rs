@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const WORKERS: usize = 16;
 /// How long a connection may take.
@@ -48,6 +48,8 @@ pub struct LoadReport {
     pub servers: BTreeMap<String, usize>,
     /// The longest that an answered connection took.
     pub slowest: Duration,
+    /// When the load began, to find a failure in logs.
+    pub began: Option<SystemTime>,
 }
 
 impl Load {
@@ -70,7 +72,8 @@ impl Load {
     /// Ends it, waits for the connections under way, and tells what became of all.
     pub fn stop(mut self) -> LoadReport {
         self.shared.stop();
-        let mut report = LoadReport::default();
+        let began = SystemTime::now().checked_sub(self.shared.start.elapsed());
+        let mut report = LoadReport { began, ..LoadReport::default() };
         for worker in self.workers.drain(..) {
             report.merge(worker.join().unwrap_or_default());
         }
@@ -146,7 +149,12 @@ impl fmt::Display for LoadReport {
         let (ok, failed, slowest) = (self.ok, self.failed.len(), self.slowest);
         write!(f, "{ok} connections answered, the slowest in {slowest:?}; {failed} failed")?;
         match self.failed.first() {
-            Some((when, failure)) => write!(f, ", the first after {when:?}: {failure}"),
+            Some((when, failure)) => {
+                let at = self.began.and_then(|began| began.checked_add(*when));
+                let at = at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
+                let (minutes, seconds) = (at.as_secs() / 60 % 60, at.as_secs_f64() % 60.0);
+                write!(f, ", the first after {when:?}, at minute {minutes}:{seconds:09.6}: {failure}")
+            }
             None => Ok(()),
         }
     }

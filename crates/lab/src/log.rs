@@ -122,7 +122,7 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        // Whoever panicked while holding it had only looked.
+        // A panic while it was locked cannot have left it half-changed: it is only read there.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

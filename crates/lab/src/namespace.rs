@@ -23,20 +23,20 @@ use std::thread;
 
 /// Where named network namespaces are.
 pub(crate) const DIRECTORY: &str = "/run/netns";
-/// How the names of ours begin.
+/// The prefix of the lab's namespaces.
 pub(crate) const PREFIX: &str = "portway";
 
 /// The network namespace of the thread that looks.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace; removed, with whoever lives in it, when dropped.
+/// A network namespace; removed, with the processes in it, when dropped.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
     path: PathBuf,
     handle: OwnedFd,
     inode: u64,
-    /// Whether processes may live in it: until somebody has seen to it that none do.
+    /// Whether processes may still run in it.
     inhabited: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Namespace {
         let path = Path::new(DIRECTORY).join(format!("{PREFIX}.{}.{name}", Owner::current()));
         let failed = |source: io::Error| LabError::system(format!("make network namespace {name}"), source);
         fs::create_dir_all(DIRECTORY).map_err(failed)?;
-        // The file's existence is what makes the name ours; the mount on it comes second.
+        // Creating the file reserves the name; it is mounted on afterwards.
         File::create_new(&path).map_err(failed)?;
         let made = on_fresh_thread(|| {
             unshare_network().map_err(failed)?;

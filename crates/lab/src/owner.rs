@@ -1,5 +1,5 @@
-//! Who made a namespace or started a process: a process, told apart from later ones with the same number by the time
-//! it started (`proc_pid_stat(5)`, field 22).
+//! The process that made a namespace or started another process. Its start time tells it from a later process with the same
+//! number (`proc_pid_stat(5)`, field 22).
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt;
@@ -21,7 +21,7 @@ impl Owner {
         static CURRENT: OnceLock<Owner> = OnceLock::new();
         *CURRENT.get_or_init(|| {
             let pid = std::process::id();
-            // Without /proc there is no lab at all; zero then only means that nobody finds us alive.
+            // Without /proc there is no lab; zero then only means that this process counts as dead.
             Owner { pid, start: running_since(pid).unwrap_or(0) }
         })
     }

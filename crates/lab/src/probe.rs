@@ -1,4 +1,4 @@
-//! Probes: many independent attempts to reach an address, and who answered.
+//! Probes: many independent attempts to reach an address, and the servers that answered.
 //!
 //! Each attempt has a socket, and so a source port, of its own. Up to [`AT_ONCE`] run at the same time, so that
 //! timeouts don't add up.
@@ -19,7 +19,7 @@ const AT_ONCE: usize = 4;
 /// An attempting thread needs little.
 const STACK: usize = 128 * 1024;
 
-/// What is to be tried.
+/// The attempts to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe<'a> {
     /// Where from.
@@ -110,7 +110,7 @@ pub struct Outcome {
     pub answers: BTreeMap<String, Answers>,
     /// Attempts that were refused.
     pub refused: usize,
-    /// Attempts that nobody answered.
+    /// Attempts without an answer.
     pub timed_out: usize,
     /// Attempts that found no way.
     pub unreachable: usize,

@@ -41,7 +41,7 @@ pub fn reap() -> Reaped {
     reaped
 }
 
-/// Kills whoever lives in one of these network namespaces, except this process.
+/// Kills the processes in these network namespaces, except this one.
 pub(crate) fn kill_inhabitants(inodes: &BTreeSet<u64>) {
     if !inodes.is_empty() {
         kill_where(|pid| lives_in(pid, inodes));
@@ -68,7 +68,7 @@ fn orphaned(pid: u32) -> bool {
     if namespace_inode(pid, "pid") != namespace_inode(std::process::id(), "pid") {
         return false;
     }
-    // Processes of other users don't let us read this, and are none of ours.
+    // The environment of other users' processes cannot be read; the lab did not start them.
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
     let mut entries = environment.split(|&b| b == 0).filter_map(|e| std::str::from_utf8(e).ok());
     let owner = entries.find_map(|e| e.strip_prefix(MARKER)?.strip_prefix('=')?.parse::<Owner>().ok());
@@ -97,7 +97,7 @@ fn kill_where(condemned: impl Fn(u32) -> bool) -> Vec<u32> {
         else {
             continue;
         };
-        // Asked again now that the number can no longer pass to somebody else.
+        // Checked again now that the process number cannot be reused.
         if condemned(pid) && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
             dying.push((pid, handle));
         }

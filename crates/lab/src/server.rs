@@ -1,4 +1,4 @@
-//! Servers that say who they are and whom they saw (what exactly is in [`crate::answer`]).
+//! Servers that answer with their name and the source address they saw; [`crate::answer`] has the format.
 //!
 //! Sockets are opened inside the namespace; sockets stay where they were opened, so the one thread that serves them
 //! all by epoll need not be there.
@@ -138,7 +138,7 @@ fn open_udp(ip: IpAddr, port: u16) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Binding to these needs the link, and nobody asks there.
+/// Binding to these needs the link, and no probe uses them.
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }

@@ -4,9 +4,9 @@ use crate::LabError;
 use std::fs;
 use std::io;
 
-/// Settings of every place, made before it has links, so that these inherit them.
+/// Settings of every host, made before it has links, so that these inherit them.
 ///
-/// Addresses are usable at once (no duplicate address detection), nobody learns routes from others (the lab's are
+/// Addresses are usable at once (no duplicate address detection), no host learns routes from others (the lab's are
 /// what is tested), and ICMP errors are not rationed: a probe counts refusals.
 const EVERYWHERE: &[(&str, &str)] = &[
     ("ipv6/conf/all/accept_dad", "0"),

@@ -1,4 +1,4 @@
-//! Waiting for what becomes true soon.
+//! Waiting for a condition.
 
 use std::fmt;
 use std::thread;

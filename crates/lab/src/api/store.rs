@@ -1,6 +1,6 @@
 //! Objects with revisions, and the history that watches read.
 
-use portway_model::api::{Kind, Object, ObjectMeta};
+use portway_model::api::{Object, ResourceType};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(super) struct Gone;
 pub(super) enum Change {
     Applied { new: bool, object: Arc<Object> },
     Deleted(Arc<Object>),
-    Bookmark(u64),
+    Bookmark { revision: u64, initial_end: bool },
     Error(serde_json::Value),
 }
 
@@ -31,8 +31,8 @@ pub(super) struct Page {
 struct Inner {
     revision: u64,
     oldest: u64,
-    objects: BTreeMap<(Kind, String), Arc<Object>>,
-    history: Vec<(u64, Kind, Change)>,
+    objects: BTreeMap<(ResourceType, String), Arc<Object>>,
+    history: Vec<(u64, ResourceType, Change)>,
 }
 
 /// All objects.
@@ -53,29 +53,29 @@ impl Store {
     pub(super) fn apply(&self, mut object: Object) {
         let mut inner = self.lock();
         inner.revision += 1;
-        let (revision, kind) = (inner.revision, object.kind());
+        let (revision, resource) = (inner.revision, object.resource_type());
         stamp(&mut object, revision);
-        let key = (kind, key(&object));
+        let key = (resource, key(&object));
         let object = Arc::new(object);
         let new = inner.objects.insert(key, object.clone()).is_none();
-        inner.history.push((revision, kind, Change::Applied { new, object }));
+        inner.history.push((revision, resource, Change::Applied { new, object }));
         self.changed.notify_all();
     }
 
-    pub(super) fn delete(&self, kind: Kind, namespace: &str, name: &str) {
+    pub(super) fn delete(&self, resource: ResourceType, namespace: &str, name: &str) {
         let mut inner = self.lock();
-        let Some(object) = inner.objects.remove(&(kind, format!("{namespace}/{name}"))) else { return };
+        let Some(object) = inner.objects.remove(&(resource, format!("{namespace}/{name}"))) else { return };
         inner.revision += 1;
         let revision = inner.revision;
         let mut last = (*object).clone();
         stamp(&mut last, revision);
-        inner.history.push((revision, kind, Change::Deleted(Arc::new(last))));
+        inner.history.push((revision, resource, Change::Deleted(Arc::new(last))));
         self.changed.notify_all();
     }
 
     pub(super) fn compact(&self) {
         let mut inner = self.lock();
-        // A revision of its own, so that whoever was up to date is behind now.
+        // A revision of its own, so that a watch that was up to date is behind now.
         inner.revision += 1;
         inner.oldest = inner.revision;
         inner.history.clear();
@@ -85,12 +85,18 @@ impl Store {
         self.changed.notify_all();
     }
 
-    pub(super) fn page(&self, kind: Kind, after: &str, limit: usize, field: Option<&str>) -> Page {
+    pub(super) fn page(
+        &self,
+        resource: ResourceType,
+        after: &str,
+        limit: usize,
+        field: Option<&str>,
+    ) -> Page {
         let inner = self.lock();
         let mut objects = Vec::new();
         let mut next = String::new();
         for ((_, key), object) in
-            inner.objects.range((kind, after.to_owned())..).take_while(|((k, _), _)| *k == kind)
+            inner.objects.range((resource, after.to_owned())..).take_while(|((r, _), _)| *r == resource)
         {
             if (!after.is_empty() && key == after) || !selected(object, field) {
                 continue;
@@ -104,10 +110,10 @@ impl Store {
         Page { objects, revision: inner.revision, next }
     }
 
-    /// What happened to a kind after a revision, waiting for it if nothing did; and the revision it goes up to.
+    /// What happened to a resource after a revision, waiting for it if nothing did; and the revision it goes up to.
     pub(super) fn after(
         &self,
-        kind: Kind,
+        resource: ResourceType,
         revision: u64,
         field: Option<&str>,
         over: impl Fn() -> bool,
@@ -118,9 +124,9 @@ impl Store {
                 return Err(Gone);
             }
             let start = inner.history.partition_point(|(r, ..)| *r <= revision);
-            let of_kind = inner.history[start..].iter().filter(|(_, k, _)| *k == kind);
+            let of_resource = inner.history[start..].iter().filter(|(_, r, _)| *r == resource);
             let changes: Vec<Change> =
-                of_kind.filter(|(.., c)| c.selected(field)).map(|(.., c)| c.clone()).collect();
+                of_resource.filter(|(.., c)| c.selected(field)).map(|(.., c)| c.clone()).collect();
             if !changes.is_empty() || over() {
                 return Ok((changes, inner.revision));
             }
@@ -128,7 +134,10 @@ impl Store {
                 self.changed.wait_timeout(inner, BOOKMARK).unwrap_or_else(PoisonError::into_inner);
             inner = guard;
             if waited.timed_out() {
-                return Ok((vec![Change::Bookmark(inner.revision)], inner.revision));
+                return Ok((
+                    vec![Change::Bookmark { revision: inner.revision, initial_end: false }],
+                    inner.revision,
+                ));
             }
         }
     }
@@ -138,15 +147,21 @@ impl Change {
     fn selected(&self, field: Option<&str>) -> bool {
         match self {
             Change::Applied { object, .. } | Change::Deleted(object) => selected(object, field),
-            Change::Bookmark(_) | Change::Error(_) => true,
+            Change::Bookmark { .. } | Change::Error(_) => true,
         }
     }
 }
 
-/// Only `metadata.name=` is understood.
+/// Only `metadata.name=` and `spec.clusterIP!=` are understood.
 fn selected(object: &Object, field: Option<&str>) -> bool {
-    let wanted = field.and_then(|f| f.strip_prefix("metadata.name="));
-    wanted.is_none_or(|name| object.metadata().is_some_and(|m| m.name == name))
+    let Some(field) = field else { return true };
+    if let Some(name) = field.strip_prefix("metadata.name=") {
+        return object.metadata().is_some_and(|m| m.name == name);
+    }
+    match (field.strip_prefix("spec.clusterIP!="), object) {
+        (Some(ip), Object::Service(service)) => service.spec.as_ref().is_none_or(|s| s.cluster_ip != ip),
+        _ => true,
+    }
 }
 
 fn key(object: &Object) -> String {
@@ -154,11 +169,5 @@ fn key(object: &Object) -> String {
 }
 
 fn stamp(object: &mut Object, revision: u64) {
-    let metadata: &mut Option<ObjectMeta> = match object {
-        Object::Service(o) => &mut o.metadata,
-        Object::EndpointSlice(o) => &mut o.metadata,
-        Object::Node(o) => &mut o.metadata,
-        Object::ServiceCidr(o) => &mut o.metadata,
-    };
-    metadata.get_or_insert_default().resource_version = revision.to_string();
+    object.metadata_mut().get_or_insert_default().resource_version = revision.to_string();
 }

@@ -1,30 +1,20 @@
 //! Lists and watch events as a real API server writes them.
 
 use super::store::{Change, Page};
-use portway_model::api::{EndpointSlice, Kind, Node, Object, ObjectMeta, Service, ServiceCidr};
-use prost::Message;
+use portway_model::api::{
+    EndpointSlice, Node, Object, ObjectMeta, Resource, ResourceType, Service, ServiceCidr,
+};
 use serde_json::{Value, json};
 
 pub(super) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub(super) const PROTOBUF_WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
-/// The kind that a path lists.
-pub(super) fn kind_of(path: &str) -> Option<Kind> {
-    match path {
-        "/api/v1/services" => Some(Kind::Service),
-        "/api/v1/nodes" => Some(Kind::Node),
-        "/apis/discovery.k8s.io/v1/endpointslices" => Some(Kind::EndpointSlice),
-        "/apis/networking.k8s.io/v1/servicecidrs" => Some(Kind::ServiceCidr),
-        _ => None,
-    }
-}
+/// The resources that are served.
+const SERVED: &[ResourceType] = &[Service::TYPE, Node::TYPE, EndpointSlice::TYPE, ServiceCidr::TYPE];
 
-fn version(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Service | Kind::Node => "v1",
-        Kind::EndpointSlice => "discovery.k8s.io/v1",
-        Kind::ServiceCidr => "networking.k8s.io/v1",
-    }
+/// The resource that a path lists.
+pub(super) fn resource_of(path: &str) -> Option<ResourceType> {
+    SERVED.iter().copied().find(|resource| resource.path(None) == path)
 }
 
 /// `metav1.Status`.
@@ -32,44 +22,29 @@ pub(super) fn status(code: u16, reason: &str, message: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": code})
 }
 
-pub(super) fn list_json(kind: Kind, page: &Page) -> Value {
+pub(super) fn list_json(resource: ResourceType, page: &Page) -> Value {
     let items: Vec<Value> = page.objects.iter().map(|o| object_json(o)).collect();
     json!({
-        "apiVersion": version(kind), "kind": format!("{kind}List"), "items": items,
+        "apiVersion": resource.api_version(), "kind": format!("{resource}List"), "items": items,
         "metadata": {"resourceVersion": page.revision.to_string(), "continue": page.next},
     })
 }
 
 fn object_json(object: &Object) -> Value {
-    let value = match object {
-        Object::Service(o) => serde_json::to_value(o),
-        Object::EndpointSlice(o) => serde_json::to_value(o),
-        Object::Node(o) => serde_json::to_value(o),
-        Object::ServiceCidr(o) => serde_json::to_value(o),
-    };
-    let mut value = value.unwrap_or_default();
-    value["apiVersion"] = version(object.kind()).into();
-    value["kind"] = object.kind().to_string().into();
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    value["apiVersion"] = object.resource_type().api_version().into();
+    value["kind"] = object.resource_type().kind().into();
     value
 }
 
-pub(super) fn list_protobuf(kind: Kind, page: &Page) -> Vec<u8> {
+pub(super) fn list_protobuf(resource: ResourceType, page: &Page) -> Vec<u8> {
     let revision = page.revision.to_string();
     let meta = [field(2, revision.as_bytes()), field(3, page.next.as_bytes())].concat();
     let mut raw = field(1, &meta);
     for object in &page.objects {
-        raw.extend(field(2, &object_protobuf(object)));
+        raw.extend(field(2, &object.to_protobuf()));
     }
-    envelope(version(kind), &format!("{kind}List"), &raw)
-}
-
-fn object_protobuf(object: &Object) -> Vec<u8> {
-    match object {
-        Object::Service(o) => o.encode_to_vec(),
-        Object::EndpointSlice(o) => o.encode_to_vec(),
-        Object::Node(o) => o.encode_to_vec(),
-        Object::ServiceCidr(o) => o.encode_to_vec(),
-    }
+    envelope(&resource.api_version(), &format!("{resource}List"), &raw)
 }
 
 /// `k8s\0` and `runtime.Unknown`.
@@ -91,41 +66,49 @@ fn word(change: &Change) -> &'static str {
         Change::Applied { new: true, .. } => "ADDED",
         Change::Applied { new: false, .. } => "MODIFIED",
         Change::Deleted(_) => "DELETED",
-        Change::Bookmark(_) => "BOOKMARK",
+        Change::Bookmark { .. } => "BOOKMARK",
         Change::Error(_) => "ERROR",
     }
 }
 
-/// An object of this kind that has only a revision.
-fn bookmark(kind: Kind, revision: u64) -> Object {
-    let metadata = Some(ObjectMeta { resource_version: revision.to_string(), ..Default::default() });
-    match kind {
-        Kind::Service => Object::Service(Service { metadata, ..Default::default() }),
-        Kind::EndpointSlice => Object::EndpointSlice(EndpointSlice { metadata, ..Default::default() }),
-        Kind::Node => Object::Node(Node { metadata, ..Default::default() }),
-        Kind::ServiceCidr => Object::ServiceCidr(ServiceCidr { metadata, ..Default::default() }),
+/// The revision of a bookmark in an object of the resource. `initial_end`: it ends a streamed list.
+fn bookmark(resource: ResourceType, revision: u64, initial_end: bool) -> Object {
+    let mut meta = ObjectMeta { resource_version: revision.to_string(), ..Default::default() };
+    if initial_end {
+        meta.annotations.insert("k8s.io/initial-events-end".into(), "true".into());
+    }
+    let metadata = Some(meta);
+    match resource {
+        r if r == EndpointSlice::TYPE => EndpointSlice { metadata, ..Default::default() }.into(),
+        r if r == Node::TYPE => Node { metadata, ..Default::default() }.into(),
+        r if r == ServiceCidr::TYPE => ServiceCidr { metadata, ..Default::default() }.into(),
+        _ => Service { metadata, ..Default::default() }.into(),
     }
 }
 
 /// A line of a JSON watch.
-pub(super) fn frame_json(kind: Kind, change: &Change) -> Vec<u8> {
+pub(super) fn frame_json(resource: ResourceType, change: &Change) -> Vec<u8> {
     let object = match change {
         Change::Applied { object, .. } | Change::Deleted(object) => object_json(object),
-        Change::Bookmark(revision) => object_json(&bookmark(kind, *revision)),
+        Change::Bookmark { revision, initial_end } => {
+            object_json(&bookmark(resource, *revision, *initial_end))
+        }
         Change::Error(status) => status.clone(),
     };
     format!("{}\n", json!({"type": word(change), "object": object})).into_bytes()
 }
 
 /// A frame of a protobuf watch: length, then `metav1.WatchEvent`, which is bare, with an object that is not.
-pub(super) fn frame_protobuf(kind: Kind, change: &Change) -> Vec<u8> {
+pub(super) fn frame_protobuf(resource: ResourceType, change: &Change) -> Vec<u8> {
     let object = match change {
         Change::Applied { object, .. } | Change::Deleted(object) => {
-            envelope(version(kind), &kind.to_string(), &object_protobuf(object))
+            envelope(&resource.api_version(), resource.kind(), &object.to_protobuf())
         }
-        Change::Bookmark(revision) => {
-            envelope(version(kind), &kind.to_string(), &object_protobuf(&bookmark(kind, *revision)))
-        }
+        Change::Bookmark { revision, initial_end } => envelope(
+            &resource.api_version(),
+            resource.kind(),
+            &bookmark(resource, *revision, *initial_end).to_protobuf(),
+        ),
         Change::Error(status) => envelope("v1", "Status", &status_protobuf(status)),
     };
     let event = [field(1, word(change).as_bytes()), field(2, &field(1, &object))].concat();

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Whoever sends more than this without a line's end does not speak our language.
+/// A client that sends more than this without a line break is disconnected.
 const LONGEST_LINE: usize = 64 * 1024;
 
 /// What a connection waits for.

@@ -1,27 +1,30 @@
 //! Agents: processes in a node, and what they say.
 
-use crate::{children, trial};
-use libtest_mimic::Trial;
+use crate::children;
 use portway_lab::{Agent, AgentError, Layout, Namespace};
+use portway_testkit::harness::Test;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{catch_unwind, resume_unwind};
 use std::path::Path;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Test> {
     vec![
-        trial("agents::run_where_they_should", run_where_they_should),
-        trial("agents::end_when_asked", end_when_asked),
-        trial("agents::that_end_early_are_noticed", that_end_early_are_noticed),
-        trial("agents::that_cannot_start_are_told", that_cannot_start_are_told),
-        trial("agents::closures_run_where_they_should", closures_run_where_they_should),
+        Test::function("agents::an_agent_runs_in_its_namespace", an_agent_runs_in_its_namespace),
+        Test::function("agents::an_agent_ends_when_terminated", an_agent_ends_when_terminated),
+        Test::function("agents::an_agent_that_ends_early_is_reported", an_agent_that_ends_early_is_reported),
+        Test::function(
+            "agents::an_agent_that_cannot_start_is_reported",
+            an_agent_that_cannot_start_is_reported,
+        ),
+        Test::function("agents::a_closure_runs_in_the_namespace", a_closure_runs_in_the_namespace),
     ]
 }
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn run_where_they_should() {
+fn an_agent_runs_in_its_namespace() {
     let lab = Layout { nodes: 2, pods_per_node: 0, clients: 0 }.build().unwrap();
     let mut agent = Agent::run(lab.node(2), children::command("agent")).unwrap();
     assert_eq!(agent.wait_for("on stderr", SOON).unwrap(), "a word on stderr");
@@ -36,7 +39,7 @@ fn run_where_they_should() {
     assert!(agent.kill().contains("starting"));
 }
 
-fn end_when_asked() {
+fn an_agent_ends_when_terminated() {
     let namespace = Namespace::new("asked").unwrap();
     let mut agent = Agent::run(&namespace, children::command("agent")).unwrap();
     agent.wait_for("ready", SOON).unwrap();
@@ -45,7 +48,7 @@ fn end_when_asked() {
     assert!(log.contains("ready"));
 }
 
-fn that_end_early_are_noticed() {
+fn an_agent_that_ends_early_is_reported() {
     let namespace = Namespace::new("early").unwrap();
     let program = std::env::current_exe().unwrap();
     let mut agent = Agent::start(&namespace, &program, ["--no-such-flag"]).unwrap();
@@ -53,13 +56,13 @@ fn that_end_early_are_noticed() {
     assert!(matches!(&error, AgentError::Ended { log, .. } if log.contains("no-such-flag")), "{error}");
 }
 
-fn that_cannot_start_are_told() {
+fn an_agent_that_cannot_start_is_reported() {
     let namespace = Namespace::new("nothing").unwrap();
     let error = Agent::start(&namespace, Path::new("/no/such/program"), ["x"]).unwrap_err().to_string();
     assert!(error.starts_with("could not start /no/such/program in nothing: No such file"), "{error}");
 }
 
-fn closures_run_where_they_should() {
+fn a_closure_runs_in_the_namespace() {
     let namespace = Namespace::new("closures").unwrap();
     let own = || Path::new("/proc/thread-self/ns/net").metadata().unwrap().ino();
     let inside = namespace.run(own);

@@ -1,19 +1,18 @@
 //! Nothing is left: neither after a lab's end, nor, once the next one enters, after its death.
 
 use crate::children::{self, runs, sleeper};
-use crate::trial;
-use libtest_mimic::Trial;
 use portway_lab::{Layout, Namespace, eventually, reap};
+use portway_testkit::harness::Test;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Test> {
     vec![
-        trial("cleanup::a_dropped_lab_is_gone", a_dropped_lab_is_gone),
-        trial("cleanup::a_killed_lab_is_gone_on_the_next_start", a_killed_lab_is_gone_on_the_next_start),
-        trial("cleanup::a_living_lab_is_left_alone", a_living_lab_is_left_alone),
-        trial("cleanup::names_are_not_taken_twice", names_are_not_taken_twice),
+        Test::function("cleanup::a_dropped_lab_is_removed", a_dropped_lab_is_removed),
+        Test::function("cleanup::a_killed_lab_is_removed_by_the_next", a_killed_lab_is_removed_by_the_next),
+        Test::function("cleanup::a_running_lab_is_not_removed", a_running_lab_is_not_removed),
+        Test::function("cleanup::names_are_not_taken_twice", names_are_not_taken_twice),
     ]
 }
 
@@ -28,10 +27,10 @@ fn traces(owner: u32) -> Vec<String> {
     names.unwrap_or_default().into_iter().chain(mounts).filter(|t| t.contains(&prefix)).collect()
 }
 
-fn a_dropped_lab_is_gone() {
+fn a_dropped_lab_is_removed() {
     let lab = Layout { nodes: 1, pods_per_node: 1, clients: 1 }.build().unwrap();
-    let paths: Vec<_> = lab.places().map(|p| p.namespace().path().to_owned()).collect();
-    // A process that nobody holds a handle of: it dies with the place it is in.
+    let paths: Vec<_> = lab.hosts().map(|p| p.namespace().path().to_owned()).collect();
+    // A process without a handle: it is killed with the namespace it is in.
     let pid = lab.pod("pod1a").namespace().run(|| sleeper().spawn().unwrap().id());
     let held = lab.pod("pod1a").spawn(sleeper()).unwrap();
     assert!(paths.iter().all(|p| p.exists()) && runs(pid) && runs(held.id()));
@@ -41,12 +40,12 @@ fn a_dropped_lab_is_gone() {
     assert!(!paths.iter().any(|p| mounts.contains(p.to_str().unwrap())), "{mounts}");
 }
 
-fn a_killed_lab_is_gone_on_the_next_start() {
+fn a_killed_lab_is_removed_by_the_next() {
     let mut doomed = children::command("doomed").spawn().unwrap();
     let said = children::wait_until_ready(&mut doomed);
     let numbers: Vec<u32> = said.lines().map(|line| line.parse().unwrap()).collect();
     let [owner, sleeper, unmarked] = numbers[..] else { panic!("{said}") };
-    // Three places, each with a name and a mount. Looked at before its death: afterwards, any other lab that enters
+    // Three hosts, each with a name and a mount. Looked at before its death: afterwards, any other lab that enters
     // may be faster than we.
     assert!(traces(owner).len() >= 6 && runs(sleeper) && runs(unmarked), "{:?}", traces(owner));
     doomed.kill().unwrap();
@@ -56,7 +55,7 @@ fn a_killed_lab_is_gone_on_the_next_start() {
     assert!(!runs(sleeper) && !runs(unmarked));
 }
 
-fn a_living_lab_is_left_alone() {
+fn a_running_lab_is_not_removed() {
     let namespace = Namespace::new("living").unwrap();
     let mut process = namespace.spawn(sleeper()).unwrap();
     let reaped = reap();

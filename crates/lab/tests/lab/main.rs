@@ -1,4 +1,5 @@
-//! The lab itself, with real packets. A harness of its own, because a lab must be entered before there are threads.
+//! Tests of the lab itself, with real packets. They have a `main` of their own, because a lab must be entered before there are
+//! threads.
 
 mod agents;
 mod children;
@@ -7,29 +8,15 @@ mod network;
 mod packets;
 mod privilege;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use portway_testkit::harness;
+use std::process::ExitCode;
 
-fn main() {
-    // Some tests need a process of their own, to kill it or to be somebody else: this same program, with a role.
+fn main() -> ExitCode {
+    // Some tests need a process of their own, to kill it or to run it as another user: this same program, with a role.
     if let Some(role) = children::role() {
-        return children::play(&role);
+        children::play(&role);
+        return ExitCode::SUCCESS;
     }
-    match portway_lab::enter() {
-        Ok(privilege) => eprintln!("entered the lab as {privilege:?}"),
-        Err(error) => {
-            eprintln!("{error}");
-            std::process::exit(1);
-        }
-    }
-    let groups =
-        [packets::trials(), network::trials(), agents::trials(), cleanup::trials(), privilege::trials()];
-    libtest_mimic::run(&Arguments::from_args(), groups.into_iter().flatten().collect()).exit();
-}
-
-/// A test that fails by panicking.
-fn trial(name: &str, test: fn()) -> Trial {
-    Trial::test(name, move || -> Result<(), Failed> {
-        test();
-        Ok(())
-    })
+    let groups = [packets::tests(), network::tests(), agents::tests(), cleanup::tests(), privilege::tests()];
+    harness::run_in(portway_lab::enter, groups.into_iter().flatten().collect())
 }

@@ -1,22 +1,24 @@
 //! What `netlink::route` says is what the kernel understands: links, addresses, routes, in a namespace of their own.
 
-use crate::trial;
 use ipnet::IpNet;
-use libtest_mimic::Trial;
 use portway_lab::Namespace;
 use portway_netlink::route::{
     Address, Change, LinkKind, Neighbour, NewLink, Peer, Route, RouteKind, Rtnetlink,
 };
+use portway_testkit::harness::Test;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Test> {
     vec![
-        trial("network::links_come_and_go", links_come_and_go),
-        trial("network::what_is_added_is_listed", what_is_added_is_listed),
-        trial("network::thousands_of_addresses_at_once", thousands_of_addresses_at_once),
-        trial("network::a_batch_tells_what_failed", a_batch_tells_what_failed),
+        Test::function("network::links_come_and_go", links_come_and_go),
+        Test::function("network::added_objects_are_listed", added_objects_are_listed),
+        Test::function("network::thousands_of_addresses_at_once", thousands_of_addresses_at_once),
+        Test::function(
+            "network::a_batch_reports_the_changes_that_failed",
+            a_batch_reports_the_changes_that_failed,
+        ),
     ]
 }
 
@@ -68,7 +70,7 @@ fn links_come_and_go() {
     assert!(error.starts_with("kernel refused to delete eth0: "), "{error}");
 }
 
-fn what_is_added_is_listed() {
+fn added_objects_are_listed() {
     let namespace = Namespace::new("listed").unwrap();
     let mut network = network(&namespace);
     network.apply(&veth("eth0", "far", None)).unwrap();
@@ -138,7 +140,7 @@ fn thousands_of_addresses_at_once() {
     assert!(network.addresses().unwrap().is_empty());
 }
 
-fn a_batch_tells_what_failed() {
+fn a_batch_reports_the_changes_that_failed() {
     let namespace = Namespace::new("failures").unwrap();
     let mut network = network(&namespace);
     network.link("lo").unwrap();

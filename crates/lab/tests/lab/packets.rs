@@ -1,29 +1,34 @@
-//! Who reaches whom, how, and what happens when nobody is there.
+//! Which hosts reach each other, and the results of probes without a server, host or route.
 
-use crate::trial;
-use libtest_mimic::Trial;
-use portway_lab::{Conversation, Failure, Lab, Layout, Load, Outcome, Place, Port, Probe, Protocol};
+use portway_lab::{Conversation, Failure, Lab, LabHost, Layout, Load, Outcome, Port, Probe, Protocol};
+use portway_testkit::harness::Test;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Test> {
     vec![
-        trial("packets::everybody_reaches_everybody", everybody_reaches_everybody),
-        trial("packets::nobody_there_is_refused", nobody_there_is_refused),
-        trial("packets::unknown_addresses_are_silent", unknown_addresses_are_silent),
-        trial("packets::no_way_out_is_unreachable", no_way_out_is_unreachable),
-        trial("packets::a_cut_pod_is_silent", a_cut_pod_is_silent),
-        trial("packets::a_stopped_server_refuses", a_stopped_server_refuses),
-        trial("packets::a_later_pod_is_reached", a_later_pod_is_reached),
-        trial("packets::an_added_address_is_reached", an_added_address_is_reached),
-        trial("packets::clients_go_through_the_chosen_node", clients_go_through_the_chosen_node),
-        trial("packets::conversations_go_on", conversations_go_on),
-        trial("packets::a_conversation_ends_with_its_server", a_conversation_ends_with_its_server),
-        trial("packets::a_clean_load_is_clean", a_clean_load_is_clean),
-        trial("packets::a_load_sees_every_failure", a_load_sees_every_failure),
-        trial("packets::a_server_keeps_up", a_server_keeps_up),
-        trial("packets::three_nodes_are_built_and_gone", three_nodes),
+        Test::function("packets::every_host_reaches_every_host", every_host_reaches_every_host),
+        Test::function("packets::a_port_without_a_server_is_refused", a_port_without_a_server_is_refused),
+        Test::function("packets::unknown_addresses_time_out", unknown_addresses_time_out),
+        Test::function(
+            "packets::a_host_without_a_route_reports_unreachable",
+            a_host_without_a_route_reports_unreachable,
+        ),
+        Test::function("packets::a_pod_without_its_link_times_out", a_pod_without_its_link_times_out),
+        Test::function("packets::a_stopped_server_refuses", a_stopped_server_refuses),
+        Test::function("packets::a_pod_added_later_is_reached", a_pod_added_later_is_reached),
+        Test::function("packets::an_added_address_is_reached", an_added_address_is_reached),
+        Test::function("packets::clients_go_through_the_chosen_node", clients_go_through_the_chosen_node),
+        Test::function(
+            "packets::a_conversation_continues_over_several_requests",
+            a_conversation_continues_over_several_requests,
+        ),
+        Test::function("packets::a_conversation_ends_with_its_server", a_conversation_ends_with_its_server),
+        Test::function("packets::a_load_without_failures_is_clean", a_load_without_failures_is_clean),
+        Test::function("packets::a_load_sees_every_failure", a_load_sees_every_failure),
+        Test::function("packets::a_server_answers_many_connections", a_server_answers_many_connections),
+        Test::function("packets::three_nodes_are_built_and_removed", three_nodes),
     ]
 }
 
@@ -32,14 +37,14 @@ const SHORT: Duration = Duration::from_millis(500);
 
 fn build(nodes: usize, pods_per_node: usize, clients: usize) -> Lab {
     let lab = Layout { nodes, pods_per_node, clients }.build().unwrap();
-    for place in lab.places() {
-        place.serve(&[Port::Tcp(80), Port::Udp(80)]).unwrap();
+    for host in lab.hosts() {
+        host.serve(&[Port::Tcp(80), Port::Udp(80)]).unwrap();
     }
     lab
 }
 
 /// Probes in both protocols and families, at once; returns what one gave, after checking that all agree.
-fn probe(from: &Place, to: impl Fn(usize) -> SocketAddr) -> Outcome {
+fn probe(from: &LabHost, to: impl Fn(usize) -> SocketAddr) -> Outcome {
     let cells = [0, 1].into_iter().flat_map(|family| PROTOCOLS.map(|protocol| (protocol, to(family))));
     let probes: Vec<_> =
         cells.map(|(protocol, to)| Probe::new(from, protocol, to).count(8).timeout(SHORT)).collect();
@@ -56,10 +61,10 @@ fn probe(from: &Place, to: impl Fn(usize) -> SocketAddr) -> Outcome {
     all.swap_remove(0)
 }
 
-fn everybody_reaches_everybody() {
+fn every_host_reaches_every_host() {
     let lab = build(2, 2, 1);
-    for from in lab.places() {
-        for to in lab.places() {
+    for from in lab.hosts() {
+        for to in lab.hosts() {
             let outcome = probe(from, |family| to.sockets(80)[family]);
             assert_eq!(Vec::from_iter(outcome.servers()), [to.name()]);
             // The source is the prober's own address: nothing in the lab masquerades. A node talks to its own
@@ -75,10 +80,10 @@ fn everybody_reaches_everybody() {
     }
 }
 
-fn nobody_there_is_refused() {
+fn a_port_without_a_server_is_refused() {
     let lab = build(2, 1, 1);
     // More than the kernel's default ration of ICMP errors.
-    for to in [lab.pod("pod2a"), lab.node(2)].into_iter().flat_map(|place| place.sockets(81)) {
+    for to in [lab.pod("pod2a"), lab.node(2)].into_iter().flat_map(|host| host.sockets(81)) {
         for protocol in PROTOCOLS {
             let outcome = Probe::new(lab.client(1), protocol, to).count(100).timeout(SHORT).run();
             assert!(outcome.all_refused(), "{to}/{protocol}: {outcome}");
@@ -86,23 +91,23 @@ fn nobody_there_is_refused() {
     }
 }
 
-fn unknown_addresses_are_silent() {
+fn unknown_addresses_time_out() {
     let lab = build(1, 1, 1);
     let vip: [SocketAddr; 2] = ["10.96.0.1:80".parse().unwrap(), "[fd96::1]:80".parse().unwrap()];
-    for from in lab.places() {
+    for from in lab.hosts() {
         let outcome = probe(from, |family| vip[family]);
         assert!(outcome.all_timed_out(), "{}: {outcome}", from.name());
     }
 }
 
-fn no_way_out_is_unreachable() {
+fn a_host_without_a_route_reports_unreachable() {
     let lab = build(1, 2, 0);
     lab.pod("pod1a").cut().unwrap();
     let outcome = probe(lab.pod("pod1a"), |family| lab.pod("pod1b").sockets(80)[family]);
     assert_eq!(outcome.unreachable, 8, "{outcome}");
 }
 
-fn a_cut_pod_is_silent() {
+fn a_pod_without_its_link_times_out() {
     let lab = build(2, 1, 1);
     lab.pod("pod2a").cut().unwrap();
     for from in [lab.client(1), lab.pod("pod1a"), lab.node(1), lab.node(2)] {
@@ -121,7 +126,7 @@ fn a_stopped_server_refuses() {
     assert!(probe(lab.client(1), |family| pod.sockets(80)[family]).all_answered());
 }
 
-fn a_later_pod_is_reached() {
+fn a_pod_added_later_is_reached() {
     let mut lab = build(2, 1, 0);
     let pod = lab.add_pod(2).unwrap();
     pod.serve(&[Port::Tcp(80), Port::Udp(80)]).unwrap();
@@ -158,7 +163,7 @@ fn clients_go_through_the_chosen_node() {
     assert!(probe(client, |family| pod.sockets(80)[family]).all_answered());
 }
 
-fn conversations_go_on() {
+fn a_conversation_continues_over_several_requests() {
     let lab = build(2, 1, 0);
     for to in lab.pod("pod2a").sockets(80) {
         for protocol in PROTOCOLS {
@@ -190,7 +195,7 @@ fn a_conversation_ends_with_its_server() {
     assert_eq!(udp.ask("there?"), Err(Failure::TimedOut));
 }
 
-fn a_clean_load_is_clean() {
+fn a_load_without_failures_is_clean() {
     let lab = build(2, 1, 1);
     let start = Instant::now();
     let load = Load::start(lab.client(1), lab.pod("pod2a").sockets(80)[0], 500.0);
@@ -216,7 +221,7 @@ fn a_load_sees_every_failure() {
     assert!(report.failed.iter().any(|(_, why)| *why == Failure::Refused), "{report}");
 }
 
-fn a_server_keeps_up() {
+fn a_server_answers_many_connections() {
     let lab = build(2, 1, 0);
     let start = Instant::now();
     let outcome = Probe::tcp(lab.pod("pod1a"), lab.pod("pod2a").sockets(80)[0]).count(5000).run();
@@ -228,8 +233,8 @@ fn three_nodes() {
     let start = Instant::now();
     let lab = Layout { nodes: 3, pods_per_node: 2, clients: 1 }.build().unwrap();
     let built = start.elapsed();
-    assert_eq!(lab.places().count(), 10);
+    assert_eq!(lab.hosts().count(), 10);
     drop(lab);
     println!("3 nodes, 6 pods, 1 client: built in {built:?}, gone in {:?}", start.elapsed() - built);
-    assert_eq!(Layout { nodes: 0, pods_per_node: 0, clients: 0 }.build().unwrap().places().count(), 0);
+    assert_eq!(Layout { nodes: 0, pods_per_node: 0, clients: 0 }.build().unwrap().hosts().count(), 0);
 }

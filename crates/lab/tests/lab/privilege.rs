@@ -1,15 +1,18 @@
-//! A lab as an ordinary user, and what is said where there can be none.
+//! A lab of an ordinary user, and the errors where it is not possible.
 
-use crate::{children, trial};
-use libtest_mimic::Trial;
+use crate::children;
+use portway_testkit::harness::Test;
 use std::process::Command;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn tests() -> Vec<Test> {
     vec![
-        trial("privilege::an_ordinary_user_has_a_lab", an_ordinary_user_has_a_lab),
-        trial("privilege::an_ordinary_users_orphans_are_found", an_ordinary_users_orphans_are_found),
-        trial("privilege::where_it_is_forbidden_the_advice_is_clear", forbidden),
-        trial("privilege::too_late_is_told", too_late),
+        Test::function("privilege::an_ordinary_user_has_a_lab", an_ordinary_user_has_a_lab),
+        Test::function(
+            "privilege::orphans_of_an_ordinary_user_are_removed",
+            orphans_of_an_ordinary_user_are_removed,
+        ),
+        Test::function("privilege::without_user_namespaces_the_error_says_what_to_do", forbidden),
+        Test::function("privilege::entering_with_other_threads_is_an_error", too_late),
     ]
 }
 
@@ -36,7 +39,7 @@ fn an_ordinary_user_has_a_lab() {
 }
 
 /// A killed lab in a user namespace takes its names along, but not its processes.
-fn an_ordinary_users_orphans_are_found() {
+fn orphans_of_an_ordinary_user_are_removed() {
     let command = if can_become_nobody() { children::command_as_nobody } else { children::command };
     let mut doomed = command("doomed").spawn().unwrap();
     let said = children::wait_until_ready(&mut doomed);

@@ -1,4 +1,4 @@
-//! A place in the lab: a node, a pod or an outside client. Each is a network namespace with one way out, `eth0`.
+//! A host of the lab: a node, a pod or an outside client. Each is a network namespace with one uplink, `eth0`.
 
 use crate::namespace::Namespace;
 use crate::plan::{self, Nets, Pair};
@@ -16,10 +16,10 @@ use std::time::Duration;
 const LOOPBACK: u32 = 1;
 /// How long a cable may take to carry packets.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The way out of every place.
+/// The uplink of every host.
 pub(crate) const UPLINK: &str = "eth0";
 
-/// What a place is.
+/// The role of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The n-th node, from 1.
@@ -31,13 +31,13 @@ pub enum Role {
     },
     /// The n-th outside client, from 1.
     Client(usize),
-    /// What connects nodes and clients.
+    /// The bridge between nodes and clients.
     Fabric,
 }
 
-/// A place in the lab.
+/// A host of the lab.
 #[derive(Debug)]
-pub struct Place {
+pub struct LabHost {
     // Dropped in this order: servers go before the namespace they are in.
     servers: Mutex<Vec<Server>>,
     network: Mutex<Rtnetlink>,
@@ -47,20 +47,20 @@ pub struct Place {
     addresses: Pair,
 }
 
-impl Place {
-    /// Makes the place, with nothing but its loopback.
-    pub(crate) fn new(name: String, lab: usize, role: Role, addresses: Pair) -> Result<Place, LabError> {
+impl LabHost {
+    /// Makes the host, with only its loopback link.
+    pub(crate) fn new(name: String, lab: usize, role: Role, addresses: Pair) -> Result<LabHost, LabError> {
         // The first lab of a process, mostly the only one, has plain names.
         let unique = if lab == 1 { name.clone() } else { format!("{lab}.{name}") };
         let forwards = matches!(role, Role::Node(_));
         let (namespace, network) = Namespace::with(&unique, || {
             sysctl::set_up(forwards)?;
-            Rtnetlink::open().map_err(|source| LabError::Network { place: unique.clone(), source })
+            Rtnetlink::open().map_err(|source| LabError::Network { host: unique.clone(), source })
         })?;
         let servers = Mutex::default();
-        let place = Place { servers, network: Mutex::new(network), namespace, name, role, addresses };
-        place.change(&[Change::SetUp { link: LOOPBACK, up: true }])?;
-        Ok(place)
+        let host = LabHost { servers, network: Mutex::new(network), namespace, name, role, addresses };
+        host.change(&[Change::SetUp { link: LOOPBACK, up: true }])?;
+        Ok(host)
     }
 
     /// Its name: `node1`, `pod1a`, `client1`.
@@ -68,7 +68,7 @@ impl Place {
         &self.name
     }
 
-    /// What it is.
+    /// Its role.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -88,7 +88,7 @@ impl Place {
         [self.ipv4().into(), self.ipv6().into()]
     }
 
-    /// A port of its, in each family, IPv4 first.
+    /// One of its ports, in each family, IPv4 first.
     pub fn sockets(&self, port: u16) -> [SocketAddr; 2] {
         self.ips().map(|ip| SocketAddr::new(ip, port))
     }
@@ -110,36 +110,36 @@ impl Place {
         Ok(())
     }
 
-    /// Stops its servers: whoever connects is refused from now on.
+    /// Stops its servers: connections are refused from now on.
     pub fn stop_servers(&self) {
         lock(&self.servers).clear();
     }
 
-    /// Adds an address to its way out.
+    /// Adds an address to its uplink.
     pub fn add_address(&self, net: IpNet) -> Result<(), LabError> {
         let link = self.link(UPLINK)?;
         self.change(&[add_address(link, net)])?;
         self.wait_until_ready()
     }
 
-    /// Takes an address from its way out.
+    /// Removes an address from its uplink.
     pub fn remove_address(&self, net: IpNet) -> Result<(), LabError> {
         let link = self.link(UPLINK)?;
         self.change(&[Change::DeleteAddress(Address::new(link, net))])
     }
 
-    /// Sends everything it has no better route for through `router`.
-    pub fn route_via(&self, router: &Place) -> Result<(), LabError> {
+    /// Makes `router` its default route.
+    pub fn route_via(&self, router: &LabHost) -> Result<(), LabError> {
         self.route_default(router.addresses)
     }
 
-    /// Cuts its cable: packets to it vanish, as when a machine loses power.
+    /// Deletes its uplink: packets to it are lost, as when a machine loses power.
     pub fn cut(&self) -> Result<(), LabError> {
         let link = self.link(UPLINK)?;
         self.change(&[Change::DeleteLink { link }])
     }
 
-    /// Gives the way out its addresses.
+    /// Adds addresses to a link.
     pub(crate) fn address(&self, link: &str, (v4, v6): Nets) -> Result<(), LabError> {
         let link = self.link(link)?;
         self.change(&[v4, v6].map(|net| add_address(link, net)))
@@ -171,7 +171,7 @@ impl Place {
     fn is_ready(&self) -> Result<(), String> {
         let mut network = lock(&self.network);
         let links = network.links().map_err(|e| e.to_string())?;
-        // Others, that an agent may have made to hold addresses, need not carry anything.
+        // Dummy links, which an agent may have made to hold addresses, need not be operational.
         let mut cables = links.iter().filter(|l| matches!(l.kind.as_deref(), Some("veth" | "bridge")));
         if let Some(link) = cables.find(|link| !link.operational) {
             return Err(format!("{} is not operational", link.name));
@@ -184,15 +184,15 @@ impl Place {
 
     /// Changes its network.
     pub(crate) fn change(&self, changes: &[Change<'_>]) -> Result<(), LabError> {
-        let refused = |source| LabError::Network { place: self.name.clone(), source };
+        let refused = |source| LabError::Network { host: self.name.clone(), source };
         let failed = lock(&self.network).apply_all(changes).map_err(refused)?;
         failed.into_iter().next().map_or(Ok(()), |first| Err(refused(first.error)))
     }
 
-    /// The number of a link of its.
+    /// The index of one of its links.
     pub(crate) fn link(&self, name: &str) -> Result<u32, LabError> {
         let found = lock(&self.network).link(name);
-        match found.map_err(|source| LabError::Network { place: self.name.clone(), source })? {
+        match found.map_err(|source| LabError::Network { host: self.name.clone(), source })? {
             Some(link) => Ok(link.index),
             None => {
                 let what = format!("find link {name} in {}", self.name);
@@ -202,7 +202,7 @@ impl Place {
     }
 }
 
-impl AsRef<Namespace> for Place {
+impl AsRef<Namespace> for LabHost {
     fn as_ref(&self) -> &Namespace {
         &self.namespace
     }
