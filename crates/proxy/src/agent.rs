@@ -1,7 +1,7 @@
 //! The node agent: one loop that takes in what happens and keeps the kernel in step.
 //!
 //! ```text
-//! source ──▶ Cluster ──plans──▶ Planes ──▶ kernel
+//! source ──▶ Cluster ──plans──▶ Backends ──▶ kernel
 //!   config file, signals, kernel notifications, clock ──▶ the same loop
 //! ```
 //!
@@ -11,25 +11,26 @@
 //! - Leaving, be it by signal or by death, leaves the rules in place.
 
 mod addresses;
+mod backends;
+mod leftovers;
 mod local;
 mod pace;
-mod planes;
 mod reload;
 mod report;
+mod server_thread;
 mod settings;
-mod side;
 
-use crate::config::{Config, Mode, ProxyFlags, diff_live, keep_started};
-use crate::health::{Health, HealthState, Moment, ServicePorts, StatusPages, listen_addresses};
-use crate::metrics::{Metrics, Traffic};
+use crate::config::{Config, ProxyFlags, diff_live, keep_started};
+use crate::health::{Health, HealthState, MetricsPages, ServicePorts, Timestamp, listen_addresses};
+use crate::metrics::{Metrics, SyncKind, Traffic};
 use crate::{health, sysctl};
+use backends::Backends;
 use local::LocalCounts;
 use pace::Pace;
-use planes::{Outcome, Planes, Suspicion};
-use portway_client::{Access, Client, Encoding, Notice, Recorder, Selection, Source, Trouble};
-use portway_dataplane::Settings;
-use portway_model::api::Kind;
-use portway_model::{Cluster, Family, FrontendKind, Identity, ServiceName};
+use portway_client::{Access, Client, Encoding, Notice, Outage, Recorder, Selection, Source};
+use portway_dataplane::{DriftSignal, Outcome, Settings};
+use portway_model::api::{EndpointSlice, Node, Resource, ResourceType, Service, ServiceCidr};
+use portway_model::{Cluster, ClusterEvent, Family, FrontendKind, Identity, NodeState, ServiceName};
 use reload::ConfigFile;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -41,7 +42,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use planes::{Leftover, cleanup, find_leftovers};
+pub use leftovers::{Leftover, cleanup, find_leftovers};
 
 /// Everything the agent needs to run.
 #[derive(Debug)]
@@ -88,28 +89,35 @@ const BURST: usize = 4096;
 /// Runs until told to stop. Rules stay in place.
 pub async fn run(options: Options) -> Result<(), AgentError> {
     let system = |what| move |source| AgentError::System { what, source };
-    let mut planes = Planes::open(&options.config)?;
+    let node = addresses::node_name(options.config.hostname_override.as_deref());
+    let initial = settings::initial(&options.config);
+    let mut backends = Backends::open(&options.config, &initial)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
     apply_sysctls(&options.config);
 
-    let node = addresses::node_name(options.config.hostname_override.as_deref());
     let mut tasks = JoinSet::new();
     let (mut source, recorder) = open_source(&options, &node, &mut tasks).await?;
     let metrics = Metrics::new(options.version);
-    metrics.carrier(planes.link());
+    metrics.set_mode_counters(backends.counters());
     let health = Health::new(HealthState::new(options.config.health_timeout()));
     let (config_sender, config_receiver) = watch::channel(Arc::new(options.config.clone()));
-    // In userspace mode the kernel has to be told to go on without us.
-    let carries = options.config.mode == Mode::Userspace;
-    let grace = if carries { options.config.userspace.stop_timeout } else { side::GRACE };
-    let side = side::start(grace).map_err(system("start a thread"))?;
-    let mut servers = serve(&options.config, &health, &metrics, config_receiver, side.handle());
+    let grace = backends.mode().stop_timeout(&initial).unwrap_or(server_thread::GRACE);
+    let server_thread = server_thread::start(grace).map_err(system("start a thread"))?;
+    let (rejections, rejections_receiver) = watch::channel(Vec::new());
+    let pages = MetricsPages {
+        metrics: metrics.clone(),
+        config: config_receiver,
+        health: health.clone(),
+        rejections: rejections_receiver,
+        version: options.version,
+    };
+    let mut servers = serve(&options.config, pages, server_thread.handle());
     let mut file = ConfigFile::new(options.flags.clone());
-    let ports = ServicePorts::new(health.clone(), side.handle().clone());
+    let ports = ServicePorts::new(health.clone(), server_thread.handle().clone());
     let mut agent = Agent {
         cluster: Cluster::new(Identity { node: node.clone(), proxy_name: None }),
-        families: planes.families(),
+        families: backends.families(),
         pace: Pace::new(options.config.sync()),
         config: options.config,
         node,
@@ -119,10 +127,11 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         health,
         ports,
         counts: LocalCounts::default(),
-        in_trouble: HashSet::new(),
-        headless: HashSet::new(),
+        outages: HashSet::new(),
+        missing_proxy_header: HashSet::new(),
         repaired: None,
         config_sender,
+        rejections,
         set_verbosity: options.set_verbosity,
     };
     tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
@@ -130,26 +139,30 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     loop {
         let due = agent.pace.due();
         let retry = agent.ports.next_retry();
-        let tidies = planes.tidies_at();
+        let leftovers = backends.leftovers_due();
         tokio::select! {
             biased;
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             Some(result) = servers.join_next() => if let Ok(Err(e)) = result { return Err(e.into()) },
-            suspicion = planes.tampered() => {
-                match suspicion {
-                    Suspicion::Known { by } => tracing::warn!(by, "somebody else changed our rules"),
-                    Suspicion::Vague => tracing::debug!("something that we use looks different"),
+            signal = backends.drift_signal() => {
+                let mode = backends.mode().name();
+                match signal {
+                    DriftSignal::Attributed { process } => {
+                        tracing::warn!(mode, process, "rules changed by another process; repairing");
+                    }
+                    DriftSignal::Possible => tracing::debug!(mode, "rules may have changed; comparing"),
                 }
-                planes.distrust();
+                backends.mark_stale();
                 agent.repair_soon();
             }
-            () = until(due) => agent.sync(&mut planes).await?,
-            () = until(tidies) => {
-                planes.tidy_up();
-                if !planes.listens() {
-                    // The next sync listens again, and looks at what was missed.
-                    planes.distrust();
+            () = until(due) => agent.sync(&mut backends).await?,
+            () = until(leftovers) => {
+                let settings = agent.settings.clone().unwrap_or_default();
+                backends.remove_leftovers(&settings);
+                if !backends.is_listening() {
+                    // The next sync listens again, and compares everything.
+                    backends.mark_stale();
                     agent.repair_soon();
                 }
             }
@@ -173,9 +186,9 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         }
     }
     tracing::info!("stopping; the rules stay in place");
-    side.loop_has_ended();
+    server_thread.loop_has_ended();
     if let Some(settings) = &agent.settings {
-        planes.farewell(settings);
+        backends.stop(settings);
     }
     agent.ports.close().await;
     Ok(())
@@ -188,31 +201,33 @@ async fn until(when: Option<Instant>) {
     }
 }
 
-/// Opens the source that the options name, and a recorder of Events if there is somebody to record them.
+/// Opens the source that the options name, and a recorder of Events if it is an API server.
 async fn open_source(
     options: &Options,
     node: &str,
     tasks: &mut JoinSet<()>,
-) -> Result<(Source, Recorder), AgentError> {
+) -> Result<(Source<ClusterEvent>, Recorder), AgentError> {
     if let Some(directory) = &options.manifests {
         tracing::info!(directory = %directory.display(), "reading manifests");
-        return Ok((Source::manifests(directory), Recorder::none()));
+        let source = Source::manifests::<(Service, EndpointSlice, Node, ServiceCidr)>(directory);
+        return Ok((source, Recorder::none()));
     }
     let client = connect(&options.config).await?;
     tracing::info!(server = client.server(), "watching the API server");
     let (recorder, writer) = Recorder::new(&client, node);
     tasks.spawn(writer);
-    let labels = |kind, selector: &str| Selection {
-        label_selector: Some(selector.to_owned()),
-        ..Selection::all(kind)
+    let services = Selection {
+        field_selector: Some("spec.clusterIP!=None".into()),
+        // API servers before Kubernetes 1.31 do not know this field; headless Services are then ignored here.
+        fields_are_optional: true,
+        ..Selection::labels("!service.kubernetes.io/service-proxy-name")
     };
-    let selections = [
-        labels(Kind::Service, "!service.kubernetes.io/service-proxy-name"),
-        labels(Kind::EndpointSlice, "!service.kubernetes.io/headless"),
-        Selection { field_selector: Some(format!("metadata.name={node}")), ..Selection::all(Kind::Node) },
-        Selection::all(Kind::ServiceCidr),
-    ];
-    Ok((Source::kubernetes(&client, selections), recorder))
+    let source = Source::kubernetes(&client)
+        .watch::<Service>(services)
+        .watch::<EndpointSlice>(Selection::labels("!service.kubernetes.io/headless"))
+        .watch::<Node>(Selection::fields(&format!("metadata.name={node}")))
+        .watch::<ServiceCidr>(Selection { optional: true, ..Selection::all() });
+    Ok((source.start(), recorder))
 }
 
 async fn connect(config: &Config) -> Result<Client, AgentError> {
@@ -228,22 +243,22 @@ async fn connect(config: &Config) -> Result<Client, AgentError> {
     Ok(portway_client::connect(&access).await?)
 }
 
-/// Starts the health and metrics servers on a thread beside; one that ends has an error to tell.
+/// Starts the health and metrics servers on their thread; one that ends has an error to tell.
 fn serve(
     config: &Config,
-    health: &Health,
-    metrics: &Metrics,
-    configs: watch::Receiver<Arc<Config>>,
-    side: &Handle,
+    pages: MetricsPages,
+    thread: &Handle,
 ) -> JoinSet<Result<std::convert::Infallible, health::BindError>> {
     let mut servers = JoinSet::new();
     let hard = config.bind_hard_fail;
     if let Some(address) = config.healthz {
-        servers.spawn_on(health::serve_healthz(address, hard, health.clone(), metrics.clone()), side);
+        servers.spawn_on(
+            health::serve_healthz(address, hard, pages.health.clone(), pages.metrics.clone()),
+            thread,
+        );
     }
     if let Some(address) = config.metrics {
-        let pages = StatusPages { metrics: metrics.clone(), config: configs };
-        servers.spawn_on(health::serve_metrics(address, hard, pages), side);
+        servers.spawn_on(health::serve_metrics(address, hard, pages), thread);
     }
     servers
 }
@@ -251,7 +266,7 @@ fn serve(
 /// Does what needs full privileges, once: sets sysctls, and loads the modules that the mode needs, if we may.
 pub fn prepare(config: &Config) -> Result<(), AgentError> {
     apply_sysctls(config);
-    Planes::open(config).map(drop)
+    Ok(Backends::open(config, &settings::initial(config)).map(drop)?)
 }
 
 /// Sets what conntrack needs, as far as we may; what we may not is said, and goes on.
@@ -283,45 +298,46 @@ struct Agent {
     health: Health,
     ports: ServicePorts,
     counts: LocalCounts,
-    /// Kinds that cannot be read at the moment.
-    in_trouble: HashSet<Option<Kind>>,
-    /// Services whose pods wait for a header that nobody writes.
-    headless: HashSet<ServiceName>,
+    /// Resources that cannot be read at the moment.
+    outages: HashSet<Option<ResourceType>>,
+    /// Services whose pods expect a PROXY protocol header that this mode does not send.
+    missing_proxy_header: HashSet<ServiceName>,
     /// When our rules were last found changed.
     repaired: Option<Instant>,
     config_sender: watch::Sender<Arc<Config>>,
+    /// For the status page.
+    rejections: watch::Sender<Vec<portway_serve::RejectedObject>>,
     set_verbosity: fn(u32),
 }
 
 impl Agent {
-    fn take(&mut self, notice: Notice) {
+    fn take(&mut self, notice: Notice<ClusterEvent>) {
         match notice {
             Notice::Event(event) => self.cluster.apply(event),
             Notice::Rejected(rejected) => {
                 tracing::warn!("rejected: {rejected}");
-                if let Some(kind) = rejected.kind {
-                    self.metrics.rejected(kind, "undecodable");
+                if let Some(resource) = rejected.resource {
+                    self.metrics.rejected(resource, "undecodable");
                 }
             }
-            Notice::Trouble(Trouble { kind, message, cause }) => {
-                tracing::warn!(?cause, "{message}");
-                self.in_trouble.insert(kind);
-                self.metrics.api_connected(false);
+            Notice::Outage(Outage { resource, message, reason }) => {
+                tracing::warn!(?reason, "{message}");
+                self.outages.insert(resource);
             }
-            Notice::Recovered(kind) => {
-                tracing::info!(kind = kind.map(|k| k.to_string()), "the source answers again");
-                self.in_trouble.remove(&kind);
-                self.metrics.api_connected(self.in_trouble.is_empty());
+            Notice::Recovered(resource) => {
+                tracing::info!(resource = resource.map(|r| r.to_string()), "the source answers again");
+                self.outages.remove(&resource);
             }
         }
     }
 
     /// Looks at what a burst of notices amounts to.
     fn after_notices(&mut self) {
+        self.metrics.api_connected(self.cluster.ready() && self.outages.is_empty());
         let (services, endpoints) = self.cluster.pending();
         self.metrics.service_changes_pending(services as usize);
         self.metrics.endpoint_changes_pending(endpoints as usize);
-        self.health.lock().node(self.cluster.node().state);
+        self.health.lock().set_node_eligible(self.cluster.node().state == NodeState::Present);
         if self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
             self.queued(&self.families);
         }
@@ -331,7 +347,7 @@ impl Agent {
         self.count_rejections();
     }
 
-    async fn sync(&mut self, planes: &mut Planes) -> Result<(), AgentError> {
+    async fn sync(&mut self, backends: &mut Backends) -> Result<(), AgentError> {
         let started = Instant::now();
         let changes = self.cluster.take_changes();
         self.metrics.service_changes(changes.service_events);
@@ -340,21 +356,21 @@ impl Agent {
         self.metrics.endpoint_changes_pending(0);
         let primary = addresses::primary(&self.config, self.cluster.node());
         self.counts.update(&changes.services);
-        planes.period(self.config.sync().period);
+        backends.set_audit_period(self.config.sync().period);
         let settings = match self.settings.take() {
             // A mode that is to be switched from is not told what is meant for another.
-            Some(settings) if self.config.mode != planes.mode() => settings,
+            Some(settings) if self.config.mode.as_str() != backends.mode().name() => settings,
             _ => self.settings_now(&primary),
         };
-        self.mind_headers(planes.mode(), &changes.services);
-        let (outcomes, suspicious) = planes.sync(&settings, changes.services);
+        self.check_proxy_headers(backends.mode(), &changes.services);
+        let (outcomes, unnoticed) = backends.sync(&settings, changes.services);
         self.settings = Some(settings);
         let mut failed = false;
         for outcome in outcomes {
-            failed |= !self.record(&outcome, &changes.triggers)?;
+            failed |= !self.record(&outcome, backends.failure_metric(), &changes.triggers)?;
         }
-        if self.config.mode != planes.mode() {
-            failed |= !self.switch(planes, &primary)?;
+        if self.config.mode.as_str() != backends.mode().name() {
+            failed |= !self.switch(backends, &primary)?;
         }
         for rejected in self.cluster.take_rejections() {
             self.report(&rejected);
@@ -365,7 +381,7 @@ impl Agent {
         let unavailable = self.ports.sync(Instant::now(), &listen, self.cluster.health_checks()).await;
         self.report_ports(unavailable);
         self.pace.done(started, Instant::now(), failed);
-        if suspicious {
+        if unnoticed {
             self.repair_soon();
         }
         Ok(())
@@ -375,8 +391,8 @@ impl Agent {
     fn settings_now(&self, primary: &[IpAddr]) -> Settings {
         let mut settings =
             settings::settings(&self.config, self.cluster.node(), primary, self.cluster.service_cidrs());
-        if self.config.mode == Mode::Userspace {
-            // Those that are really here; a Node object may be late.
+        if self.config.mode().features().node_addresses {
+            // The Node object may name addresses that the node does not have yet.
             let local = addresses::local();
             let known = &mut settings.userspace.addresses;
             known.retain(|ip| local.contains(ip));
@@ -387,44 +403,44 @@ impl Agent {
 
     /// Goes over to the configured mode: its rules are complete before the others go. False if it has to be tried again,
     /// and then the mode that runs goes on.
-    fn switch(&mut self, planes: &mut Planes, primary: &[IpAddr]) -> Result<bool, AgentError> {
-        let (from, to) = (planes.mode().as_str(), self.config.mode.as_str());
-        let mut next = match Planes::open(&self.config) {
+    fn switch(&mut self, backends: &mut Backends, primary: &[IpAddr]) -> Result<bool, AgentError> {
+        let (from, to) = (backends.mode().name(), self.config.mode.as_str());
+        let settings = self.settings_now(primary);
+        let mut next = match Backends::open(&self.config, &settings) {
             Ok(next) => next,
             Err(error) => {
                 tracing::error!("stays in mode {from}: mode {to} cannot be used: {error}");
                 return Ok(false);
             }
         };
-        let settings = self.settings_now(primary);
-        let (outcomes, suspicious) = next.sync(&settings, self.cluster.plans());
+        let (outcomes, unnoticed) = next.sync(&settings, self.cluster.plans());
         let mut failed = false;
         for outcome in outcomes {
-            failed |= !self.record(&outcome, &[])?;
+            failed |= !self.record(&outcome, next.failure_metric(), &[])?;
         }
         if failed {
             tracing::error!("stays in mode {from}: not all rules of mode {to} could be written");
-            // Those that were are nobody's to keep up to date.
+            // No backend keeps up to date the rules that were written.
             drop(next);
-            planes.tidy_up();
-            // Where both use the same tables, they may have taken the place of others.
-            planes.distrust();
+            backends.remove_leftovers(&settings);
+            // Where both modes use the same tables, rules of the mode that runs may have been replaced.
+            backends.mark_stale();
             return Ok(false);
         }
-        self.metrics.carrier(next.link());
+        self.metrics.set_mode_counters(next.counters());
         self.families = next.families();
         self.settings = Some(settings);
-        *planes = next;
+        *backends = next;
         // Published first: a reader of the log finds it in /configz.
         self.config_sender.send_replace(Arc::new(self.config.clone()));
         tracing::info!(from, to, "the mode was switched");
-        if suspicious {
+        if unnoticed {
             self.repair_soon();
         }
         Ok(true)
     }
 
-    /// Asks for a repair at once, or a second after the last one: somebody who keeps changing our rules shall not
+    /// Asks for a repair at once, or a second after the last one: a process that keeps changing the rules must not
     /// keep us busy.
     fn repair_soon(&mut self) {
         self.queued(&self.families);
@@ -436,26 +452,28 @@ impl Agent {
     fn queued(&self, families: &[Family]) {
         for family in families.iter().copied() {
             self.metrics.sync_queued(family, SystemTime::now());
-            self.health.lock().queued(Moment::now(), family);
+            self.health.lock().queued(Timestamp::now(), family);
         }
     }
 
     /// Writes down what became of one family; false if it has to be tried again.
-    fn record(&mut self, outcome: &Outcome, triggers: &[(i64, u32)]) -> Result<bool, AgentError> {
+    fn record(
+        &mut self,
+        outcome: &Outcome,
+        failure_metric: &str,
+        triggers: &[(i64, u32)],
+    ) -> Result<bool, AgentError> {
         let (family, now) = (outcome.family, SystemTime::now());
         let report = match &outcome.result {
             Ok(report) => report,
             Err(error) => {
-                match outcome.mode {
-                    Mode::Nftables => self.metrics.sync_failed(family),
-                    _ => self.metrics.restore_failed(family),
-                }
+                self.metrics.sync_failed(failure_metric, family);
                 self.queued(&[family]);
                 tracing::error!(%family, "{error}; what was programmed stays, and this is tried again");
                 return Ok(false);
             }
         };
-        self.metrics.sync_done(family, outcome.kind(), outcome.took, now);
+        self.metrics.sync_done(family, SyncKind::of(report), outcome.took, now);
         for table in &report.tables {
             self.metrics.iptables_rules(family, table.table, table.total, table.written);
         }
@@ -463,20 +481,20 @@ impl Agent {
         for refused in &report.refused {
             self.report_refused(refused);
         }
-        for other in &report.otherwise {
-            self.report_otherwise(other);
+        for other in &report.degraded {
+            self.report_degraded(other);
         }
         if let Some(took) = report.flows_took {
             self.metrics.conntrack_reconciled(family, took, report.flows_deleted as u64);
         }
-        self.health.lock().synced(Moment::now(), family);
+        self.health.lock().synced(Timestamp::now(), family);
         let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         for (seconds, nanos) in triggers {
             let trigger = Duration::new((*seconds).try_into().unwrap_or(0), *nanos);
             self.metrics.network_programmed(family, since_epoch.saturating_sub(trigger));
         }
-        for afterthought in &report.afterthoughts {
-            tracing::warn!(%family, "{afterthought}");
+        for warning in &report.warnings {
+            tracing::warn!(%family, "{warning}");
         }
         if !report.drift.is_empty() {
             self.repaired = Some(Instant::now());
@@ -491,9 +509,11 @@ impl Agent {
 
     /// Objects come to be rejected, and cease to be, without anything to sync.
     fn count_rejections(&self) {
-        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
-            self.metrics.rejected_now(kind, self.cluster.rejections().filter(|r| r.kind == kind).count());
+        for resource in [Service::TYPE, EndpointSlice::TYPE, Node::TYPE, ServiceCidr::TYPE] {
+            let count = self.cluster.rejections().filter(|r| r.resource == resource).count();
+            self.metrics.rejected_now(resource, count);
         }
+        self.publish_rejections();
     }
 
     fn count(&self) {

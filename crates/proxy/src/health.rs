@@ -1,20 +1,13 @@
-//! Health, as seen from outside: by probes, by load balancers, by Prometheus.
+//! The servers of a node: health and metrics on its own two addresses, and the `healthCheckNodePort` of Services.
 //!
-//! [`HealthState`] is the pure state behind `/healthz` and `/livez`; the event loop tells it what happens, with the
-//! clock handed in. [`Health`] shares it with the servers. [`ServicePorts`] answers on the `healthCheckNodePort` of
-//! each Service that has one, [`serve_healthz`] and [`serve_metrics`] on the node's own two addresses.
+//! The state behind `/healthz` and `/livez` and the listeners are `portway-serve`'s. [`ServicePorts`] answers on the
+//! `healthCheckNodePort` of each Service that has one, [`serve_healthz`] and [`serve_metrics`] on the node's addresses.
 
-mod listen;
-mod node;
 #[cfg(test)]
-mod probe;
-mod rfc3339;
+mod free_port;
 mod server;
 mod service;
-mod serving;
 
-pub use node::{Answer, Health, HealthState, Moment};
-pub use server::{
-    BindError, Server, StatusPages, healthz_router, metrics_router, serve_healthz, serve_metrics,
-};
+pub use portway_serve::{BindError, Health, HealthState, Timestamp};
+pub use server::{MetricsPages, healthz_router, metrics_router, serve_healthz, serve_metrics};
 pub use service::{PortUnavailable, ServicePorts, WhyUnavailable, listen_addresses};

@@ -4,4 +4,5 @@ pub mod agent;
 pub mod config;
 pub mod health;
 pub mod metrics;
+pub mod modes;
 pub mod sysctl;

@@ -1,21 +1,17 @@
-//! What the proxy counts and times, under kube-proxy's names and a few of its own.
+//! The metrics of the proxy, under kube-proxy's names and a few of its own.
 //!
-//! [`Metrics`] has one plain method per thing that happens; who calls it need not know of labels or buckets. It is
+//! [`Metrics`] has one plain method per event, so that callers need not know of labels or buckets. It is
 //! cheap to clone. [`Metrics::encode`] gives the text that `/metrics` serves. Names, labels and buckets are those of
 //! kube-proxy v1.36 (`pkg/proxy/metrics`), so that dashboards and alerts go on working; metrics of a mode
 //! that does not run are there too, at zero.
 
-mod carried;
 mod counted;
-mod exposition;
-mod process;
 mod series;
 
-pub use exposition::CONTENT_TYPE;
-
+use portway_dataplane::{CounterSource, Report};
 use portway_model::Family;
-use portway_model::api::Kind;
-use portway_userspace::Link;
+use portway_model::api::ResourceType;
+use portway_serve::{Pending, SourceStatus};
 use prometheus_client::registry::Registry;
 use series::{KubeProxySeries, OwnSeries, change_of, code, of, traffic_of};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +26,13 @@ pub enum SyncKind {
     Partial,
 }
 
+impl SyncKind {
+    /// The kind of a sync with this report.
+    pub fn of(report: &Report) -> SyncKind {
+        if report.full { SyncKind::Full } else { SyncKind::Partial }
+    }
+}
+
 /// Which of a Service's two traffic policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
@@ -39,14 +42,14 @@ pub enum Traffic {
     External,
 }
 
-/// What had become of the objects that a drift repair put right.
+/// The objects that a repair restored, by how they had been changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    /// Ours, and gone.
+    /// Portway's, and gone.
     pub missing: u64,
-    /// Ours, and not as we left it.
+    /// Portway's, and changed.
     pub altered: u64,
-    /// In our table, and not ours.
+    /// In Portway's tables, and not made by Portway.
     pub foreign: u64,
 }
 
@@ -59,8 +62,8 @@ struct Inner {
     registry: Registry,
     kubeproxy: KubeProxySeries,
     own: OwnSeries,
-    /// Who carries connections, in userspace mode.
-    carrier: Mutex<Option<Arc<Link>>>,
+    /// The counters of the mode that runs.
+    mode_counters: Mutex<Option<Arc<dyn CounterSource>>>,
 }
 
 impl Metrics {
@@ -69,9 +72,9 @@ impl Metrics {
         let mut registry = Registry::default();
         let kubeproxy = KubeProxySeries::register(registry.sub_registry_with_prefix("kubeproxy"));
         let own = OwnSeries::register(registry.sub_registry_with_prefix("portway"), version);
-        registry.register_collector(Box::new(process::ProcessCollector));
+        registry.register_collector(Box::new(portway_serve::metrics::ProcessCollector));
         registry.register_collector(Box::new(counted::CountedCollector));
-        Metrics(Arc::new(Inner { registry, kubeproxy, own, carrier: Mutex::default() }))
+        Metrics(Arc::new(Inner { registry, kubeproxy, own, mode_counters: Mutex::default() }))
     }
 
     /// A sync ended well.
@@ -91,14 +94,13 @@ impl Metrics {
         self.0.kubeproxy.last_queued.get_or_create(&of(family)).set(unix_seconds(at));
     }
 
-    /// A sync failed.
-    pub fn sync_failed(&self, family: Family) {
-        self.0.kubeproxy.sync_failures.get_or_create(&of(family)).inc();
-    }
-
-    /// `iptables-restore` failed.
-    pub fn restore_failed(&self, family: Family) {
-        self.0.kubeproxy.iptables.restore_failures.get_or_create(&of(family)).inc();
+    /// A sync failed; the mode says which of kube-proxy's metrics counts that.
+    pub fn sync_failed(&self, metric: &str, family: Family) {
+        let counter = match metric {
+            "sync_proxy_rules_nftables_sync_failures_total" => &self.0.kubeproxy.sync_failures,
+            _ => &self.0.kubeproxy.iptables.restore_failures,
+        };
+        counter.get_or_create(&of(family)).inc();
     }
 
     /// It failed to make single changes, and everything was compared instead.
@@ -106,7 +108,7 @@ impl Metrics {
         self.0.kubeproxy.iptables.partial_failures.get_or_create(&of(family)).inc_by(count);
     }
 
-    /// How many rules of ours a table of iptables has, and how many of them the last sync wrote.
+    /// How many of Portway's rules a table of iptables has, and how many of them the last sync wrote.
     pub fn iptables_rules(&self, family: Family, table: &'static str, total: usize, written: usize) {
         self.0.kubeproxy.iptables.rules(family, table, total, written);
     }
@@ -162,7 +164,7 @@ impl Metrics {
         self.0.kubeproxy.livez.get_or_create(&code(healthy)).inc();
     }
 
-    /// What others had done to the rules was put right.
+    /// Changes of other processes were repaired.
     pub fn drift_repaired(&self, family: Family, drift: Drift) {
         self.0.own.drift_repairs.get_or_create(&of(family)).inc();
         for (change, count) in drift.by_change() {
@@ -171,13 +173,13 @@ impl Metrics {
     }
 
     /// An object was refused.
-    pub fn rejected(&self, kind: Kind, reason: &'static str) {
-        self.0.own.rejected.get_or_create(&[("kind", kind_name(kind)), ("reason", reason)]).inc();
+    pub fn rejected(&self, resource: ResourceType, reason: &'static str) {
+        self.0.own.rejected.get_or_create(&[("kind", resource.kind()), ("reason", reason)]).inc();
     }
 
     /// So many objects of a kind are refused as they now stand.
-    pub fn rejected_now(&self, kind: Kind, count: usize) {
-        self.0.own.rejected_now.get_or_create(&[("kind", kind_name(kind))]).set(clamp(count));
+    pub fn rejected_now(&self, resource: ResourceType, count: usize) {
+        self.0.own.rejected_now.get_or_create(&[("kind", resource.kind())]).set(clamp(count));
     }
 
     /// Whether the API server is being watched.
@@ -185,40 +187,40 @@ impl Metrics {
         self.0.own.api_connected.set(connected.into());
     }
 
-    /// Connections are carried by this one, or by nobody.
-    pub(crate) fn carrier(&self, link: Option<Arc<Link>>) {
-        *self.0.carrier.lock().unwrap_or_else(PoisonError::into_inner) = link;
-    }
-
-    /// What the userspace mode has counted.
-    fn carried(&self) -> String {
-        let link = self.0.carrier.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        link.map(|link| carried::text(&link.counts())).unwrap_or_default()
-    }
-
-    /// The text for `/metrics`, in the format of [`CONTENT_TYPE`].
-    pub fn encode(&self) -> String {
-        let mut text = String::new();
-        match prometheus_client::encoding::text::encode(&mut text, &self.0.registry) {
-            Ok(()) => exposition::from_open_metrics(&text) + &self.carried(),
-            // Writing to a string cannot fail; should it, a scrape without samples is noticed by Prometheus.
-            Err(std::fmt::Error) => String::new(),
+    /// Changes that wait for a sync.
+    pub fn pending(&self) -> Pending {
+        let kubeproxy = &self.0.kubeproxy;
+        let count = |gauge: i64| u64::try_from(gauge).unwrap_or(0);
+        Pending {
+            services: count(kubeproxy.service_changes_pending.get()),
+            endpoints: count(kubeproxy.endpoint_changes_pending.get()),
         }
+    }
+
+    /// The state of the API server or of the directory of manifests.
+    pub fn source(&self) -> SourceStatus {
+        SourceStatus { connected: self.0.own.api_connected.get() == 1 }
+    }
+
+    /// The mode that runs has counters of its own, or none.
+    pub(crate) fn set_mode_counters(&self, source: Option<Arc<dyn CounterSource>>) {
+        *self.0.mode_counters.lock().unwrap_or_else(PoisonError::into_inner) = source;
+    }
+
+    fn mode_counters(&self) -> String {
+        let source = self.0.mode_counters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        source.map(|source| source.exposition()).unwrap_or_default()
+    }
+
+    /// The text for `/metrics`.
+    pub fn encode(&self) -> String {
+        portway_serve::metrics::encode(&self.0.registry) + &self.mode_counters()
     }
 }
 
 impl Drift {
     fn by_change(self) -> [(&'static str, u64); 3] {
         [("missing", self.missing), ("altered", self.altered), ("foreign", self.foreign)]
-    }
-}
-
-fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Service => "Service",
-        Kind::EndpointSlice => "EndpointSlice",
-        Kind::Node => "Node",
-        Kind::ServiceCidr => "ServiceCIDR",
     }
 }
 

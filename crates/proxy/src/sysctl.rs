@@ -6,7 +6,7 @@
 //!
 //! The table is only ever made larger, and timeouts that are kube-proxy's defaults are only ever made longer: the
 //! administrator of the host may have had reasons for more. A timeout other than the default was asked for by
-//! somebody, and is set as it is, up or down.
+//! the administrator, and is set as it is, up or down.
 
 use crate::config::ConntrackSettings;
 use std::collections::BTreeMap;

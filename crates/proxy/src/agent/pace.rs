@@ -1,6 +1,6 @@
 //! When to sync: at once when all is calm, and under steady change so that syncing takes at most a tenth of the
 //! time. A `minSyncPeriod` in the configuration is kept to instead. After a failure: later and later. When nothing
-//! happens, once in a `syncPeriod`: nobody announces that this machine has got another address.
+//! happens, once in a `syncPeriod`: a new address of this machine is not announced.
 
 use crate::config::SyncPeriods;
 use std::time::{Duration, Instant};

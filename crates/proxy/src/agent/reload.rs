@@ -26,7 +26,7 @@ pub(crate) struct ConfigFile {
 impl ConfigFile {
     /// The file that the flags name, if they name one.
     pub(crate) fn new(flags: ProxyFlags) -> ConfigFile {
-        let seen = flags.config.as_deref().and_then(stamp);
+        let seen = flags.run.config.as_deref().and_then(stamp);
         ConfigFile { flags, seen, next: Instant::now() + INTERVAL }
     }
 
@@ -34,7 +34,7 @@ impl ConfigFile {
     ///
     /// May be dropped and called again at any time: the wait goes on where it was, however often the loop turns.
     pub(crate) async fn changed(&mut self) -> Result<Config, String> {
-        let Some(path) = self.flags.config.clone() else { return std::future::pending().await };
+        let Some(path) = self.flags.run.config.clone() else { return std::future::pending().await };
         loop {
             tokio::time::sleep_until(self.next).await;
             self.next = Instant::now() + INTERVAL;

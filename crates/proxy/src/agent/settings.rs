@@ -1,6 +1,6 @@
 //! What configuration, node and ranges mean for a mode.
 
-use crate::config::{Config, FamilyAddresses, LocalDetection, Mode};
+use crate::config::{Config, FamilyAddresses, LocalDetection};
 use ipnet::IpNet;
 use portway_dataplane::{IpvsSettings, LocalTraffic, NodePortAddresses, Settings, UserspaceSettings};
 use portway_model::{Family, Node};
@@ -24,13 +24,14 @@ pub(crate) fn settings(
         drop_invalid: !config.conntrack.tcp_be_liberal,
         // Of what a mode sends itself, it knows best.
         bypass_mark: None,
-        ipvs: if config.mode == Mode::Ipvs { ipvs(&config.ipvs) } else { IpvsSettings::default() },
-        userspace: if config.mode == Mode::Userspace {
-            userspace(&config.userspace, primary, config.masquerade().mark())
-        } else {
-            UserspaceSettings::default()
-        },
+        ipvs: ipvs(&config.ipvs),
+        userspace: userspace(&config.userspace, primary, config.masquerade().mark()),
     }
+}
+
+/// The settings as far as the configuration alone gives them.
+pub(crate) fn initial(config: &Config) -> Settings {
+    settings(config, &Node::default(), &[], Vec::new())
 }
 
 fn userspace(
@@ -112,8 +113,9 @@ mod tests {
         let args = std::iter::once("kube-proxy").chain(flags.iter().copied());
         let flags = ProxyFlags::try_parse_from(args).expect("flags");
         let (config, _) = merge(&flags, None).expect("means something");
+        let mode = config.mode();
         let primary = ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().expect("an address"));
-        settings(&config, &Node::default(), &primary, Vec::new())
+        mode.settings(settings(&config, &Node::default(), &primary, Vec::new()))
     }
 
     #[test]

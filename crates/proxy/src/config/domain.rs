@@ -1,10 +1,12 @@
 //! A configuration as meant: domain types that cannot hold a wrong value.
 
+use crate::modes::{self, MODES};
 use ipnet::IpNet;
-use portway_dataplane::{Balancing, Scheduler};
+use portway_dataplane::{Balancing, Mode, Scheduler, Section};
 use portway_model::Family;
+pub use portway_serve::LogFormat;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The proxy mode.
-    pub mode: Mode,
+    pub mode: ModeName,
     /// This node's name, if it is not to be its host name. Trimmed and in lower case.
     pub hostname_override: Option<String>,
     /// `bindAddress`. Nothing is bound to it: see [`Config::node_ip_override`].
@@ -54,9 +56,43 @@ pub struct Config {
 }
 
 impl Config {
+    /// Every setting at its default, except those that depend on others, which `resolve` works out.
+    pub(super) fn defaults() -> Config {
+        // The values here are blanks: the table has the defaults.
+        let mut config = Config {
+            mode: ModeName::default(),
+            hostname_override: None,
+            bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            healthz: None,
+            metrics: None,
+            bind_hard_fail: false,
+            profiling: false,
+            show_hidden_metrics_for_version: None,
+            client: ClientSettings::default(),
+            local_detection: LocalDetection::None,
+            node_port_addresses: NodePortAddresses::Primary,
+            config_sync_period: Duration::ZERO,
+            conntrack: ConntrackSettings::default(),
+            oom_score_adj: 0,
+            logging: Logging::default(),
+            feature_gates: BTreeMap::new(),
+            nftables: NftablesSettings::default(),
+            iptables: IptablesSettings::default(),
+            ipvs: IpvsSettings::default(),
+            userspace: UserspaceSettings::default(),
+        };
+        super::table().set_defaults(&mut config);
+        config
+    }
+
     /// The node's primary address, if `bindAddress` names one. The name is history: nothing is bound to it.
     pub fn node_ip_override(&self) -> Option<IpAddr> {
         (!self.bind_address.is_unspecified()).then_some(self.bind_address)
+    }
+
+    /// The mode that is configured.
+    pub fn mode(&self) -> &'static dyn Mode {
+        self.mode.mode()
     }
 
     /// How long an update may wait before `/healthz` calls the proxy sick: twice the sync period, as upstream.
@@ -66,55 +102,58 @@ impl Config {
 
     /// Source addresses, in the mode that runs. Only nftables mode has settings of its own for them.
     pub fn masquerade(&self) -> Masquerade {
-        match self.mode {
-            Mode::Nftables => self.nftables.masquerade,
-            Mode::Iptables | Mode::Ipvs | Mode::Userspace => self.iptables.masquerade,
+        match self.mode().section() {
+            Section::Nftables => self.nftables.masquerade,
+            Section::Iptables | Section::Ipvs | Section::Userspace => self.iptables.masquerade,
         }
     }
 
     /// The pace of syncs in the mode that runs.
     pub fn sync(&self) -> SyncPeriods {
-        match self.mode {
-            Mode::Nftables => self.nftables.sync,
-            Mode::Iptables => self.iptables.sync,
-            Mode::Ipvs => self.ipvs.sync,
-            Mode::Userspace => self.userspace.sync,
+        match self.mode().section() {
+            Section::Nftables => self.nftables.sync,
+            Section::Iptables => self.iptables.sync,
+            Section::Ipvs => self.ipvs.sync,
+            Section::Userspace => self.userspace.sync,
         }
     }
 
     /// Whether node ports answer at 127.0.0.1.
     pub fn localhost_node_ports(&self) -> bool {
-        self.mode == Mode::Iptables && self.iptables.localhost_node_ports
+        self.mode().features().localhost_node_ports && self.iptables.localhost_node_ports
     }
 }
 
-/// A proxy mode by name.
+/// The name of a mode in the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the variants are their names")]
-pub enum Mode {
-    Nftables,
-    Iptables,
-    Ipvs,
-    Userspace,
-}
+pub struct ModeName(&'static str);
 
-impl Mode {
-    /// Every mode there is.
-    pub const ALL: [Mode; 4] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace];
+impl ModeName {
+    /// The mode of this name, if the registry has one.
+    pub fn parse(text: &str) -> Option<ModeName> {
+        modes::find(text).map(|mode| ModeName(mode.name()))
+    }
 
     /// The name as `mode:` and `--proxy-mode` have it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::Nftables => "nftables",
-            Mode::Iptables => "iptables",
-            Mode::Ipvs => "ipvs",
-            Mode::Userspace => "userspace",
-        }
+        self.0
+    }
+
+    /// The mode.
+    pub fn mode(self) -> &'static dyn Mode {
+        modes::find(self.0).unwrap_or(MODES[0])
+    }
+}
+
+impl Default for ModeName {
+    /// The first of the registry.
+    fn default() -> ModeName {
+        ModeName(MODES[0].name())
     }
 }
 
 /// How to reach the API server.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientSettings {
     /// Without one (and without `master`) the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
@@ -179,7 +218,7 @@ impl NodePortAddresses {
 }
 
 /// Source addresses: what is masqueraded, and the mark that says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masquerade {
     /// Masquerade everything sent to cluster IPs.
     pub all: bool,
@@ -195,7 +234,7 @@ impl Masquerade {
 }
 
 /// The pace of syncs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncPeriods {
     /// How often everything is looked over though nothing changed.
     pub period: Duration,
@@ -205,7 +244,7 @@ pub struct SyncPeriods {
 }
 
 /// Connection tracking in the kernel. `None` and zero leave the kernel's own value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConntrackSettings {
     /// Table entries per core; zero leaves the limit alone and `min` unread.
     pub max_per_core: u32,
@@ -224,14 +263,14 @@ pub struct ConntrackSettings {
 }
 
 impl ConntrackSettings {
-    /// `tcpEstablishedTimeout` unless set.
+    /// The default of `tcpEstablishedTimeout`.
     pub const DEFAULT_TCP_ESTABLISHED: Duration = Duration::from_secs(24 * 60 * 60);
-    /// `tcpCloseWaitTimeout` unless set (kubernetes/kubernetes#32551 tells why an hour).
+    /// The default of `tcpCloseWaitTimeout` (kubernetes/kubernetes#32551 tells why an hour).
     pub const DEFAULT_TCP_CLOSE_WAIT: Duration = Duration::from_secs(60 * 60);
 }
 
 /// Logging.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Logging {
     /// Text or JSON.
     pub format: LogFormat,
@@ -243,16 +282,8 @@ pub struct Logging {
     pub flush_frequency: Duration,
 }
 
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the variants are their names")]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
 /// Settings of nftables mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NftablesSettings {
     /// Source addresses.
     pub masquerade: Masquerade,
@@ -261,7 +292,7 @@ pub struct NftablesSettings {
 }
 
 /// Settings of iptables mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IptablesSettings {
     /// Source addresses.
     pub masquerade: Masquerade,
@@ -272,7 +303,7 @@ pub struct IptablesSettings {
 }
 
 /// Settings of ipvs mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpvsSettings {
     /// The pace of syncs.
     pub sync: SyncPeriods,
@@ -290,8 +321,8 @@ pub struct IpvsSettings {
     pub udp_timeout: Duration,
 }
 
-/// Settings of userspace mode, where the agent itself carries the connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Settings of userspace mode, where a relay process accepts connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserspaceSettings {
     /// How an endpoint is chosen.
     pub balancing: Balancing,

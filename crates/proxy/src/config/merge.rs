@@ -1,26 +1,22 @@
 //! File and command line, joined by kube-proxy's rules.
 //!
-//! With a file, upstream ignores every configuration flag but those for the host name and for logging, and says
-//! nothing (kubernetes/kubernetes#98302). The same flags are heard here, and the others are handed back by name.
+//! With a file, upstream ignores every configuration flag but those for the host name and for logging, and does not
+//! say so (kubernetes/kubernetes#98302). The same flags count here, and the others are returned by name.
 
-use super::domain::{Config, Mode};
-use super::error::ConfigError;
-use super::file::FileConfig;
-use super::flags::{ProxyFlags, TypedFlag};
+use super::domain::{Config, ModeName};
+use super::flags::ProxyFlags;
 use super::resolve::resolve;
+use super::settings::table;
+use portway_config::{ConfigError, Typed};
+use portway_dataplane::Section;
 use std::fmt;
 
-/// Flags that are heard beside a file.
-const HEARD_BESIDE_FILE: [&str; 5] =
-    ["--hostname-override", "--v", "--vmodule", "--logging-format", "--log-flush-frequency"];
-
-/// Flags that only another mode reads. The sync periods of iptables mode are not among them: they are heard by
-/// nftables mode too.
-const MODES: [(&str, Mode); 4] = [
-    ("--nftables-", Mode::Nftables),
-    ("--iptables-", Mode::Iptables),
-    ("--ipvs-", Mode::Ipvs),
-    ("--userspace-", Mode::Userspace),
+/// Flags of one section of the configuration, by how they begin.
+const SECTIONS: [(&str, Section); 4] = [
+    ("--nftables-", Section::Nftables),
+    ("--iptables-", Section::Iptables),
+    ("--ipvs-", Section::Ipvs),
+    ("--userspace-", Section::Userspace),
 ];
 
 /// A flag that was given and has no effect.
@@ -41,7 +37,7 @@ pub enum WhyIgnored {
         field: &'static str,
     },
     /// It is for another mode.
-    OtherMode(Mode),
+    OtherMode(Section),
 }
 
 impl fmt::Display for IgnoredFlag {
@@ -51,69 +47,53 @@ impl fmt::Display for IgnoredFlag {
             WhyIgnored::ConfigFile { field } => {
                 write!(f, "{flag} has no effect beside --config: set {field} in the file instead")
             }
-            WhyIgnored::OtherMode(mode) => {
-                write!(f, "{flag} has no effect: it is for mode {}", mode.as_str())
+            WhyIgnored::OtherMode(section) => {
+                write!(f, "{flag} has no effect: it is for mode {section}")
             }
         }
     }
 }
 
-/// Says what file and flags together mean, and which flags have no effect.
+/// What file and flags mean together, and which flags have no effect.
 pub fn merge(
     flags: &ProxyFlags,
-    file: Option<FileConfig>,
+    file: Option<Typed>,
 ) -> Result<(Config, Vec<IgnoredFlag>), Vec<ConfigError>> {
-    let typed = flags.typed();
-    let (config, ignored) = match file {
-        Some(file) => {
-            let unheard = typed.given.iter().filter(|given| !HEARD_BESIDE_FILE.contains(&given.flag));
-            let ignored = unheard.map(|TypedFlag { flag, field }| {
-                let why = WhyIgnored::ConfigFile { field };
-                IgnoredFlag { flag, why }
-            });
-            (overlay(file, typed.config), ignored.collect())
-        }
-        None => {
-            let ignored = typed.given.iter().filter_map(|given| for_another_mode(given.flag, &typed.config));
-            let ignored = ignored.collect();
-            (typed.config, ignored)
-        }
+    let mut typed = flags.settings.clone();
+    let given = table().settings().iter().filter(|setting| flags.settings.has(setting.path));
+    let given = given.filter_map(|setting| Some((setting, setting.flag_name()?)));
+    let Some(mut file) = file else {
+        let ignored = given.filter_map(|(_, flag)| for_another_mode(flag, &typed)).collect();
+        return Ok((resolve(typed)?, ignored));
     };
-    Ok((resolve(&config, flags.master.clone())?, ignored))
-}
-
-/// The file, with the flags that are heard beside it.
-fn overlay(mut file: FileConfig, flags: FileConfig) -> FileConfig {
-    let hostname = flags.hostname_override.filter(|given| !given.value.is_empty());
-    file.hostname_override = hostname.or(file.hostname_override);
-    let logging = &mut file.logging;
-    logging.verbosity = flags.logging.verbosity.or(logging.verbosity.take());
-    logging.format = flags.logging.format.or(logging.format.take());
-    logging.flush_frequency = flags.logging.flush_frequency.or(logging.flush_frequency.take());
-    // Earlier entries win, so the flags' come first.
-    let from_file = std::mem::replace(&mut logging.vmodule, flags.logging.vmodule);
-    logging.vmodule.extend(from_file);
-    file
+    let (beside, ignored): (Vec<_>, Vec<_>) = given.partition(|(setting, _)| setting.beside_file);
+    typed.retain(|path| beside.iter().any(|(setting, _)| setting.path == path));
+    file.overlay(typed);
+    let ignored = ignored.into_iter().map(|(setting, flag)| {
+        let why = WhyIgnored::ConfigFile { field: setting.field() };
+        IgnoredFlag { flag, why }
+    });
+    Ok((resolve(file)?, ignored.collect()))
 }
 
 /// Whether a flag is for another mode than the one that runs.
-fn for_another_mode(flag: &'static str, typed: &FileConfig) -> Option<IgnoredFlag> {
-    let (_, mode) = MODES.into_iter().find(|(prefix, _)| flag.starts_with(prefix))?;
-    let named = typed.mode.as_ref().filter(|given| !given.value.is_empty());
-    let runs = named.and_then(|given| Mode::ALL.into_iter().find(|mode| mode.as_str() == given.value));
-    let nftables = &typed.nftables;
-    let heard = match (flag, runs.unwrap_or(Mode::Nftables)) {
-        (_, runs) if runs == mode => true,
-        ("--iptables-sync-period", Mode::Nftables) => nftables.sync_period == typed.iptables.sync_period,
-        ("--iptables-min-sync-period", Mode::Nftables) => {
-            nftables.min_sync_period == typed.iptables.min_sync_period
+fn for_another_mode(flag: &'static str, typed: &Typed) -> Option<IgnoredFlag> {
+    let (_, section) = SECTIONS.into_iter().find(|(prefix, _)| flag.starts_with(prefix))?;
+    let named = typed.text("mode");
+    let runs = named.and_then(|(name, _)| ModeName::parse(name)).unwrap_or_default().mode().section();
+    let counts = match (flag, runs) {
+        (_, runs) if runs == section => true,
+        // Upstream has no such flags for nftables mode, and reads these.
+        ("--iptables-sync-period", Section::Nftables) => !typed.has("nftables.syncPeriod"),
+        ("--iptables-min-sync-period", Section::Nftables) => !typed.has("nftables.minSyncPeriod"),
+        // Without a mode, the settings of iptables stand in for those of nftables: see `resolve`.
+        ("--iptables-masquerade-bit", Section::Nftables) => {
+            named.is_none() && !typed.has("nftables.masqueradeBit")
         }
-        // Without a mode, what is said of iptables stands in for nftables: see `resolve`.
-        ("--iptables-masquerade-bit", Mode::Nftables) => named.is_none() && nftables.masquerade_bit.is_none(),
-        ("--iptables-masquerade-bit", Mode::Ipvs | Mode::Userspace) => true,
+        ("--iptables-masquerade-bit", Section::Ipvs | Section::Userspace) => true,
         _ => false,
     };
-    (!heard).then_some(IgnoredFlag { flag, why: WhyIgnored::OtherMode(mode) })
+    (!counts).then_some(IgnoredFlag { flag, why: WhyIgnored::OtherMode(section) })
 }
 
 #[cfg(test)]

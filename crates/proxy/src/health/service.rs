@@ -5,15 +5,13 @@
 //! is an error that names the Service, for the log and an Event, and is tried again with growing pauses; on the
 //! other addresses of the node it is served meanwhile.
 
-use super::listen::{DualStack, listen};
-use super::node::{Health, Moment};
-use super::serving::Serving;
 use crate::config::{FamilyAddresses, NodePortAddresses};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::IntoResponse;
 use portway_model::{Family, HealthCheck, ServiceName};
+use portway_serve::{DualStack, Health, Limits, Server, Timestamp, listen};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +23,9 @@ use tokio::runtime::Handle;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// A node may have a thousand of these ports, so each gets few connections; load balancers ask one at a time.
+const LIMITS: Limits =
+    Limits { headers: Duration::from_secs(10), lifetime: Duration::from_secs(3600), connections: 32 };
 
 /// A Service's health check port cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -34,10 +35,10 @@ pub struct PortUnavailable {
     pub service: ServiceName,
     /// Its `healthCheckNodePort`.
     pub port: u16,
-    /// What is in the way.
+    /// Why.
     #[source]
     pub why: WhyUnavailable,
-    /// When it is tried again; `None` if only a change of the Services will help.
+    /// When it is tried again; `None` if only a change of the Services helps.
     pub retry_in: Option<Duration>,
 }
 
@@ -45,7 +46,7 @@ fn next_try(retry_in: &Option<Duration>) -> String {
     retry_in.map(|pause| format!("; next try in {pause:?}")).unwrap_or_default()
 }
 
-/// What is in the way of a health check port.
+/// Why a health check port cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum WhyUnavailable {
     /// Another Service has the same number.
@@ -56,7 +57,7 @@ pub enum WhyUnavailable {
     Socket {
         /// Where it was to listen.
         address: SocketAddr,
-        /// What the kernel says.
+        /// The kernel's answer.
         source: io::Error,
     },
 }
@@ -84,7 +85,7 @@ struct Wanted {
 #[derive(Debug)]
 struct Open {
     answer: Arc<Mutex<Wanted>>,
-    servers: Vec<Serving>,
+    servers: Vec<Server>,
     /// On every address.
     complete: bool,
 }
@@ -200,9 +201,10 @@ impl ServicePorts {
             if open.servers.iter().any(|server| server.address() == address) {
                 continue;
             }
-            match listen(address, DualStack::No).and_then(|listener| Serving::start(listener, router.clone()))
-            {
-                Ok(serving) => open.servers.push(serving),
+            let started = listen(address, DualStack::No)
+                .and_then(|listener| Server::start(listener, router.clone(), LIMITS));
+            match started {
+                Ok(server) => open.servers.push(server),
                 Err(error) if no_ipv6_here(*ip, &error) => {}
                 Err(source) => outcome = outcome.and(Err(WhyUnavailable::Socket { address, source })),
             }
@@ -211,11 +213,11 @@ impl ServicePorts {
         outcome
     }
 
-    /// Closes what is open on addresses that are no longer ours to listen on.
+    /// Closes servers on addresses that are no longer to be listened on.
     async fn leave_addresses(&mut self) {
         for open in self.open.values_mut() {
             open.complete = false;
-            let left = |server: &mut Serving| !self.addresses.contains(&server.address().ip());
+            let left = |server: &mut Server| !self.addresses.contains(&server.address().ip());
             for server in open.servers.extract_if(.., left) {
                 server.close().await;
             }
@@ -245,7 +247,7 @@ impl ServicePorts {
 /// The addresses that health check ports listen on: those that node ports answer on.
 ///
 /// `primary` are the Node's own addresses, `local` all that its interfaces have. If none matches, all are listened
-/// on rather than none, as upstream does: a load balancer's probe that finds nobody takes the node out.
+/// on rather than none, as upstream does: a load balancer takes the node out if its probe is refused.
 pub fn listen_addresses(node_ports: &NodePortAddresses, primary: &[IpAddr], local: &[IpAddr]) -> Vec<IpAddr> {
     let everywhere: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     let mut addresses: Vec<IpAddr> = Vec::new();
@@ -269,7 +271,7 @@ pub fn listen_addresses(node_ports: &NodePortAddresses, primary: &[IpAddr], loca
     addresses
 }
 
-/// A kernel without IPv6, or with IPv6 off, cannot listen on its wildcard; nobody will ask there either.
+/// A kernel without IPv6, or with IPv6 off, cannot listen on its wildcard; no probe can come there either.
 fn no_ipv6_here(ip: IpAddr, error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
@@ -288,7 +290,7 @@ fn router(asked: Asked) -> Router {
 async fn answer(State(asked): State<Asked>) -> impl IntoResponse {
     let Wanted { service, local_endpoints } =
         asked.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let healthy = asked.health.lock().is_healthy(Moment::now());
+    let healthy = asked.health.lock().is_healthy(Timestamp::now());
     let status =
         if healthy && local_endpoints > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let headers = [

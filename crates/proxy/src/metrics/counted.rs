@@ -1,7 +1,7 @@
-//! What the kernel counts for us, read when scraped.
+//! Counters of the kernel, read when scraped.
 
-use portway_iptables::LOCALHOST_COUNTER;
 use portway_netlink::{Protocol, Socket, nfacct};
+use portway_xtables::LOCALHOST_COUNTER;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;

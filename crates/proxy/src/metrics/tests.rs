@@ -1,6 +1,7 @@
 //! Tests of `metrics`.
 
 use super::*;
+use portway_model::api::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// kube-proxy's metrics with their labels, `le` aside, and ours.
@@ -47,7 +48,7 @@ fn busy() -> Metrics {
     metrics.sync_done(Family::V4, SyncKind::Full, Duration::from_millis(3), at);
     metrics.sync_done(Family::V6, SyncKind::Partial, Duration::from_millis(1), at);
     metrics.sync_queued(Family::V4, at);
-    metrics.sync_failed(Family::V4);
+    metrics.sync_failed("sync_proxy_rules_nftables_sync_failures_total", Family::V4);
     metrics.cleanup_failed(Family::V6);
     metrics.network_programmed(Family::V4, Duration::from_millis(700));
     metrics.endpoint_changes(5);
@@ -59,8 +60,8 @@ fn busy() -> Metrics {
     metrics.healthz(true);
     metrics.livez(false);
     metrics.drift_repaired(Family::V4, Drift { missing: 2, altered: 0, foreign: 1 });
-    metrics.rejected(Kind::Service, "port");
-    metrics.rejected_now(Kind::Service, 1);
+    metrics.rejected(portway_model::api::Service::TYPE, "port");
+    metrics.rejected_now(portway_model::api::Service::TYPE, 1);
     metrics.api_connected(true);
     metrics
 }

@@ -1,7 +1,9 @@
 //! Tests of `flags`.
 
 use super::*;
-use clap::CommandFactory;
+use portway_config::{Value, normalize_args};
+use std::ffi::OsString;
+use std::time::Duration;
 
 fn flags(args: &[&str]) -> ProxyFlags {
     let args = std::iter::once("kube-proxy").chain(args.iter().copied()).map(OsString::from);
@@ -13,6 +15,21 @@ fn refused(args: &[&str]) -> String {
     ProxyFlags::try_parse_from(args).expect_err("must be refused").to_string()
 }
 
+/// The value that a command line gives to a setting.
+fn value(args: &[&str], path: &str) -> Option<Value> {
+    flags(args).settings.get(path).map(|given| given.value.clone())
+}
+
+fn text(text: &str) -> Option<Value> {
+    Some(Value::Text(text.to_owned()))
+}
+
+/// The items of a list, printed.
+fn items(args: &[&str], path: &str) -> Vec<String> {
+    let flags = flags(args);
+    flags.settings.get(path).expect("given").items().iter().map(|item| item.value.to_string()).collect()
+}
+
 #[test]
 fn the_command_is_well_formed() {
     ProxyFlags::command().debug_assert();
@@ -20,53 +37,57 @@ fn the_command_is_well_formed() {
 
 #[test]
 fn switches_take_an_optional_value() {
-    assert_eq!(flags(&[]).masquerade_all, None);
+    let all = "nftables.masqueradeAll";
+    assert_eq!(value(&[], all), None);
     for on in ["--masquerade-all", "--masquerade-all=true", "--masquerade-all=1", "--masquerade-all=T"] {
-        assert_eq!(flags(&[on]).masquerade_all, Some(true), "{on}");
+        assert_eq!(value(&[on], all), Some(Value::Bool(true)), "{on}");
     }
     for off in ["--masquerade-all=false", "--masquerade-all=0", "--masquerade-all=False"] {
-        assert_eq!(flags(&[off]).masquerade_all, Some(false), "{off}");
+        assert_eq!(value(&[off], all), Some(Value::Bool(false)), "{off}");
     }
     assert!(refused(&["--masquerade-all=maybe"]).contains("neither true nor false"));
     // pflag takes what follows a switch for an argument, not for its value.
     assert!(ProxyFlags::try_parse_from(["kube-proxy", "--masquerade-all", "false"]).is_err());
+    assert_eq!(flags(&["--cleanup", "--init-only=F"]).run.cleanup, Some(true));
+    assert_eq!(flags(&["--cleanup", "--init-only=F"]).run.init_only, Some(false));
+    assert!(refused(&["--cleanup=yes"]).contains("neither true nor false"));
 }
 
 #[test]
 fn lists_grow_by_commas_and_by_repetition() {
-    let flags =
-        flags(&["--nodeport-addresses=10.0.0.0/8,fd00::/8", "--nodeport-addresses", "192.168.0.0/16"]);
-    assert_eq!(flags.nodeport_addresses, ["10.0.0.0/8", "fd00::/8", "192.168.0.0/16"]);
-    let flags = self::flags(&["--feature-gates=A=true,B=false", "--feature-gates", "C=true"]);
-    assert_eq!(flags.feature_gates, [("A".into(), true), ("B".into(), false), ("C".into(), true)]);
-    let flags = self::flags(&["--vmodule=proxier=4,health*=5"]);
-    assert_eq!(flags.vmodule, [("proxier".into(), 4), ("health*".into(), 5)]);
+    let args = ["--nodeport-addresses=10.0.0.0/8,fd00::/8", "--nodeport-addresses", "192.168.0.0/16"];
+    assert_eq!(items(&args, "nodePortAddresses"), ["10.0.0.0/8", "fd00::/8", "192.168.0.0/16"]);
+    let args = ["--feature-gates=A=true,B=false", "--feature-gates", "C=true"];
+    assert_eq!(items(&args, "featureGates"), ["A=true", "B=false", "C=true"]);
+    assert_eq!(items(&["--vmodule=proxier=4,health*=5"], "logging.vmodule"), ["proxier=4", "health*=5"]);
 }
 
 #[test]
 fn the_last_of_several_values_counts() {
-    assert_eq!(flags(&["--v=2", "--v=4"]).v, Some(4));
-    assert_eq!(flags(&["--cluster-cidr=a", "--cluster-cidr=b,c"]).cluster_cidr.as_deref(), Some("b,c"));
+    assert_eq!(value(&["--v=2", "--v=4"], "logging.verbosity"), Some(Value::Integer(4)));
+    assert_eq!(value(&["--cluster-cidr=a", "--cluster-cidr=b,c"], "clusterCIDR"), text("b,c"));
 }
 
 #[test]
 fn values_look_as_they_do_in_the_field() {
     for args in [&["-v=4"][..], &["-v", "4"], &["--v", "4"], &["-v4"]] {
-        assert_eq!(flags(args).v, Some(4), "{args:?}");
+        assert_eq!(value(args, "logging.verbosity"), Some(Value::Integer(4)), "{args:?}");
     }
-    assert_eq!(flags(&["--oom-score-adj", "-998"]).oom_score_adj, Some(-998));
-    assert_eq!(flags(&["--oom-score-adj=-998"]).oom_score_adj, Some(-998));
-    assert_eq!(flags(&["--iptables-sync-period=1m30s"]).iptables_sync_period, Some(Duration::from_secs(90)));
+    for args in [&["--oom-score-adj", "-998"][..], &["--oom-score-adj=-998"]] {
+        assert_eq!(value(args, "oomScoreAdj"), Some(Value::Integer(-998)));
+    }
+    let period = value(&["--iptables-sync-period=1m30s"], "iptables.syncPeriod");
+    assert_eq!(period, Some(Value::Duration(Duration::from_secs(90))));
     assert!(refused(&["--iptables-sync-period=30"]).contains("lacks a unit"));
-    assert_eq!(flags(&["--metrics-bind-address="]).metrics_bind_address.as_deref(), Some(""));
-    assert_eq!(flags(&["--version"]).version.as_deref(), Some("true"));
-    assert_eq!(flags(&["--version=raw"]).version.as_deref(), Some("raw"));
+    assert_eq!(value(&["--metrics-bind-address="], "metricsBindAddress"), text(""));
+    assert_eq!(flags(&["--version"]).run.version.as_deref(), Some("true"));
+    assert_eq!(flags(&["--version=raw"]).run.version.as_deref(), Some("raw"));
 }
 
 #[test]
 fn underscores_are_dashes_in_names_only() {
-    assert_eq!(flags(&["--cluster_cidr=a_b"]).cluster_cidr.as_deref(), Some("a_b"));
-    assert_eq!(flags(&["--hostname_override", "a__b"]).hostname_override.as_deref(), Some("a__b"));
+    assert_eq!(value(&["--cluster_cidr=a_b"], "clusterCIDR"), text("a_b"));
+    assert_eq!(value(&["--hostname_override", "a__b"], "hostnameOverride"), text("a__b"));
     let kept: Vec<OsString> = ["x_y", "--a-b", "-c_d", "--", "--e_f"].map(Into::into).to_vec();
     let args = ["x_y", "--a_b", "-c_d", "--", "--e_f"].map(OsString::from);
     assert_eq!(normalize_args(args), kept);
@@ -119,11 +140,10 @@ fn every_flag_of_kube_proxy_is_there() {
 }
 
 #[test]
-fn a_flag_says_every_field_of_userspace() {
-    let section = format!("{:?}", flags(&[]).typed().config.userspace);
-    let fields = section.matches(": None").count();
-    let command = ProxyFlags::command();
-    let ours: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
-    let ours: Vec<&&str> = ours.iter().filter(|flag| flag.starts_with("userspace-")).collect();
-    assert_eq!(ours.len(), fields, "{ours:?}\n{section}");
+fn a_flag_says_every_field_of_the_sections_of_modes() {
+    for setting in table().settings().iter().filter(|setting| {
+        ["nftables.", "ipvs.", "userspace."].iter().any(|section| setting.path.starts_with(section))
+    }) {
+        assert!(setting.flag_name().is_some(), "{}", setting.path);
+    }
 }

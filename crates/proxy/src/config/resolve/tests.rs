@@ -1,11 +1,13 @@
 //! Tests of `resolve`.
 
 use super::*;
+use crate::config::domain::{Masquerade, UserspaceSettings};
 use crate::config::{API_VERSION, KIND, parse};
+use std::time::Duration;
 
 fn resolve_text(body: &str) -> Result<Config, Vec<String>> {
     let file = parse("c", &format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{body}")).expect("parses");
-    resolve(&file, None).map_err(|errors| errors.iter().map(ToString::to_string).collect())
+    resolve(file).map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
 fn config(body: &str) -> Config {
@@ -18,8 +20,8 @@ fn errors(body: &str) -> Vec<String> {
 
 #[test]
 fn the_defaults_are_upstreams() {
-    let config = config(include_str!("../file/kubeadm.yaml"));
-    assert_eq!(config.mode, Mode::Nftables);
+    let config = config(include_str!("../tests/kubeadm.yaml"));
+    assert_eq!(config.mode.as_str(), "nftables");
     assert_eq!(config.healthz, Some("0.0.0.0:10256".parse().expect("an address")));
     assert_eq!(config.metrics, Some("127.0.0.1:10249".parse().expect("an address")));
     assert_eq!(config.node_ip_override(), None);
@@ -52,8 +54,8 @@ fn an_ipv6_bind_address_moves_the_servers_to_ipv6() {
 
 #[test]
 fn every_mode_is_known_and_nonsense_is_not() {
-    for mode in Mode::ALL {
-        assert_eq!(config(&format!("mode: {}", mode.as_str())).mode, mode);
+    for mode in crate::modes::MODES {
+        assert_eq!(config(&format!("mode: {}", mode.name())).mode.as_str(), mode.name());
     }
     let scheduler = &errors("mode: ipvs\nipvs:\n  scheduler: fastest")[0];
     assert!(scheduler.contains("ipvs.scheduler") && scheduler.contains("rr, wrr, lc"), "{scheduler}");
@@ -116,9 +118,9 @@ userspace:
         errors(body),
         [
             r#"c:4: userspace.balancing: "fair" is not a way of balancing: round-robin or least-connections"#,
-            r#"c:5: userspace.connectTimeout: "0" must be longer than nothing"#,
+            r#"c:5: userspace.connectTimeout: "0" must be greater than zero"#,
             r#"c:6: userspace.connectAttempts: "101" must be between 1 and 100"#,
-            r#"c:7: userspace.udpIdleTimeout: "0" must be longer than nothing"#,
+            r#"c:7: userspace.udpIdleTimeout: "0" must be greater than zero"#,
             r#"c:8: userspace.maxUDPSessions: "0" must be between 1 and 1000000"#,
             r#"c:10: userspace.minSyncPeriod: "2s" must not be longer than the sync period, 1s"#,
         ]
@@ -180,7 +182,7 @@ fn node_port_addresses_are_primary_or_ranges() {
     assert_eq!(
         errors("nodePortAddresses:\n- primary\n- 10.0.0.0/8\n- 10.0.0.1\n"),
         [
-            r#"c:4: nodePortAddresses[0]: "primary" cannot stand beside other addresses"#,
+            r#"c:4: nodePortAddresses[0]: "primary" cannot be combined with other addresses"#,
             r#"c:6: nodePortAddresses[2]: "10.0.0.1" is not a range such as 10.244.0.0/16 or fd00:10:244::/56"#,
         ]
     );

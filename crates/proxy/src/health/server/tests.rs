@@ -1,11 +1,10 @@
 //! Tests of `server`.
 
-use super::super::probe::{free_port, get};
-use super::super::serving::Serving;
 use super::*;
 use crate::config::{ProxyFlags, merge};
-use crate::health::HealthState;
-use portway_model::{Family, NodeState};
+use portway_model::Family;
+use portway_serve::{DualStack, HealthState, Limits, Server, get, listen};
+use std::time::Duration;
 
 fn config(args: &[&str]) -> Arc<Config> {
     use clap::Parser;
@@ -13,9 +12,14 @@ fn config(args: &[&str]) -> Arc<Config> {
     Arc::new(merge(&flags.expect("flags"), None).expect("a configuration").0)
 }
 
-fn start(router: Router) -> Serving {
-    let any_port = "127.0.0.1:0".parse().expect("an address");
-    Serving::start(listen(any_port, DualStack::Yes).expect("a port"), router).expect("a server")
+fn start(router: Router) -> Server {
+    let listener = listen("127.0.0.1:0".parse().expect("an address"), DualStack::Yes).expect("a port");
+    Server::start(listener, router, Limits::default()).expect("a server")
+}
+
+fn pages(config: watch::Receiver<Arc<Config>>) -> MetricsPages {
+    let (metrics, rejections) = (Metrics::new("test"), watch::channel(Vec::new()).1);
+    MetricsPages { metrics, config, health: health(), rejections, version: "test" }
 }
 
 fn health() -> Health {
@@ -34,8 +38,8 @@ async fn health_pages_tell_and_count() {
     assert_eq!(sick.header("x-content-type-options"), Some("nosniff"));
     assert!(sick.body.contains(r#""nodeEligible":false"#), "{}", sick.body);
     assert_eq!(ask("/livez").await.status, 200);
-    health.lock().node(NodeState::Present);
-    health.lock().synced(Moment::now(), Family::V4);
+    health.lock().set_node_eligible(true);
+    health.lock().synced(Timestamp::now(), Family::V4);
     assert_eq!(ask("/healthz").await.status, 200);
     assert_eq!(ask("/elsewhere").await.status, 404);
     let text = metrics.encode();
@@ -51,7 +55,7 @@ async fn health_pages_tell_and_count() {
 #[tokio::test]
 async fn status_pages_show_what_runs_now() {
     let (change, watched) = watch::channel(config(&["--cluster-cidr=10.1.0.0/16"]));
-    let server = start(metrics_router(StatusPages { metrics: Metrics::new("test"), config: watched }));
+    let server = start(metrics_router(pages(watched)));
     let address = server.address();
     let ask = |path: &'static str| async move { get(address, path).await.expect("an answer") };
 
@@ -73,32 +77,51 @@ async fn status_pages_show_what_runs_now() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_can_be_fatal_and_names_its_flag() {
+async fn the_status_page_tells_what_the_agent_does() {
+    let (health, metrics) = (health(), Metrics::new("test"));
+    let (_rejections, rejections) = watch::channel(vec![RejectedObject {
+        kind: "Service".to_owned(),
+        namespace: "ns".to_owned(),
+        name: "bad".to_owned(),
+        field: "spec.ports[0].port".to_owned(),
+        reason: "is no port".to_owned(),
+    }]);
+    let (_config, config) = watch::channel(config(&[]));
+    let pages =
+        MetricsPages { metrics: metrics.clone(), config, health: health.clone(), rejections, version: "1.2" };
+    let server = start(metrics_router(pages));
+    let address = server.address();
+    let ask = || async move {
+        let page = get(address, "/statusz").await.expect("an answer");
+        assert_eq!(page.header("content-type"), Some("application/json"));
+        serde_json::from_str::<Status>(&page.body).expect("a status")
+    };
+    let status = ask().await;
+    assert_eq!((status.version.as_str(), status.mode.as_str()), ("1.2", "nftables"));
+    assert!(
+        status.healthy && !status.node_eligible && !status.source.connected && status.families.is_empty()
+    );
+    assert_eq!(status.rejections[0].name, "bad");
+
+    metrics.service_changes_pending(3);
+    metrics.endpoint_changes_pending(4);
+    metrics.api_connected(true);
+    health.lock().set_node_eligible(true);
+    health.lock().synced(Timestamp::now(), Family::V4);
+    health.lock().queued(Timestamp::now(), Family::V6);
+    let status = ask().await;
+    assert_eq!(status.pending, portway_serve::Pending { services: 3, endpoints: 4 });
+    assert!(status.node_eligible && status.source.connected);
+    assert!(status.families["IPv4"].last_sync.is_some() && status.families["IPv4"].waiting_seconds.is_none());
+    assert!(status.families["IPv6"].last_sync.is_none() && status.families["IPv6"].waiting_seconds.is_some());
+}
+
+#[tokio::test]
+async fn an_address_in_use_names_the_flag_of_its_server() {
     let squatter = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = squatter.local_addr().expect("an address");
     let error = serve_healthz(address, true, health(), Metrics::new("test")).await.expect_err("in use");
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "/healthz cannot be served on {address}: the address is in use; choose another address with \
-             --healthz-bind-address (healthzBindAddress in the configuration file)"
-        )
-    );
-    let pages = StatusPages { metrics: Metrics::new("test"), config: watch::channel(config(&[])).1 };
-    let error = serve_metrics(address, true, pages).await.expect_err("in use");
+    assert!(error.to_string().contains("--healthz-bind-address (healthzBindAddress"), "{error}");
+    let error = serve_metrics(address, true, pages(watch::channel(config(&[])).1)).await.expect_err("in use");
     assert!(error.to_string().contains("--metrics-bind-address (metricsBindAddress"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_address_in_use_is_tried_again_until_it_is_free() {
-    let squatter = std::net::TcpListener::bind(("127.0.0.1", free_port())).expect("a port");
-    let address = squatter.local_addr().expect("an address");
-    let server = tokio::spawn(serve_healthz(address, false, health(), Metrics::new("test")));
-    // The clock stands still and leaps ahead whenever nothing else can run, so this takes no time.
-    tokio::time::sleep(RETRY * 3).await;
-    assert!(!server.is_finished(), "gave up");
-    drop(squatter);
-    tokio::time::sleep(RETRY).await;
-    assert_eq!(get(address, "/livez").await.expect("an answer").status, 200);
-    server.abort();
 }

@@ -1,8 +1,8 @@
 //! Tests of `service`.
 
-use super::super::probe::{Reply, free_port, get};
+use super::super::free_port::free_port;
 use super::*;
-use crate::health::HealthState;
+use portway_serve::{HealthState, Reply, get};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -20,7 +20,7 @@ fn ports() -> (ServicePorts, Health) {
 }
 
 async fn ask(port: u16, path: &str) -> Option<Reply> {
-    get(SocketAddr::new(LOCALHOST, port), path).await
+    get(SocketAddr::new(LOCALHOST, port), path).await.ok()
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn a_proxy_that_does_not_keep_up_answers_503() {
     let ((mut ports, health), port) = (ports(), free_port());
     ports.sync(Instant::now(), &[LOCALHOST], &checks([("web", port, 2)])).await;
     health.lock().set_timeout(Duration::ZERO);
-    health.lock().queued(Moment::now(), Family::V4);
+    health.lock().queued(Timestamp::now(), Family::V4);
     let reply = ask(port, "/").await.expect("an answer");
     assert_eq!(reply.status, 503);
     assert!(reply.body.ends_with(r#""localEndpoints":2,"serviceProxyHealthy":false}"#), "{}", reply.body);

@@ -1,17 +1,14 @@
-//! Tests of `print`.
+//! What is printed reads back.
 
 use super::*;
-use crate::config::{Config, Mode, ProxyFlags, UserspaceSettings, merge, parse};
+use crate::config::print::to_yaml;
 use portway_dataplane::Balancing;
 use proptest::prelude::*;
+use std::time::Duration;
 
 fn from_yaml(text: &str) -> Config {
     let file = parse("written.yaml", text).unwrap_or_else(|errors| panic!("{text}\n{errors:?}"));
     merge(&ProxyFlags::default(), Some(file)).unwrap_or_else(|errors| panic!("{text}\n{errors:?}")).0
-}
-
-fn from_body(body: &str) -> Config {
-    from_yaml(&format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{body}"))
 }
 
 fn assert_reads_back(config: &Config) {
@@ -21,14 +18,14 @@ fn assert_reads_back(config: &Config) {
 
 #[test]
 fn what_is_written_reads_back() {
-    assert_reads_back(&from_body(""));
-    assert_reads_back(&from_body(include_str!("../file/kubeadm.yaml")));
-    assert_reads_back(&from_body(include_str!("../file/every_field.yaml")));
+    assert_reads_back(&config(""));
+    assert_reads_back(&config(include_str!("kubeadm.yaml")));
+    assert_reads_back(&config(include_str!("every_field.yaml")));
 }
 
 #[test]
 fn every_default_is_written() {
-    let text = to_yaml(&from_body("")).expect("prints");
+    let text = to_yaml(&config("")).expect("prints");
     for line in [
         "mode: nftables",
         "syncPeriod: 30s",
@@ -66,7 +63,7 @@ proptest! {
     ) {
         let addresses: Vec<String> =
             addresses.iter().map(|ip| format!("{}.{}.{}.{}/24", ip[0], ip[1], ip[2], ip[3])).collect();
-        let mut config = from_body(&format!("{detection}\nnodePortAddresses: [{}]\n", addresses.join(", ")));
+        let mut config = super::config(&format!("{detection}\nnodePortAddresses: [{}]\n", addresses.join(", ")));
         config.nftables.masquerade.bit = bit;
         config.nftables.masquerade.all = all;
         config.nftables.sync.period = Duration::from_millis(period);
@@ -74,7 +71,7 @@ proptest! {
         config.conntrack.tcp_established = Some(Duration::from_secs(established)).filter(|t| !t.is_zero());
         config.hostname_override = Some(host);
         config.logging.verbosity = level;
-        config.mode = Mode::Userspace;
+        config.mode = ModeName::parse("userspace").expect("a mode");
         config.userspace = UserspaceSettings {
             balancing: if fewest { Balancing::LeastConnections } else { Balancing::RoundRobin },
             connect_timeout: Duration::from_millis(connect),

@@ -1,51 +1,51 @@
-//! Tests of `file`.
+//! Files: what is read, and what is refused with which words.
 
 use super::*;
+use portway_config::Value;
 use proptest::prelude::*;
-
-/// The beginning every file must have: two lines.
-const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+use std::time::Duration;
 
 fn errors(body: &str) -> Vec<String> {
-    let errors = parse("config.yaml", &format!("{HEAD}{body}")).expect_err("must be refused");
+    let errors = parse("config.yaml", &text(body)).expect_err("must be refused");
     errors.iter().map(ToString::to_string).collect()
 }
 
-fn accept(body: &str) -> FileConfig {
-    match parse("config.yaml", &format!("{HEAD}{body}")) {
-        Ok(config) => config,
-        Err(errors) => panic!("refused: {errors:?}"),
-    }
+fn accept(body: &str) -> Typed {
+    parse("config.yaml", &text(body)).unwrap_or_else(|errors| panic!("refused: {errors:?}"))
 }
 
-fn given<T: Clone>(field: &Field<T>) -> Option<T> {
-    field.as_ref().map(|given| given.value.clone())
+fn value(typed: &Typed, path: &str) -> Option<Value> {
+    typed.get(path).map(|given| given.value.clone())
 }
 
 #[test]
 fn every_field_of_upstream_and_our_own_is_known() {
-    let config = accept(include_str!("every_field.yaml"));
-    assert_eq!(given(&config.bind_address).as_deref(), Some("10.0.0.1"));
-    assert_eq!(given(&config.client_connection.qps), Some(7.5));
-    assert_eq!(given(&config.conntrack.tcp_established_timeout), Some(Duration::from_secs(7200)));
-    assert_eq!(given(&config.logging.flush_frequency), Some(Duration::from_secs(5)));
-    assert_eq!(config.logging.vmodule[0].value, ("proxier*".to_owned(), 4));
-    assert_eq!(config.node_port_addresses.len(), 2);
-    assert_eq!(given(&config.userspace.drain_timeout), Some(Duration::ZERO));
-    assert_eq!(given(&config.userspace.max_udp_sessions), Some(4096));
-    assert_eq!(given(&config.winkernel.enable_dsr), Some(true));
-    // Nothing was left out of the sample, or a field here would still be at its default.
-    let debug = format!("{config:?}");
-    assert!(!debug.contains(": None"), "a field the sample does not set: {debug}");
-    assert!(!debug.contains("[]") && !debug.contains("{}"), "an empty list or map: {debug}");
+    let typed = accept(include_str!("every_field.yaml"));
+    for (path, wanted) in [
+        ("bindAddress", Value::Text("10.0.0.1".to_owned())),
+        ("clientConnection.qps", Value::Number(7.5)),
+        ("conntrack.tcpEstablishedTimeout", Value::Duration(Duration::from_secs(7200))),
+        ("logging.flushFrequency", Value::Duration(Duration::from_secs(5))),
+        ("userspace.drainTimeout", Value::Duration(Duration::ZERO)),
+        ("userspace.maxUDPSessions", Value::Integer(4096)),
+        ("winkernel.enableDSR", Value::Bool(true)),
+    ] {
+        assert_eq!(value(&typed, path), Some(wanted), "{path}");
+    }
+    let levels = typed.get("logging.vmodule").expect("given");
+    assert_eq!(levels.items()[0].value, Value::Named("proxier*".to_owned(), Value::Integer(4).into()));
+    assert_eq!(typed.get("nodePortAddresses").expect("given").texts().count(), 2);
+    for setting in table().settings().iter().filter(|setting| setting.in_file()) {
+        assert!(typed.has(setting.path), "the sample does not set {}", setting.path);
+    }
 }
 
 #[test]
 fn the_file_kubeadm_writes_is_read() {
-    let config = accept(include_str!("kubeadm.yaml"));
-    assert_eq!(given(&config.cluster_cidr).as_deref(), Some("10.244.0.0/16"));
-    assert_eq!(config.oom_score_adj, None);
-    assert_eq!(given(&config.mode).as_deref(), Some(""));
+    let typed = accept(include_str!("kubeadm.yaml"));
+    assert_eq!(value(&typed, "clusterCIDR"), Some(Value::Text("10.244.0.0/16".to_owned())));
+    assert_eq!(value(&typed, "oomScoreAdj"), None);
+    assert_eq!(value(&typed, "mode"), Some(Value::Text(String::new())));
 }
 
 #[test]
@@ -54,8 +54,8 @@ fn json_is_read_too() {
         "{{\"apiVersion\": {API_VERSION:?}, \"kind\": {KIND:?},\n \"nftables\": {{\"masqueradeAll\": true}}}}"
     );
     let config = parse("config.json", &text).expect("parses");
-    let all = config.nftables.masquerade_all.expect("given");
-    assert!(all.value);
+    let all = config.get("nftables.masqueradeAll").expect("given");
+    assert_eq!(all.value, Value::Bool(true));
     assert_eq!(all.origin, Origin::File { name: "config.json".into(), line: 2 });
 }
 
@@ -165,6 +165,6 @@ proptest! {
 
     #[test]
     fn no_line_noise_behind_the_head_panics(body in "([a-zA-Z]{1,12}|[-:{}\\[\\],&*!|>'\"%@ \n\t0-9]){0,60}") {
-        let _ = parse("c", &format!("{HEAD}{body}"));
+        let _ = parse("c", &text(&body));
     }
 }

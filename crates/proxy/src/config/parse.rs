@@ -1,75 +1,50 @@
-//! From one typed value to one meant value: the parsers behind single fields, and the collector of their mistakes.
+//! From a text to a value that means something: the parsers behind single settings. Why a text is refused is the end
+//! of a sentence that begins with the text.
 
-use super::error::{ConfigError, Problem};
-use super::file::{Field, Given};
+use super::domain::{LogFormat, ModeName};
+use crate::modes;
 use ipnet::IpNet;
+use portway_dataplane::{Balancing, Scheduler};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
 
-/// Why a value is refused, as the end of a sentence that begins with the value.
+/// Why a value is refused.
 type Why = String;
 
-/// Collects the mistakes, so that one does not hide the next.
-#[derive(Default)]
-pub(super) struct Checks {
-    pub(super) errors: Vec<ConfigError>,
+/// A mode by name. The one of Windows is told apart from one that does not exist.
+pub(super) fn mode(text: &str) -> Result<ModeName, Why> {
+    ModeName::parse(text).ok_or_else(|| match text {
+        "kernelspace" => {
+            format!("is for Windows nodes; Portway runs on Linux, in mode {}", modes::names("or"))
+        }
+        _ => format!("is not a proxy mode: this release has {}", modes::names("and")),
+    })
 }
 
-impl Checks {
-    /// Parses a field's text if it was given; a mistake is noted and counts as not given.
-    pub(super) fn text<T>(
-        &mut self,
-        field: &str,
-        given: &Field<String>,
-        parse: impl FnOnce(&str) -> Result<T, Why>,
-    ) -> Option<T> {
-        given
-            .as_ref()
-            .filter(|given| !given.value.is_empty())
-            .and_then(|given| self.item(field, given, parse))
+/// A node's name, in lower case.
+pub(super) fn node_name(text: &str) -> Result<Option<String>, Why> {
+    match text {
+        "" => Err("is empty: give a node's name, or leave it out".to_owned()),
+        name => Ok(Some(name.to_lowercase())),
     }
+}
 
-    /// Parses one text.
-    pub(super) fn item<T>(
-        &mut self,
-        field: &str,
-        given: &Given<String>,
-        parse: impl FnOnce(&str) -> Result<T, Why>,
-    ) -> Option<T> {
-        match parse(given.value.trim()) {
-            Ok(value) => Some(value),
-            Err(why) => {
-                self.invalid(field, given, why);
-                None
-            }
-        }
-    }
+/// A way to choose an endpoint in userspace mode.
+pub(super) fn balancing(text: &str) -> Result<Balancing, Why> {
+    let names = || Balancing::ALL.map(|(_, name)| name).join(" or ");
+    Balancing::parse(text).ok_or_else(|| format!("is not a way of balancing: {}", names()))
+}
 
-    /// Keeps a number that lies within its range.
-    pub(super) fn within<T: TryFrom<i64>>(
-        &mut self,
-        field: &str,
-        given: &Field<i64>,
-        range: RangeInclusive<i64>,
-    ) -> Option<T> {
-        let given = given.as_ref()?;
-        let value = range.contains(&given.value).then(|| T::try_from(given.value).ok()).flatten();
-        if value.is_none() {
-            let (least, most) = range.into_inner();
-            let why = match given.value {
-                _ if most < i64::from(i32::MAX) => format!("must be between {least} and {most}"),
-                value if value < least => format!("must be at least {least}"),
-                _ => format!("must be at most {most}"),
-            };
-            self.invalid(field, given, why);
-        }
-        value
-    }
+/// A scheduler of ipvs mode.
+pub(super) fn scheduler(text: &str) -> Result<Scheduler, Why> {
+    Scheduler::parse(text).ok_or_else(|| format!("is none of {}", Scheduler::names()))
+}
 
-    /// Notes a value that means nothing.
-    pub(super) fn invalid<T: ToString>(&mut self, field: &str, given: &Given<T>, why: impl Into<Why>) {
-        let problem = Problem::Invalid { value: given.value.to_string(), why: why.into() };
-        self.errors.push(ConfigError { origin: given.origin.clone(), field: field.to_owned(), problem });
+/// The format of log lines.
+pub(super) fn log_format(text: &str) -> Result<LogFormat, Why> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("is not a log format: text or json".to_owned()),
     }
 }
 

@@ -1,0 +1,306 @@
+//! The table of settings: one definition for each, in the order of `--help` and of docs/configuration.md.
+//!
+//! A row has the path in the file, the field of [`Config`], the default and what is valid; then the flag, the help,
+//! and whether a change takes effect while running (`live`) or at the next start. Rows that are `worked_out` depend
+//! on others and get their values in [`super::resolve`].
+
+mod modes;
+
+use super::domain::{Config, ConntrackSettings, LocalDetection, LogFormat, NodePortAddresses};
+use super::{API_VERSION, KIND, parse};
+use ipnet::IpNet;
+use portway_config::{Kind, Setting, Table, Zero};
+use serde_json::{Value as Json, json};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// A field of [`Config`], for a row of the table.
+macro_rules! at {
+    ($($field:ident).+) => {
+        portway_config::Lens {
+            get: |config: &Config| &config.$($field).+,
+            get_mut: |config: &mut Config| &mut config.$($field).+,
+        }
+    };
+}
+use at;
+
+type Row = Setting<Config>;
+
+/// The value name of switches in the help.
+const BOOL: &str = "true|false";
+/// Numbers from zero to the largest that Go's `int32` holds.
+const I32: std::ops::RangeInclusive<i64> = 0..=i32::MAX as i64;
+
+/// The settings of `portway proxy`.
+pub fn table() -> &'static Table<Config> {
+    static TABLE: LazyLock<Table<Config>> = LazyLock::new(|| {
+        Table::new(&[("apiVersion", API_VERSION), ("kind", KIND)])
+            .group("Configuration", [feature_gates()])
+            .group("Kubernetes API", kubernetes_api())
+            .group("Node", node())
+            .group("Proxy", proxy())
+            .group("Mode nftables", modes::nftables())
+            .group("Mode iptables", modes::iptables())
+            .group("Mode ipvs", modes::ipvs())
+            .group("Mode userspace", modes::userspace())
+            .group("Connection tracking", conntrack())
+            .group("Health and metrics", health_and_metrics())
+            .group("Logging", logging())
+            .group("", unused())
+    });
+    &TABLE
+}
+
+fn feature_gates() -> Row {
+    Row::switches("featureGates", at!(feature_gates))
+        .flag("--feature-gates", "NAME=BOOL")
+        .help("Switch features on or off, as Name=true,Other=false.")
+}
+
+fn kubernetes_api() -> [Row; 7] {
+    let path = |text: &str| Ok(Some(PathBuf::from(text)));
+    let print_path =
+        |path: &Option<PathBuf>| path.as_ref().map_or(String::new(), |p| p.display().to_string());
+    let (text, print) = (|text: &str| Ok(text.to_owned()), String::clone);
+    let protobuf = "application/vnd.kubernetes.protobuf".to_owned();
+    [
+        Row::text("clientConnection.kubeconfig", at!(client.kubeconfig), None, path, print_path)
+            .flag("--kubeconfig", "FILE")
+            .help("The kubeconfig to reach the API server with; without one, the pod's service account is used."),
+        Row::any_text("--master", at!(client.master))
+            .flag("--master", "URL")
+            .beside_file()
+            .help("The API server's address, in place of the one in the kubeconfig."),
+        Row::number("clientConnection.qps", at!(client.qps), 5.0)
+            .zero(Zero::Unset)
+            .flag("--kube-api-qps", "N")
+            .help("Requests to the API server per second; negative for no limit."),
+        Row::integer("clientConnection.burst", at!(client.burst), 10, I32)
+            .zero(Zero::Unset)
+            .flag("--kube-api-burst", "N")
+            .help("Requests to the API server at once, above the rate."),
+        Row::text("clientConnection.contentType", at!(client.content_type), protobuf, text, print)
+            .flag("--kube-api-content-type", "TYPE")
+            .help("The encoding of requests to the API server."),
+        Row::text(
+            "clientConnection.acceptContentTypes",
+            at!(client.accept_content_types),
+            String::new(),
+            text,
+            print,
+        )
+        .help("The encodings that the API server may answer in; empty for the one of requests."),
+        Row::duration("configSyncPeriod", at!(config_sync_period), Duration::from_secs(15 * 60))
+            .zero(Zero::UnsetInFile)
+            .flag("--config-sync-period", "DURATION")
+            .help("How often the objects of the API server are gone through again."),
+    ]
+}
+
+fn node() -> [Row; 4] {
+    let no_name = |name: &Option<String>| name.clone().unwrap_or_default();
+    [
+        Row::text("hostnameOverride", at!(hostname_override), None, parse::node_name, no_name)
+            .flag("--hostname-override", "NAME")
+            .beside_file()
+            .help("This node's name, if it is not its host name."),
+        Row::text(
+            "bindAddress",
+            at!(bind_address),
+            Ipv4Addr::UNSPECIFIED.into(),
+            parse::ip,
+            IpAddr::to_string,
+        )
+        .flag("--bind-address", "IP")
+        .help("This node's primary address, if not the one in its Node object; no socket is bound to it."),
+        Row::worked_out("nodePortAddresses", Kind::Texts, |c| node_port_addresses(&c.node_port_addresses))
+            .default_text("primary in mode nftables, every address in the others")
+            .live()
+            .flag("--nodeport-addresses", "CIDR|primary")
+            .help("Node ports answer on addresses in these ranges, or on those of the Node object: 'primary'."),
+        Row::integer("oomScoreAdj", at!(oom_score_adj), -999, -1000..=1000)
+            .live()
+            .flag("--oom-score-adj", "N")
+            .help("Which processes the kernel kills first when memory runs out, -1000 (never this one) to 1000."),
+    ]
+}
+
+fn proxy() -> [Row; 6] {
+    [
+        Row::text("mode", at!(mode), super::ModeName::default(), parse::mode, |mode| mode.as_str().to_owned())
+            .live()
+            .flag("--proxy-mode", "MODE")
+            .help(
+                "How Services are programmed: nftables, iptables, ipvs or userspace, where a process of Portway \
+                 relays the connections. It may change while running.",
+            ),
+        Row::switch("nftables.masqueradeAll", at!(nftables.masquerade.all), false)
+            .live()
+            .flag("--masquerade-all", BOOL)
+            .help(
+                "Masquerade all traffic to cluster IPs, as some network plugins need. The flag is for every mode; \
+                 in a file this field is for mode nftables and iptables.masqueradeAll for the others.",
+            ),
+        Row::worked_out("detectLocalMode", Kind::Text, |c| local_mode(&c.local_detection).into())
+            .live()
+            .flag("--detect-local-mode", "MODE")
+            .help("How local pods are told from the rest: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix."),
+        Row::worked_out("clusterCIDR", Kind::Text, |c| match &c.local_detection {
+            LocalDetection::ClusterCidr(cidrs) => joined(cidrs).into(),
+            _ => "".into(),
+        })
+        .live()
+        .flag("--cluster-cidr", "CIDR[,CIDR]")
+        .help("The pods' address range, or one of each family: 10.244.0.0/16,fd00:10:244::/56."),
+        Row::worked_out("detectLocal.bridgeInterface", Kind::Text, |c| match &c.local_detection {
+            LocalDetection::BridgeInterface(name) => name.as_str().into(),
+            _ => "".into(),
+        })
+        .live()
+        .flag("--pod-bridge-interface", "NAME")
+        .help("With BridgeInterface: the bridge that local pods are attached to."),
+        Row::worked_out("detectLocal.interfaceNamePrefix", Kind::Text, |c| match &c.local_detection {
+            LocalDetection::InterfaceNamePrefix(prefix) => prefix.as_str().into(),
+            _ => "".into(),
+        })
+        .live()
+        .flag("--pod-interface-name-prefix", "PREFIX")
+        .help("With InterfaceNamePrefix: how the names of local pods' interfaces begin."),
+    ]
+}
+
+fn conntrack() -> [Row; 7] {
+    let established = Some(ConntrackSettings::DEFAULT_TCP_ESTABLISHED);
+    let close_wait = Some(ConntrackSettings::DEFAULT_TCP_CLOSE_WAIT);
+    [
+        Row::integer("conntrack.maxPerCore", at!(conntrack.max_per_core), 32 * 1024, I32)
+            .flag("--conntrack-max-per-core", "N")
+            .help("Connections to track per core; 0 leaves the kernel's limit."),
+        Row::integer("conntrack.min", at!(conntrack.min), 128 * 1024, I32)
+            .flag("--conntrack-min", "N")
+            .help("Connections to track at least, however few the cores."),
+        Row::optional_duration(
+            "conntrack.tcpEstablishedTimeout",
+            at!(conntrack.tcp_established),
+            established,
+        )
+        .flag("--conntrack-tcp-timeout-established", "DURATION")
+        .help("Forget idle established TCP connections after this long; 0 leaves the kernel's value."),
+        Row::optional_duration("conntrack.tcpCloseWaitTimeout", at!(conntrack.tcp_close_wait), close_wait)
+            .flag("--conntrack-tcp-timeout-close-wait", "DURATION")
+            .help("Forget half-closed TCP connections after this long; 0 leaves the kernel's value."),
+        Row::switch("conntrack.tcpBeLiberal", at!(conntrack.tcp_be_liberal), false)
+            .flag("--conntrack-tcp-be-liberal", BOOL)
+            .help("Let TCP packets outside the window pass."),
+        Row::optional_duration("conntrack.udpTimeout", at!(conntrack.udp), None)
+            .flag("--conntrack-udp-timeout", "DURATION")
+            .help("Forget UDP flows without a reply after this long; 0 leaves the kernel's value."),
+        Row::optional_duration("conntrack.udpStreamTimeout", at!(conntrack.udp_stream), None)
+            .flag("--conntrack-udp-timeout-stream", "DURATION")
+            .help("Forget UDP flows with replies after this long; 0 leaves the kernel's value."),
+    ]
+    .map(Row::live)
+}
+
+fn health_and_metrics() -> [Row; 7] {
+    [
+        Row::worked_out("healthzBindAddress", Kind::Text, |c| address(c.healthz))
+            .copied(|to, from| to.healthz = from.healthz)
+            .default_text("0.0.0.0:10256")
+            .flag("--healthz-bind-address", "IP:PORT")
+            .help("Serve /healthz and /livez here; an empty flag turns them off."),
+        Row::worked_out("metricsBindAddress", Kind::Text, |c| address(c.metrics))
+            .copied(|to, from| to.metrics = from.metrics)
+            .default_text("127.0.0.1:10249")
+            .flag("--metrics-bind-address", "IP:PORT")
+            .help("Serve /metrics and the status pages here; an empty flag turns them off."),
+        Row::unused("--healthz-port", Kind::Integer)
+            .flag("--healthz-port", "PORT")
+            .older_than("healthzBindAddress")
+            .help("The port of /healthz alone, 0 for none; older than --healthz-bind-address."),
+        Row::unused("--metrics-port", Kind::Integer)
+            .flag("--metrics-port", "PORT")
+            .older_than("metricsBindAddress")
+            .help("The port of /metrics alone, 0 for none; older than --metrics-bind-address."),
+        Row::switch("bindAddressHardFail", at!(bind_hard_fail), false)
+            .flag("--bind-address-hard-fail", BOOL)
+            .help("End when one of these addresses is in use, rather than trying again."),
+        Row::switch("enableProfiling", at!(profiling), false)
+            .flag("--profiling", BOOL)
+            .help("Accepted because kube-proxy has it; there are no profiling pages."),
+        Row::any_text("showHiddenMetricsForVersion", at!(show_hidden_metrics_for_version))
+            .flag("--show-hidden-metrics-for-version", "VERSION")
+            .help("Accepted because kube-proxy has it; no metric is hidden."),
+    ]
+}
+
+fn logging() -> [Row; 4] {
+    let format = |format: &LogFormat| match format {
+        LogFormat::Text => "text".to_owned(),
+        LogFormat::Json => "json".to_owned(),
+    };
+    [
+        Row::integer("logging.verbosity", at!(logging.verbosity), 0, I32)
+            .live()
+            .flag("--v", "LEVEL")
+            .short('v')
+            .help("How much to log: 0 for the essential, 2 for changes, 4 and more for debugging."),
+        Row::pairs("logging.vmodule", at!(logging.vmodule), "filePattern", "verbosity", I32)
+            .live()
+            .flag("--vmodule", "PATTERN=N")
+            .help("Other levels for single modules, as pattern=N,other=N."),
+        Row::text("logging.format", at!(logging.format), LogFormat::Text, parse::log_format, format)
+            .flag("--logging-format", "FORMAT")
+            .help("The format of log lines: text or json."),
+        Row::duration("logging.flushFrequency", at!(logging.flush_frequency), Duration::from_secs(5))
+            .or_nanos()
+            .zero(Zero::Unset)
+            .flag("--log-flush-frequency", "DURATION")
+            .help("Accepted because kube-proxy has it; log lines are not held back."),
+    ]
+    .map(Row::beside_file)
+}
+
+/// Fields of upstream's that have no meaning on Linux, or none any more.
+fn unused() -> [Row; 11] {
+    [
+        Row::unused("portRange", Kind::Text),
+        Row::unused("windowsRunAsService", Kind::Bool),
+        Row::unused("winkernel.enableDSR", Kind::Bool),
+        Row::unused("winkernel.forwardHealthCheckVip", Kind::Bool),
+        Row::unused("winkernel.networkName", Kind::Text),
+        Row::unused("winkernel.rootHnsEndpointName", Kind::Text),
+        Row::unused("winkernel.sourceVip", Kind::Text),
+        Row::unused("logging.options.json.splitStream", Kind::Bool),
+        Row::unused("logging.options.json.infoBufferSize", Kind::Quantity),
+        Row::unused("logging.options.text.splitStream", Kind::Bool),
+        Row::unused("logging.options.text.infoBufferSize", Kind::Quantity),
+    ]
+}
+
+fn node_port_addresses(addresses: &NodePortAddresses) -> Json {
+    match addresses {
+        NodePortAddresses::Primary => json!(["primary"]),
+        NodePortAddresses::Cidrs(cidrs) => json!(cidrs),
+    }
+}
+
+fn local_mode(detection: &LocalDetection) -> &'static str {
+    match detection {
+        LocalDetection::None | LocalDetection::ClusterCidr(_) => "ClusterCIDR",
+        LocalDetection::NodeCidr => "NodeCIDR",
+        LocalDetection::BridgeInterface(_) => "BridgeInterface",
+        LocalDetection::InterfaceNamePrefix(_) => "InterfaceNamePrefix",
+    }
+}
+
+fn address(address: Option<SocketAddr>) -> Json {
+    address.map_or(String::new(), |address| address.to_string()).into()
+}
+
+fn joined(cidrs: &[IpNet]) -> String {
+    cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,44 @@
+//! docs/configuration.md is made from the table.
+
+use super::*;
+use std::path::Path;
+
+const HEAD: &str = "\
+# Configuration
+
+<!-- Made from the table of settings in crates/proxy/src/config/settings.rs. After a change there:
+     PORTWAY_WRITE_DOCS=1 cargo test -p portway-proxy the_reference_page_is_true -->
+
+`portway proxy` reads kube-proxy's configuration file (`--config`, a `KubeProxyConfiguration` in YAML or JSON) or kube-proxy's flags.
+Beside a file only the flags for the host name, the API server's address and logging count; the others are named in the log. Fields that do not
+exist are errors, with file, line and the nearest right name. A changed file is applied while the agent runs: settings marked *live* take
+effect at once, the others when it is started again. `--write-config-to` writes the effective configuration to a file, and `/configz` on
+the metrics address shows it.
+
+Durations are written as in Go: `30s`, `1m30s`, `250ms`. In a file without `mode`, the section `iptables` stands in where `nftables`
+says nothing: such files were written for kube-proxy's default mode.
+";
+
+#[test]
+fn the_reference_page_is_true() {
+    let page = format!("{HEAD}{}", table().markdown(&Config::defaults()));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    if std::env::var_os("PORTWAY_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &page).expect("docs/configuration.md can be written");
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(written, page, "docs/configuration.md: run the command in its first lines");
+}
+
+#[test]
+fn every_setting_says_what_it_is_for_and_is_defined_once() {
+    let mut paths = std::collections::BTreeSet::new();
+    for setting in table().settings() {
+        assert!(paths.insert(setting.path), "{} is defined twice", setting.path);
+    }
+    let page = table().markdown(&Config::defaults());
+    for line in page.lines().filter(|line| line.starts_with("| `")) {
+        let help = line.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+        assert!(help.len() > 10 && help.ends_with('.'), "{line}");
+    }
+}
