@@ -2,6 +2,7 @@
 
 use clap::Args;
 use ipnet::IpNet;
+use portway_dataplane::{IpvsSettings, Settings};
 use portway_proxy::agent::{self, Leftover};
 
 /// What is typed after `portway cleanup`.
@@ -17,9 +18,9 @@ pub(crate) struct Flags {
 
 /// Does it, and says so.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
-    let exclude = &flags.exclude_cidrs;
+    let settings = settings(&flags.exclude_cidrs);
     let (found, errors) =
-        if flags.dry_run { agent::find_leftovers(exclude) } else { agent::cleanup(exclude) };
+        if flags.dry_run { agent::find_leftovers(&settings) } else { agent::cleanup(&settings) };
     let (some, none) = match flags.dry_run {
         true => ("would remove", "there is nothing to remove"),
         false => ("removed", "there was nothing to remove"),
@@ -35,11 +36,17 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
 
 /// Does it for `kube-proxy --cleanup`, which says nothing if all is well.
 pub(crate) fn remove(exclude: &[IpNet]) -> anyhow::Result<()> {
-    let (removed, errors): (Vec<Leftover>, _) = agent::cleanup(exclude);
+    let (removed, errors): (Vec<Leftover>, _) = agent::cleanup(&settings(exclude));
     for leftover in removed {
         tracing::info!("removed {leftover}");
     }
     judge(errors)
+}
+
+/// Virtual servers within `exclude` belong to other programs.
+fn settings(exclude: &[IpNet]) -> Settings {
+    let ipvs = IpvsSettings { exclude: exclude.to_vec(), ..IpvsSettings::default() };
+    Settings { ipvs, ..Settings::default() }
 }
 
 fn judge(errors: Vec<portway_dataplane::Error>) -> anyhow::Result<()> {

@@ -1,9 +1,8 @@
 //! Portway: the Kubernetes Service system in one binary. Called as `kube-proxy`, it is `portway proxy`.
 
-mod carry;
 mod cleanup;
-mod logging;
 mod proxy;
+mod relay;
 
 use clap::{Parser, Subcommand};
 use portway_proxy::config::{ProxyFlags, normalize_args};
@@ -20,7 +19,6 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "one value per process")]
 enum Command {
     /// Run the node agent: a drop-in kube-proxy
     #[command(disable_version_flag = true)]
@@ -28,32 +26,44 @@ enum Command {
     /// Remove everything Portway or kube-proxy made in this network namespace
     ///
     /// In whatever mode: the nftables tables `portway` and `kube-proxy`, the KUBE- chains of iptables and the rules that
-    /// lead to them (in both variants), ipvs servers, their sets and the device kube-ipvs0, and the process that carries
-    /// connections in userspace mode, which ends when they have.
+    /// lead to them (in both variants), ipvs servers, their sets and the device kube-ipvs0, and the relay process of the
+    /// userspace mode, which ends after its last connection.
     ///
     /// Connections that are open stay open as long as something else on the node has the kernel translate addresses, as
     /// most network plugins do; those through ipvs end with their servers. To lose none, switch the mode instead.
     ///
     /// Everybody else's rules, chains and tables are left alone, and so is what the kubelet made.
     Cleanup(cleanup::Flags),
-    /// Carry the connections of the userspace mode; the agent starts this itself
+    /// Relay the connections of the userspace mode; the agent starts this itself
     #[command(hide = true)]
-    Carry(carry::Flags),
+    Relay(relay::Flags),
 }
 
 fn main() -> ExitCode {
+    // Also if the main thread panics: the lines before that explain it.
+    let _flush = FlushLog;
     let arguments = as_portway(std::env::args_os().collect());
     let result = match Cli::parse_from(arguments).command {
         Command::Proxy(flags) => proxy::run(flags),
         Command::Cleanup(flags) => cleanup::run(&flags),
-        Command::Carry(flags) => carry::run(&flags),
+        Command::Relay(flags) => relay::run(&flags),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            portway_serve::logging::flush();
             eprintln!("portway: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Writes the queued log lines when it is dropped.
+struct FlushLog;
+
+impl Drop for FlushLog {
+    fn drop(&mut self) {
+        portway_serve::logging::flush();
     }
 }
 

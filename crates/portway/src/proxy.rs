@@ -1,16 +1,16 @@
 //! `portway proxy`: from flags to a running agent.
 
-use crate::logging;
 use anyhow::{Context, anyhow, bail};
 use portway_proxy::agent::{self, Options};
-use portway_proxy::config::{Config, ConfigError, FileConfig, IgnoredFlag, ProxyFlags, merge, parse, print};
+use portway_proxy::config::{Config, ConfigError, IgnoredFlag, ProxyFlags, Typed, merge, parse, print};
+use portway_serve::logging;
 use std::path::Path;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Does what the flags say.
 pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
-    if let Some(version) = &flags.version {
+    if let Some(version) = &flags.run.version {
         let name = if version == "raw" { "portway" } else { "Portway" };
         if version != "false" {
             println!("{name} {VERSION}");
@@ -18,23 +18,23 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
         }
     }
     let (config, ignored) = read(&flags)?;
-    if let Some(path) = &flags.write_config_to {
+    if let Some(path) = &flags.run.write_config_to {
         return write(&config, path);
     }
     logging::start(config.logging.format, config.logging.verbosity);
     for flag in ignored {
         tracing::warn!("{flag}");
     }
-    if flags.cleanup == Some(true) {
+    if flags.run.cleanup == Some(true) {
         return crate::cleanup::remove(&config.ipvs.exclude_cidrs);
     }
-    if flags.init_only == Some(true) {
+    if flags.run.init_only == Some(true) {
         return Ok(agent::prepare(&config)?);
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
     let options = Options {
-        manifests: flags.manifests.clone(),
+        manifests: flags.run.manifests.clone(),
         config,
         flags,
         version: VERSION,
@@ -46,11 +46,11 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
 }
 
 fn read(flags: &ProxyFlags) -> anyhow::Result<(Config, Vec<IgnoredFlag>)> {
-    let file = flags.config.as_deref().map(read_file).transpose()?;
+    let file = flags.run.config.as_deref().map(read_file).transpose()?;
     merge(flags, file).map_err(all)
 }
 
-fn read_file(path: &Path) -> anyhow::Result<FileConfig> {
+fn read_file(path: &Path) -> anyhow::Result<Typed> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
     parse(&path.display().to_string(), &text).map_err(all)

@@ -1,8 +1,7 @@
-//! The userspace mode beside HAProxy in TCP mode: the same node, the same pods behind both, turn by turn.
+//! The userspace mode against HAProxy in TCP mode: the same node, the same pods behind both, turn by turn.
 //!
-//! Both are processes in the node's namespace; the client is a pod of the same node, so that a byte takes the same
-//! cables through either. On a machine with few cores they share these with whoever sends and receives, which is
-//! why what they are judged by is mostly each other.
+//! Both are processes in the node's namespace; the client is a pod of the same node, so that a byte takes the same path through
+//! either. On a machine with few cores they share these with clients and servers, which is why the ratios count.
 
 mod forwarder;
 mod haproxy;
@@ -17,7 +16,7 @@ use crate::Options;
 use crate::report::Report;
 use indicatif::ProgressBar;
 use portway_lab::guest;
-use stage::{Side, Stage};
+use stage::{Contender, Stage};
 use std::io;
 use std::thread;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use std::time::Duration;
 /// Steps of the progress bar.
 pub(crate) const STEPS: usize = 5;
 
-/// Everything, on one stage.
+/// All measurements, on one setup.
 pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
     bar.set_message("userspace: setting up");
     let stage = Stage::build(options)?;
@@ -56,7 +55,7 @@ pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report)
     Ok(())
 }
 
-/// Connections without traffic alone.
+/// Idle connections only.
 pub(crate) fn idle(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
     bar.set_message(format!("userspace: {} idle connections", options.idle_connections));
     let stage = Stage::build(options)?;
@@ -65,13 +64,13 @@ pub(crate) fn idle(options: &Options, bar: &ProgressBar, report: &mut Report) ->
     Ok(())
 }
 
-/// Rounds of two sides in turns, so that what else the machine does hits both alike; all but the first, which warms
+/// Rounds of two sides in turns, so that other load of the machine affects both alike; all but the first, which warms
 /// caches.
 fn alternate<T>(
     options: &Options,
     what: &str,
-    sides: [&Side; 2],
-    round: impl Fn(&Side, Duration) -> io::Result<T>,
+    sides: [&Contender; 2],
+    round: impl Fn(&Contender, Duration) -> io::Result<T>,
 ) -> Result<[Vec<T>; 2], String> {
     let length = Duration::from_millis(options.round_millis);
     let mut rounds = [Vec::new(), Vec::new()];
@@ -87,7 +86,7 @@ fn alternate<T>(
     Ok(rounds)
 }
 
-/// So many clients at once, in the namespace of the calling thread; the sum of what they counted.
+/// Runs so many clients at once, in the namespace of the calling thread; returns the sum of their counts.
 fn together(clients: usize, client: impl Fn(usize) -> io::Result<u64> + Sync) -> io::Result<u64> {
     let client = &client;
     thread::scope(|scope| {

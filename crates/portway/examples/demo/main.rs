@@ -70,7 +70,9 @@ fn break_the_rules(stage: &mut Stage) -> Result<(), String> {
     let (vip, from) = (stage::NGINX.address(), stage.lab.pod("pod1c"));
     let node = stage.lab.node(1);
     println!("{}", command(node, "nft", &["flush", "ruleset"]));
-    stage.agents[0].wait_for("repaired our rules", Duration::from_secs(10)).map_err(|e| e.to_string())?;
+    stage.agents[0]
+        .wait_for("repaired rules that another process had changed", Duration::from_secs(10))
+        .map_err(|e| e.to_string())?;
     for line in stage.agents[0].log().lines().iter().filter(|l| l.text.contains("rules")) {
         println!("   agent on node1: {}", line.text);
     }
@@ -104,10 +106,10 @@ fn switch_modes(stage: &mut Stage) -> Result<(), String> {
     stage.start_agents("iptables")?;
     for agent in &mut stage.agents {
         agent
-            .wait_for("removed what another mode left behind", Duration::from_secs(10))
+            .wait_for("removed leftovers of a previous proxy mode", Duration::from_secs(10))
             .map_err(|e| e.to_string())?;
     }
-    for line in stage.agents[0].log().lines().iter().filter(|l| l.text.contains("left behind")) {
+    for line in stage.agents[0].log().lines().iter().filter(|l| l.text.contains("leftovers")) {
         println!("   agent on node1: {}", line.text);
     }
     for (pod, load) in loads {

@@ -1,6 +1,6 @@
 //! The demo's lab, its Services and its words.
 
-use portway_lab::{Agent, Lab, Layout, Place, Port, Probe, eventually};
+use portway_lab::{Agent, Lab, LabHost, Layout, Port, Probe, eventually};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Stage {
     }
 
     pub(crate) fn describe(&self) {
-        for place in self.lab.places() {
+        for place in self.lab.hosts() {
             let [v4, v6] = place.ips();
             println!("   {:8} {v4:<16} {v6}", place.name());
         }
@@ -181,7 +181,7 @@ fn binary() -> Result<PathBuf, String> {
 }
 
 /// Runs a command at a place and shows it with what it printed.
-pub(crate) fn command(place: &Place, program: &str, arguments: &[&str]) -> String {
+pub(crate) fn command(place: &LabHost, program: &str, arguments: &[&str]) -> String {
     let shown = Path::new(program).file_name().map_or(program.into(), |n| n.to_string_lossy());
     let mut text = format!("   {}$ {shown} {}", place.name(), arguments.join(" "));
     let output = place.namespace().run(|| Command::new(program).args(arguments).output());

@@ -1,6 +1,6 @@
-//! What others do to our rules is repaired; what is theirs is not touched.
+//! Changes by other processes to our tables are repaired; their own tables are not touched.
 
-use crate::world::{World, patience};
+use crate::agent_lab::{AgentLab, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
@@ -14,20 +14,20 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_deleted_ipv6_table_is_repaired", |world| {
         tampered(world, "delete table ip6 portway", "missing", &["the table"])
     }),
-    ("a_rule_of_somebody_elses_is_removed", |world| {
+    ("a_foreign_rule_in_our_table_is_removed", |world| {
         tampered(world, "insert rule ip portway filter-prerouting drop", "altered", &["filter-prerouting"])
     }),
-    ("a_chain_of_somebody_elses_is_removed", |world| {
+    ("a_foreign_chain_in_our_table_is_removed", |world| {
         tampered(world, "add chain ip portway intruder", "foreign", &["intruder"])
     }),
-    ("what_we_have_no_words_for_is_removed", strange),
-    ("foreign_tables_are_left_as_they_are", foreign),
-    ("foreign_changes_elsewhere_are_none_of_our_business", elsewhere),
-    ("cleanup_removes_ours_and_nothing_else", cleanup),
+    ("foreign_objects_of_unknown_kinds_are_removed", strange),
+    ("foreign_tables_are_not_changed", foreign),
+    ("changes_of_foreign_tables_cause_no_repair", elsewhere),
+    ("cleanup_removes_our_tables_only", cleanup),
 ];
 
-/// Somebody runs `nft`; the log must say who it was, how many objects were `how`, and the words in `what`.
-fn tampered(world: &mut World, doing: &str, how: &str, what: &[&str]) -> Outcome {
+/// Another process runs `nft`; the log must name the process, how many objects were `how`, and the words in `what`.
+fn tampered(world: &mut AgentLab, doing: &str, how: &str, what: &[&str]) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let family = if doing.contains("ip6") { "IPv6" } else { "IPv4" };
@@ -36,8 +36,12 @@ fn tampered(world: &mut World, doing: &str, how: &str, what: &[&str]) -> Outcome
     let objects = format!("portway_drift_objects_total{{ip_family=\"{family}\",change=\"{how}\"}}");
     ensure(world.metrics()?.value(&repairs) == 0.0, || "repairs before there was any damage".to_owned())?;
     world.nft(&doing.split(' ').collect::<Vec<_>>())?;
-    world.logged(&["WARN", "somebody else changed our rules", "by=\"nft (process "])?;
-    let line = world.logged(&["WARN", "repaired our rules", &format!("family={family}")])?;
+    world.logged(&["WARN", "rules changed by another process", "process=\"nft (process "])?;
+    let line = world.logged(&[
+        "WARN",
+        "repaired rules that another process had changed",
+        &format!("family={family}"),
+    ])?;
     let count = |word: &&str| {
         line.split(&format!(" {word}")).next().and_then(|l| l.rsplit(' ').next()).map(str::to_owned)
     };
@@ -65,7 +69,7 @@ const STRANGE: &[&str] = &[
     "add table ip portway { flags dormant; }",
 ];
 
-fn strange(world: &mut World) -> Outcome {
+fn strange(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let before = world.nft(&["list", "table", "ip", "portway"])?;
@@ -102,7 +106,7 @@ fn same_rules(a: &str, b: &str) -> bool {
     lines(a) == lines(b)
 }
 
-/// Tables that are not ours, whatever they are called.
+/// Foreign tables, some with names similar to ours.
 const FOREIGN: &str = "
 table inet portway {
     set ports { type inet_service; elements = { 1, 2, 3 }; }
@@ -124,23 +128,23 @@ const NAMES: [[&str; 2]; 4] =
     [["inet", "portway"], ["ip", "portway-other"], ["ip6", "kube-proxies"], ["ip", "nat"]];
 
 /// Makes the foreign tables.
-fn make_foreign(world: &World) -> Outcome {
+fn make_foreign(world: &AgentLab) -> Outcome {
     let file = world.path("foreign.nft");
     std::fs::write(&file, FOREIGN)?;
     world.nft(&["-f", &file.display().to_string()]).map(drop)
 }
 
-fn list_foreign(world: &World) -> Result<Vec<String>, Failed> {
+fn list_foreign(world: &AgentLab) -> Result<Vec<String>, Failed> {
     NAMES.iter().map(|[family, name]| world.nft(&["-a", "list", "table", family, name])).collect()
 }
 
 /// With handles: a table that was removed and made again would have others.
-fn unchanged(world: &World, before: &[String], after_what: &str) -> Outcome {
+fn unchanged(world: &AgentLab, before: &[String], after_what: &str) -> Outcome {
     let now = list_foreign(world)?;
     ensure(now == before, || format!("{after_what} changed\n{}\nto\n{}", before.concat(), now.concat()))
 }
 
-fn foreign(world: &mut World) -> Outcome {
+fn foreign(world: &mut AgentLab) -> Outcome {
     make_foreign(world)?;
     let before = list_foreign(world)?;
     world.start(&[])?;
@@ -150,7 +154,7 @@ fn foreign(world: &mut World) -> Outcome {
     world.reaches_nobody("[fd96::1]:80".parse()?)?;
     unchanged(world, &before, "a sync")?;
     world.nft(&["delete", "table", "ip", "portway"])?;
-    world.logged(&["repaired our rules", "IPv4"])?;
+    world.logged(&["repaired rules that another process had changed", "IPv4"])?;
     world.reaches("10.96.0.1:80".parse()?, &["pod1a", "pod1b"])?;
     unchanged(world, &before, "a repair")?;
     world.stop()?;
@@ -160,21 +164,21 @@ fn foreign(world: &mut World) -> Outcome {
     unchanged(world, &before, "cleanup")
 }
 
-fn elsewhere(world: &mut World) -> Outcome {
+fn elsewhere(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     make_foreign(world)?;
     world.nft(&["flush", "table", "inet", "portway"])?;
     world.nft(&["delete", "table", "ip", "portway-other"])?;
-    // Ours comes after; had the others been taken for ours, that would have been said before.
+    // This repair is the first: the foreign changes before it caused none.
     world.nft(&["delete", "table", "ip", "portway"])?;
-    world.logged(&["repaired our rules", "IPv4"])?;
+    world.logged(&["repaired rules that another process had changed", "IPv4"])?;
     world.web_works()?;
-    let count = world.agent()?.log().count("somebody else changed our rules");
+    let count = world.agent()?.log().count("rules changed by another process");
     ensure(count == 1, || format!("{count} changes were taken for changes of ours"))
 }
 
-fn cleanup(world: &mut World) -> Outcome {
+fn cleanup(world: &mut AgentLab) -> Outcome {
     make_foreign(world)?;
     let before = list_foreign(world)?;
     let tables = world.nft(&["list", "tables"])?;

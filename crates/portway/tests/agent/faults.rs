@@ -1,30 +1,30 @@
 //! The iptables mode when its tool is missing, refuses, dies or has to wait.
 
-use crate::hidden::{hide, unhide_family};
+use crate::agent_lab::{AgentLab, patience};
+use crate::faulty_tools::wrap;
+use crate::hidden_tools::{hide, unhide_family};
 use crate::tool::{Legacy, Nft, Variant};
-use crate::world::{World, patience};
-use crate::wrapped::wrap;
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
 use std::process::{Command, Stdio};
 
 pub(crate) const TESTS: &[Test] = &[
-    ("a_missing_tool_is_named", missing),
+    ("missing_iptables_tools_are_named_in_the_error", missing),
     ("without_ip6tables_ipv4_is_programmed", no_ip6tables),
     ("a_kernel_without_ipv6_is_programmed_for_ipv4", no_ipv6),
-    ("a_refused_line_is_shown_with_its_service_nf_tables", |world| refused(world, Nft)),
-    ("a_refused_line_is_shown_with_its_service_legacy", |world| refused(world, Legacy)),
-    ("killed_half_way_it_converges_nf_tables", |world| killed(world, Nft)),
-    ("killed_half_way_it_converges_legacy", |world| killed(world, Legacy)),
-    ("a_held_lock_is_waited_for_and_its_holder_named", locked),
+    ("a_refused_rule_is_logged_with_its_service_nf_tables", |world| refused(world, Nft)),
+    ("a_refused_rule_is_logged_with_its_service_legacy", |world| refused(world, Legacy)),
+    ("a_restore_killed_half_way_is_completed_nf_tables", |world| killed(world, Nft)),
+    ("a_restore_killed_half_way_is_completed_legacy", |world| killed(world, Legacy)),
+    ("a_held_xtables_lock_is_awaited_and_its_holder_logged", locked),
 ];
 
 const PARTIAL_FAILURES: &str =
     "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv4\"}";
 const FAILURES: &str = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"}";
 
-fn missing(world: &mut World) -> Outcome {
+fn missing(world: &mut AgentLab) -> Outcome {
     let mut command = hide(world, &["--proxy-mode=iptables"])?;
     let output = world.node().run(|| command.output())?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -34,8 +34,8 @@ fn missing(world: &mut World) -> Outcome {
     ensure(words.iter().all(|word| last.contains(word)), || format!("not {words:?}: {said}"))
 }
 
-/// IPv4 works, and IPv6 is left out: nothing of it is programmed, and nobody waits for it.
-fn only_ipv4(world: &mut World) -> Outcome {
+/// IPv4 works; IPv6 is not programmed and not waited for.
+fn only_ipv4(world: &mut AgentLab) -> Outcome {
     world.reaches("10.96.0.1:80".parse()?, &["pod1a", "pod1b"])?;
     world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &world.pod_ips("pod1b")[..1]));
     world.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
@@ -48,7 +48,7 @@ fn only_ipv4(world: &mut World) -> Outcome {
     ensure(page.status == 200 && families == ["IPv4"], || body.to_string())
 }
 
-fn no_ip6tables(world: &mut World) -> Outcome {
+fn no_ip6tables(world: &mut AgentLab) -> Outcome {
     let command = hide(world, &["--proxy-mode=iptables"])?;
     unhide_family(world, Nft, "iptables")?;
     world.start_as(command)?;
@@ -57,24 +57,24 @@ fn no_ip6tables(world: &mut World) -> Outcome {
 }
 
 /// An empty `/proc` is as good as a kernel without IPv6. Nothing else can be read there either, nor set.
-fn no_ipv6(world: &mut World) -> Outcome {
+fn no_ipv6(world: &mut AgentLab) -> Outcome {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]);
-    command.args([crate::world::PORTWAY, "proxy", "--proxy-mode=iptables"]).args(world.flags());
+    command.args([crate::agent_lab::PORTWAY, "proxy", "--proxy-mode=iptables"]).args(world.flags());
     world.start_as(command)?;
     world.logged(&["this kernel has no IPv6, or it is off: only IPv4 is programmed"])?;
     only_ipv4(world)
 }
 
 /// A Service with one endpoint.
-fn serve(world: &World, name: &str, ip: &str) -> Outcome {
+fn serve(world: &AgentLab, name: &str, ip: &str) -> Outcome {
     world.apply(&format!("{name}.yaml"), &objects::service(name, ip, ""));
     let slice = objects::slice(name, name, &world.pod_ips("pod1b")[..1]);
     world.apply(&format!("{name}-slice.yaml"), &slice);
     Ok(())
 }
 
-fn refused(world: &mut World, variant: Variant) -> Outcome {
+fn refused(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     serve(world, "bad", "10.96.0.90")?;
     let command = wrap(world, variant)?;
@@ -109,14 +109,14 @@ fn refused(world: &mut World, variant: Variant) -> Outcome {
 }
 
 /// Started again, it finds nothing to change.
-fn converged(world: &mut World) -> Outcome {
+fn converged(world: &mut AgentLab) -> Outcome {
     world.stop()?;
     world.start(&["--proxy-mode=iptables"])?;
     let first = world.logged(&["synced", "family=IPv4"])?;
     ensure(first.contains("added=0 removed=0"), || format!("it had not converged: {first}"))
 }
 
-fn killed(world: &mut World, variant: Variant) -> Outcome {
+fn killed(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     let command = wrap(world, variant)?;
     std::fs::write(world.path("tools/die"), "")?;
@@ -131,14 +131,14 @@ fn killed(world: &mut World, variant: Variant) -> Outcome {
     std::fs::write(world.path("tools/die"), "")?;
     serve(world, "late", "10.96.0.80")?;
     world.reaches("10.96.0.80:80".parse()?, &["pod1b"])?;
-    world.logged(&["a partial change failed, so everything is compared", "ended early (signal: 9"])?;
+    world.logged(&["an incremental change failed", "ended early (signal: 9"])?;
     world.metric(PARTIAL_FAILURES, |n| n == 1.0)?;
     world.web_works()?;
     converged(world)
 }
 
 /// Waits until a Service without endpoints is answered with a refusal.
-fn refuses(world: &World, to: &str) -> Outcome {
+fn refuses(world: &AgentLab, to: &str) -> Outcome {
     let to = to.parse()?;
     eventually(patience(), || {
         let outcome = portway_lab::Probe::tcp(world.client(), to).run();
@@ -148,7 +148,7 @@ fn refuses(world: &World, to: &str) -> Outcome {
 }
 
 /// The lock is the old variant's: the other needs none.
-fn locked(world: &mut World) -> Outcome {
+fn locked(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     let lock = world.path("xtables.lock");
     let mut command = wrap(world, Legacy)?;

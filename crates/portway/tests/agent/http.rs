@@ -1,4 +1,4 @@
-//! Asking a page over HTTP, from some place in the lab.
+//! HTTP requests from a host of the lab.
 
 use portway_lab::Namespace;
 use serde_json::Value;

@@ -1,18 +1,18 @@
-//! Bad input: what is wrong is named, counted and left out; the rest is programmed.
+//! Invalid input is logged, counted and ignored; everything else is programmed.
 
-use crate::world::{World, patience};
+use crate::agent_lab::{AgentLab, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
 use std::net::SocketAddr;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("bad_services_are_named_and_the_others_programmed", bad_services),
-    ("a_bad_slice_is_named_and_the_others_serve", bad_slice),
-    ("a_mended_object_is_programmed", mended),
-    ("what_was_held_goes_to_the_one_who_waits", inherited),
-    ("a_broken_file_keeps_its_last_good_content", broken_file),
-    ("a_broken_file_at_the_start_leaves_the_others", broken_from_the_start),
-    ("a_missing_folder_is_said_and_awaited", missing_folder),
+    ("rejected_services_are_logged_and_the_others_programmed", bad_services),
+    ("a_rejected_slice_is_logged_and_other_slices_serve", bad_slice),
+    ("a_corrected_object_is_programmed", mended),
+    ("a_released_address_goes_to_the_service_that_waits", inherited),
+    ("a_broken_manifest_keeps_its_last_good_content", broken_file),
+    ("a_broken_manifest_at_the_start_does_not_affect_others", broken_from_the_start),
+    ("a_missing_manifest_directory_is_logged_and_awaited", missing_folder),
 ];
 
 /// A Service that cannot be programmed, and how that is told: field, reason, and the word it is counted by.
@@ -90,7 +90,7 @@ impl Bad {
     }
 }
 
-fn bad_services(world: &mut World) -> Outcome {
+fn bad_services(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     for bad in BAD {
@@ -102,7 +102,7 @@ fn bad_services(world: &mut World) -> Outcome {
         world.metric(&series, |n| n == before + 1.0)?;
     }
     world.metric("portway_rejected_objects{kind=\"Service\"}", |n| n == BAD.len() as f64)?;
-    // All of them stand beside a new one, in a file with it, and a new start; nobody else is the worse for it.
+    // In one file with a new Service, and after a restart, they do not affect other Services.
     let all: String = BAD.iter().map(|bad| format!("{}---\n", bad.manifest())).collect();
     BAD.iter().for_each(|bad| world.delete(&format!("{}.yaml", bad.name)));
     world.apply("all.yaml", &format!("{all}{}", objects::service("late", "10.96.0.40", "")));
@@ -121,7 +121,7 @@ fn bad_services(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn bad_slice(world: &mut World) -> Outcome {
+fn bad_slice(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let [v4, v6] = world.pod_ips("pod1b");
@@ -153,7 +153,7 @@ fn bad_slice(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn mended(world: &mut World) -> Outcome {
+fn mended(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     let to = "10.96.0.50:80".parse()?;
     world.apply("shop-slice.yaml", &objects::slice("shop", "shop", &world.pod_ips("pod1a")[..1]));
@@ -167,7 +167,7 @@ fn mended(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn inherited(world: &mut World) -> Outcome {
+fn inherited(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     world.apply("heir.yaml", &objects::service("heir", "10.96.0.1", ""));
@@ -180,7 +180,7 @@ fn inherited(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn broken_file(world: &mut World) -> Outcome {
+fn broken_file(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let good = objects::slice("web", "web-v4", &world.pod_ips("pod1a")[..1]);
@@ -200,7 +200,7 @@ fn broken_file(world: &mut World) -> Outcome {
     world.reaches("10.96.0.1:80".parse()?, &["pod1a"])
 }
 
-fn broken_from_the_start(world: &mut World) -> Outcome {
+fn broken_from_the_start(world: &mut AgentLab) -> Outcome {
     world.apply("broken.yaml", "kind: Service\n  name: [\n");
     world.apply(
         "other.yaml",
@@ -217,7 +217,7 @@ fn broken_from_the_start(world: &mut World) -> Outcome {
     ensure(!log.contains("other.yaml"), || "a Deployment was complained about".to_owned())
 }
 
-fn missing_folder(world: &mut World) -> Outcome {
+fn missing_folder(world: &mut AgentLab) -> Outcome {
     let (here, away) = (world.path("manifests"), world.path("away"));
     std::fs::rename(&here, &away)?;
     world.start(&[])?;
@@ -228,7 +228,8 @@ fn missing_folder(world: &mut World) -> Outcome {
     world.web_works()?;
     // Gone again, nothing changes; back with less in it, that does.
     std::fs::rename(&here, &away)?;
-    let said = |world: &mut World| world.agent().map(|agent| agent.log().count(&here.display().to_string()));
+    let said =
+        |world: &mut AgentLab| world.agent().map(|agent| agent.log().count(&here.display().to_string()));
     let before = said(world)?;
     eventually(patience(), || {
         let now = said(world).map_err(|_| "no agent")?;

@@ -1,17 +1,17 @@
 //! The iptables mode as an operator meets it: its pages and its metrics, how it ends and begins again.
 
+use crate::agent_lab::AgentLab;
 use crate::tool::{Legacy, Nft, Variant};
-use crate::world::World;
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use std::net::SocketAddr;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("metrics_move_with_changes_nf_tables", |world| metrics(world, Nft)),
-    ("metrics_move_with_changes_legacy", |world| metrics(world, Legacy)),
-    ("a_restart_adopts_what_is_there_nf_tables", |world| adopts(world, Nft)),
-    ("a_restart_adopts_what_is_there_legacy", |world| adopts(world, Legacy)),
-    ("killed_it_leaves_the_rules_in_place", killed),
+    ("metrics_follow_changes_nf_tables", |world| metrics(world, Nft)),
+    ("metrics_follow_changes_legacy", |world| metrics(world, Legacy)),
+    ("a_restart_adopts_existing_rules_nf_tables", |world| adopts(world, Nft)),
+    ("a_restart_adopts_existing_rules_legacy", |world| adopts(world, Legacy)),
+    ("rules_stay_when_the_agent_is_killed", killed),
 ];
 
 /// A series of a family.
@@ -19,7 +19,7 @@ fn series(name: &str, labels: &str) -> String {
     format!("kubeproxy_{name}{{{labels}ip_family=\"IPv4\"}}")
 }
 
-fn metrics(world: &mut World, variant: Variant) -> Outcome {
+fn metrics(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     world.start(&["--proxy-mode=iptables"])?;
     world.web_works()?;
@@ -40,7 +40,7 @@ fn metrics(world: &mut World, variant: Variant) -> Outcome {
         ensure(said == count as f64, || format!("{said} rules in {table}, where there are {count}"))?;
         ensure(value(&last(table))? > 0.0, || format!("the first sync wrote nothing into {table}"))?;
     }
-    let lines = |world: &World| -> Result<Vec<String>, Failed> {
+    let lines = |world: &AgentLab| -> Result<Vec<String>, Failed> {
         let mut lines = world.kube_lines(variant)?;
         lines.sort_unstable();
         Ok(lines)
@@ -76,12 +76,12 @@ fn metrics(world: &mut World, variant: Variant) -> Outcome {
 
 /// How many rules of ours a table has, those in everybody's chains included; the martian rule of the kubelet's chain is
 /// wanted by us as well, and what leads to it.
-fn rules(world: &World, variant: Variant, table: &str) -> Result<usize, Failed> {
+fn rules(world: &AgentLab, variant: Variant, table: &str) -> Result<usize, Failed> {
     let text = world.tool("sh", &["-c", &format!("{}-save -t {table}", variant.program())], "")?;
     Ok(text.lines().filter(|l| l.starts_with("-A ") && l.contains("KUBE-")).count())
 }
 
-fn adopts(world: &mut World, variant: Variant) -> Outcome {
+fn adopts(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     world.start(&["--proxy-mode=iptables"])?;
     world.web_works()?;
@@ -102,7 +102,7 @@ fn adopts(world: &mut World, variant: Variant) -> Outcome {
     world.reaches("10.96.0.1:80".parse()?, &["pod1b"])
 }
 
-fn killed(world: &mut World) -> Outcome {
+fn killed(world: &mut AgentLab) -> Outcome {
     world.kubelet(Nft)?;
     world.start(&["--proxy-mode=iptables"])?;
     world.web_works()?;
@@ -113,7 +113,7 @@ fn killed(world: &mut World) -> Outcome {
     world.delete("web-v6.yaml");
     world.start(&["--proxy-mode=iptables"])?;
     world.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
-    world.reaches(SocketAddr::new(world.node_ips()[0], crate::world::NODE_PORT), &["pod1b"])?;
+    world.reaches(SocketAddr::new(world.node_ips()[0], crate::agent_lab::NODE_PORT), &["pod1b"])?;
     world.reaches_nobody("[fd96::1]:80".parse()?)?;
     let rules = world.save(Nft, "iptables")?;
     ensure(!rules.contains("10.244.1.10"), || format!("left of an endpoint that is gone:\n{rules}"))

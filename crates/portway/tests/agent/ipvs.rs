@@ -2,35 +2,35 @@
 
 mod addresses;
 mod affinity;
+mod documented_rules;
 mod drain;
 mod drift;
 mod foreign;
 mod kernel;
+mod mode_change;
 mod order;
 mod ping;
 mod scheduler;
-mod seeds;
-mod switch;
 mod sysctls;
 mod takeover;
 
+use crate::agent_lab::{AgentLab, patience};
 use crate::tool::{FAMILIES, Legacy};
-use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The rooms.
-pub(crate) const ROOMS: &[(&str, &[Test])] = &[
-    ("seeds", seeds::TESTS),
+/// The tests by subject.
+pub(crate) const SECTIONS: &[(&str, &[Test])] = &[
+    ("documented_rules", documented_rules::TESTS),
     ("ping", ping::TESTS),
     ("drain", drain::TESTS),
     ("drain_when_killed", drain::KILLED),
-    ("drain_by_the_short_cut", drain::SHORT_CUT),
-    ("switch", switch::TESTS),
-    ("restart", switch::RESTART),
-    ("leave", switch::LEAVE),
+    ("drain_local_shortcut", drain::SHORT_CUT),
+    ("mode_change", mode_change::TESTS),
+    ("restart", mode_change::RESTART),
+    ("leave", mode_change::LEAVE),
     ("scheduler", scheduler::TESTS),
     ("order", order::TESTS),
     ("foreign", foreign::TESTS),
@@ -56,17 +56,17 @@ pub(crate) const WITHOUT: &[Test] = kernel::TESTS;
 type Servers = BTreeMap<String, BTreeSet<String>>;
 
 /// Starts the mode on a node whose kubelet uses the old variant of iptables: user-mode Linux has no other.
-fn start(world: &mut World, flags: &[&str]) -> Outcome {
+fn start(world: &mut AgentLab, flags: &[&str]) -> Outcome {
     world.kubelet(Legacy)?;
     again(world, flags)
 }
 
 /// Starts it once more.
-fn again(world: &mut World, flags: &[&str]) -> Outcome {
+fn again(world: &mut AgentLab, flags: &[&str]) -> Outcome {
     world.start(&[&["--proxy-mode=ipvs"], flags].concat()).map(drop)
 }
 
-/// What went wrong, in words.
+/// The message of a failure.
 fn words(failed: Failed) -> String {
     failed.message().unwrap_or_default().to_owned()
 }
@@ -83,7 +83,7 @@ where
     Ok(eventually(patience(), attempt)?)
 }
 
-impl World {
+impl AgentLab {
     /// Runs `ipvsadm` on the node, and returns what it says.
     fn ipvsadm(&self, arguments: &str) -> Result<String, Failed> {
         self.on_node(&format!("ipvsadm {arguments}"))
@@ -127,7 +127,7 @@ impl World {
         Ok(all.find(|(name, _)| named(name)).map(|(_, behind)| behind).unwrap_or_default())
     }
 
-    /// Waits until those are behind a virtual server, and nobody else: `10.244.1.10:8080 Masq 1`.
+    /// Waits until a virtual server has exactly these real servers: `10.244.1.10:8080 Masq 1`.
     fn has_behind(&self, server: &str, behind: &[&str]) -> Outcome {
         let wanted: BTreeSet<String> = behind.iter().map(|b| (*b).to_owned()).collect();
         becomes(|| self.behind(server), |found| *found == wanted).map(drop)
@@ -152,7 +152,7 @@ impl World {
         FAMILIES.iter().map(|family| self.save(Legacy, family)).collect()
     }
 
-    /// Waits until nothing of ipvs is left, neither ours nor kube-proxy's.
+    /// Waits until no ipvs object is left, neither of Portway nor of kube-proxy.
     fn without_ipvs(&self, patience: std::time::Duration) -> Outcome {
         let attempt = || {
             let mut left = self.ipvs_left().map_err(words)?;

@@ -1,7 +1,7 @@
-//! Node ports at 127.0.0.1 (SEMANTICS 3): there in the iptables mode, and not for neighbours.
+//! Node ports at 127.0.0.1 (docs/semantics.md, section 3): there in the iptables mode, and not for neighbours.
 
+use crate::agent_lab::{AgentLab, NODE_PORT, patience};
 use crate::tool::{Legacy, Nft, Variant};
-use crate::world::{NODE_PORT, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::{Probe, eventually};
@@ -9,18 +9,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("node_ports_answer_and_are_counted_nf_tables", |world| answers(world, Nft)),
-    ("node_ports_answer_and_are_counted_legacy", |world| answers(world, Legacy)),
-    ("neighbours_do_not_get_there_nf_tables", |world| martians(world, Nft)),
-    ("neighbours_do_not_get_there_legacy", |world| martians(world, Legacy)),
-    ("it_is_switched_off_and_on_while_running", live),
-    ("routing_ends_with_the_mode", ends_with_the_mode),
-    ("routing_ends_with_the_mode_where_there_is_a_kubelet", |world| {
+    ("node_ports_answer_at_localhost_and_are_counted_nf_tables", |world| answers(world, Nft)),
+    ("node_ports_answer_at_localhost_and_are_counted_legacy", |world| answers(world, Legacy)),
+    ("neighbours_cannot_reach_localhost_node_ports_nf_tables", |world| martians(world, Nft)),
+    ("neighbours_cannot_reach_localhost_node_ports_legacy", |world| martians(world, Legacy)),
+    ("localhost_node_ports_can_be_switched_while_running", live),
+    ("route_localnet_is_restored_when_the_mode_ends", ends_with_the_mode),
+    ("route_localnet_is_restored_when_the_mode_ends_with_a_kubelet", |world| {
         world.kubelet(Nft)?;
         ends_with_the_mode(world)
     }),
-    ("routing_that_was_on_before_stays_on", was_on_before),
-    ("what_was_before_is_known_after_a_restart_and_a_flush", remembered),
+    ("route_localnet_that_was_on_before_stays_on", was_on_before),
+    ("the_previous_route_localnet_survives_restart_and_flush", remembered),
 ];
 
 const HEADER: &str =
@@ -33,12 +33,12 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
 }
 
-fn routed(world: &World) -> Result<bool, Failed> {
+fn routed(world: &AgentLab) -> Result<bool, Failed> {
     let text = world.node().run(|| std::fs::read_to_string(SETTING))?;
     Ok(text.trim() == "1")
 }
 
-fn is_routed(world: &World, wanted: bool, when: &str) -> Outcome {
+fn is_routed(world: &AgentLab, wanted: bool, when: &str) -> Outcome {
     eventually(patience(), || match routed(world) {
         Ok(on) if on == wanted => Ok(()),
         other => Err(format!("{when}: route_localnet on is {other:?}")),
@@ -47,7 +47,7 @@ fn is_routed(world: &World, wanted: bool, when: &str) -> Outcome {
 }
 
 /// Waits until a node port answers on the node at 127.0.0.1.
-fn answered(world: &World, port: u16) -> Outcome {
+fn answered(world: &AgentLab, port: u16) -> Outcome {
     eventually(patience(), || {
         let outcome = Probe::tcp(world.node(), at(port)).count(16).run();
         if outcome.all_answered() { Ok(()) } else { Err(format!("127.0.0.1:{port}: {outcome}")) }
@@ -55,8 +55,8 @@ fn answered(world: &World, port: u16) -> Outcome {
     Ok(())
 }
 
-/// Waits until nobody does.
-fn unanswered(world: &World, port: u16) -> Outcome {
+/// Waits until none answers.
+fn unanswered(world: &AgentLab, port: u16) -> Outcome {
     eventually(patience(), || {
         let outcome = Probe::tcp(world.node(), at(port)).count(4).run();
         if outcome.all_refused() { Ok(()) } else { Err(format!("127.0.0.1:{port}: {outcome}")) }
@@ -64,7 +64,7 @@ fn unanswered(world: &World, port: u16) -> Outcome {
     Ok(())
 }
 
-fn answers(world: &mut World, variant: Variant) -> Outcome {
+fn answers(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     let spec = "type: NodePort\nexternalTrafficPolicy: Local";
     let shop = objects::service("shop", "10.96.0.60", spec);
@@ -91,7 +91,7 @@ fn answers(world: &mut World, variant: Variant) -> Outcome {
 }
 
 /// CVE-2020-8558: a neighbour that has no 127.0.0.1 of its own sends packets for it to the node.
-fn martians(world: &mut World, variant: Variant) -> Outcome {
+fn martians(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     world.serve_on_node(PRIVATE)?;
     let node = world.node_ips()[0].to_string();
@@ -119,7 +119,7 @@ fn martians(world: &mut World, variant: Variant) -> Outcome {
     ensure(outcome.all_answered(), || format!("on the node itself: {outcome}"))
 }
 
-fn live(world: &mut World) -> Outcome {
+fn live(world: &mut AgentLab) -> Outcome {
     world.write("config.yaml", &format!("{HEADER}iptables: {{localhostNodePorts: false}}\n"));
     world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
     world.web_works()?;
@@ -141,7 +141,7 @@ fn live(world: &mut World) -> Outcome {
     world.web_works()
 }
 
-fn ends_with_the_mode(world: &mut World) -> Outcome {
+fn ends_with_the_mode(world: &mut AgentLab) -> Outcome {
     ensure(!routed(world)?, || "this lab has it on anyway".to_owned())?;
     world.start(&["--proxy-mode=iptables"])?;
     answered(world, NODE_PORT)?;
@@ -157,40 +157,40 @@ fn ends_with_the_mode(world: &mut World) -> Outcome {
     world.start(&["--proxy-mode=nftables"])?;
     is_routed(world, false, "in another mode")?;
     world.web_works()?;
-    // Nobody remembers a thing: what an administrator does from here on is theirs.
+    // The previous value is no longer stored: later changes by an administrator stay.
     world.stop()?;
     world.node().run(|| std::fs::write(SETTING, "1"))?;
     cleanup(world)?;
     is_routed(world, true, "set by somebody else")
 }
 
-fn cleanup(world: &World) -> Outcome {
+fn cleanup(world: &AgentLab) -> Outcome {
     let output = world.portway(&["cleanup"])?;
     ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-fn was_on_before(world: &mut World) -> Outcome {
+fn was_on_before(world: &mut AgentLab) -> Outcome {
     world.node().run(|| std::fs::write(SETTING, "1"))?;
     world.start(&["--proxy-mode=iptables"])?;
     answered(world, NODE_PORT)?;
     world.stop()?;
     world.start(&["--proxy-mode=nftables"])?;
     world.web_works()?;
-    world.logged(&["removed what another mode left behind: iptables"])?;
+    world.logged(&["removed leftovers of a previous proxy mode", "location=iptables"])?;
     ensure(routed(world)?, || "a switch turned it off".to_owned())?;
     world.stop()?;
     cleanup(world)?;
     ensure(routed(world)?, || "cleanup turned it off".to_owned())
 }
 
-fn remembered(world: &mut World) -> Outcome {
+fn remembered(world: &mut AgentLab) -> Outcome {
     world.start(&["--proxy-mode=iptables"])?;
     answered(world, NODE_PORT)?;
     world.stop()?;
     world.start(&["--proxy-mode=iptables"])?;
     world.logged(&["synced", "family=IPv6"])?;
     world.iptables(Nft, &["-F"])?;
-    world.logged(&["repaired our rules", "family=IPv4"])?;
+    world.logged(&["repaired rules that another process had changed", "family=IPv4"])?;
     answered(world, NODE_PORT)?;
     world.stop()?;
     cleanup(world)?;

@@ -1,115 +1,112 @@
-//! The agent as an operator meets it: the binary itself, in the lab, fed with files, asked over HTTP, read by its log.
+//! The agent as an operator sees it: the binary in the lab, with files as its input; its log and its HTTP pages are read.
 //!
-//! The battery tells whether packets arrive; this tells what is said when something is wrong, what stays when
-//! something breaks, and that nobody else's rules are touched.
+//! The battery proves that packets arrive; these tests prove which errors are logged, which rules stay when the agent or a tool
+//! fails, and that rules of other programs are not touched.
 
+mod agent_lab;
 mod config;
+mod documented_rules;
 mod drift;
 mod faults;
-mod hidden;
+mod faulty_tools;
+mod foreign_rules;
+mod hidden_tools;
 mod http;
 mod input;
 mod iptables;
 mod ipvs;
-mod life;
+mod lifecycle;
 mod localhost;
 mod metrics;
+mod mode_change;
 mod node;
 mod objects;
-mod others;
 mod ports;
 mod privilege;
-mod seeds;
 mod status;
-mod switch;
 mod takeover;
 mod tampering;
 mod tool;
 mod traffic;
 mod userspace;
-mod world;
-mod wrapped;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use agent_lab::AgentLab;
 use portway_lab::guest;
+use portway_testkit::harness::{self, Failed};
 use std::process::ExitCode;
-use world::World;
 
-/// What a test comes to.
+/// The result of a test.
 type Outcome = Result<(), Failed>;
 
-/// A test and what it is called.
-type Test = (&'static str, fn(&mut World) -> Outcome);
+/// A test and its name.
+type Test = (&'static str, fn(&mut AgentLab) -> Outcome);
 
-/// Where a guest has files of its own.
+/// The directory in which a guest keeps its files.
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    if !arguments.list
-        && let Err(e) = portway_lab::enter()
-    {
-        eprintln!("{e}");
-        return ExitCode::FAILURE;
-    }
-    let rooms: [(&str, &'static [Test]); 15] = [
+    let sections: [(&str, &'static [Test]); 15] = [
         ("status", status::TESTS),
         ("input", input::TESTS),
         ("config", config::TESTS),
         ("privilege", privilege::TESTS),
         ("ports", ports::TESTS),
         ("drift", drift::TESTS),
-        ("life", life::TESTS),
+        ("lifecycle", lifecycle::TESTS),
         ("node", node::TESTS),
-        ("switch", switch::TESTS),
+        ("mode_change", mode_change::TESTS),
         ("takeover", takeover::TESTS),
         ("faults", faults::TESTS),
         ("tampering", tampering::TESTS),
         ("localhost", localhost::TESTS),
         ("iptables", iptables::TESTS),
-        ("seeds", seeds::TESTS),
+        ("documented_rules", documented_rules::TESTS),
     ];
-    let mut trials = Vec::new();
-    for (name, tests) in rooms {
-        trials.extend(room(name, tests, false));
+    let mut tests = Vec::new();
+    for (name, section) in sections {
+        tests.extend(section_tests(name, section, false));
     }
-    for (name, tests) in userspace::ROOMS {
-        trials.extend(room(&format!("userspace::{name}"), tests, false));
+    for (name, section) in userspace::GROUPS {
+        tests.extend(section_tests(&format!("userspace::{name}"), section, false));
     }
-    trials.extend(room("userspace::with_iptables", userspace::WITH_IPTABLES, !guest::is_inside()));
+    tests.extend(section_tests("userspace::with_iptables", userspace::WITH_IPTABLES, !guest::is_inside()));
     if !guest::has_module("ip_vs") {
-        trials.extend(room("ipvs", ipvs::WITHOUT, false));
+        tests.extend(section_tests("ipvs", ipvs::WITHOUT, false));
     }
-    for (name, tests) in ipvs::ROOMS {
-        // A host's modules are not hidden.
+    for (name, section) in ipvs::SECTIONS {
+        // The modules of a host cannot be hidden.
         let in_guest = guest::is_needed() || *name == "modules" && !guest::is_inside();
-        trials.extend(room(&format!("ipvs::{name}"), tests, in_guest));
+        tests.extend(section_tests(&format!("ipvs::{name}"), section, in_guest));
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    harness::run_in(portway_lab::enter, tests)
 }
 
-/// Tests that are played here, or each of them in a guest.
-fn room(room: &str, tests: &'static [Test], in_guest: bool) -> impl Iterator<Item = Trial> {
+/// The tests of a section, run here, or each of them in a guest.
+fn section_tests(
+    section: &str,
+    tests: &'static [Test],
+    in_guest: bool,
+) -> impl Iterator<Item = harness::Test> {
     tests.iter().map(move |(name, test)| {
-        let name = format!("{room}::{name}");
+        let name = format!("{section}::{name}");
         if !in_guest {
-            return Trial::test(name, move || play(*test));
+            return harness::Test::new(name, move || run(*test));
         }
-        let played = name.clone();
-        let trial = Trial::test(name, move || Ok(guest::play(&played, SCRATCH.as_ref())?));
-        trial.with_ignored_flag(guest::is_unbootable())
+        let in_guest = name.clone();
+        harness::Test::new(name, move || Ok(guest::play(&in_guest, SCRATCH.as_ref())?))
+            .ignored(guest::is_unbootable())
     })
 }
 
-fn play(test: fn(&mut World) -> Outcome) -> Outcome {
-    let mut world = World::build()?;
-    test(&mut world).map_err(|failed| {
+fn run(test: fn(&mut AgentLab) -> Outcome) -> Outcome {
+    let mut lab = AgentLab::build()?;
+    test(&mut lab).map_err(|failed| {
         let why = failed.message().unwrap_or("it failed");
-        format!("{why}\n\n{}", world.evidence()).into()
+        format!("{why}\n\n{}", lab.evidence()).into()
     })
 }
 
-/// Fails with a message unless something holds.
+/// Fails with a message unless a condition holds.
 fn ensure(holds: bool, message: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(message().into()) }
 }

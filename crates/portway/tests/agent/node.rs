@@ -1,27 +1,27 @@
 //! Nodes that are not as one would like: without IPv6, without a Node object.
 
+use crate::agent_lab::{AgentLab, NODE_PORT, PORTWAY, patience};
 use crate::http::Page;
-use crate::world::{NODE_PORT, PORTWAY, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::{Probe, eventually};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("without_ipv6_the_rest_works", without_ipv6),
+    ("ipv4_works_where_ipv6_is_disabled", without_ipv6),
     ("a_kernel_without_ipv6_is_programmed_for_ipv4", no_ipv6),
-    ("ipv6_that_goes_takes_nothing_else_with_it", ipv6_goes),
+    ("disabling_ipv6_does_not_affect_ipv4", ipv6_goes),
     ("node_ports_do_not_answer_on_loopback", loopback),
     ("without_a_node_object_its_addresses_are_found", no_node_object),
-    ("an_address_that_comes_later_is_found", later_address),
+    ("an_address_added_later_is_used", later_address),
 ];
 
-fn switch_ipv6_off(world: &World) -> std::io::Result<()> {
+fn switch_ipv6_off(world: &AgentLab) -> std::io::Result<()> {
     world.node().run(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"))
 }
 
 /// IPv4 in all its ways: cluster IP, node port, changes, health.
-fn ipv4_works(world: &mut World) -> Outcome {
+fn ipv4_works(world: &mut AgentLab) -> Outcome {
     let node_port = SocketAddr::new(world.node_ips()[0], NODE_PORT);
     world.reaches("10.96.0.1:80".parse()?, &["pod1a", "pod1b"])?;
     world.reaches(node_port, &["pod1a", "pod1b"])?;
@@ -36,7 +36,7 @@ fn ipv4_works(world: &mut World) -> Outcome {
     ensure(failures == 0.0, || format!("{failures} failed syncs"))
 }
 
-fn without_ipv6(world: &mut World) -> Outcome {
+fn without_ipv6(world: &mut AgentLab) -> Outcome {
     switch_ipv6_off(world)?;
     // A Node that has lost its IPv6 and does not know it yet, and a load balancer that asks by IPv4.
     let spec = "type: LoadBalancer\nexternalTrafficPolicy: Local\nhealthCheckNodePort: 30500";
@@ -51,7 +51,7 @@ fn without_ipv6(world: &mut World) -> Outcome {
 
 /// A kernel without IPv6 has no list of its addresses; an empty `/proc` is as good as such a kernel, and has nothing
 /// else to read or to set either.
-fn no_ipv6(world: &mut World) -> Outcome {
+fn no_ipv6(world: &mut AgentLab) -> Outcome {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh", PORTWAY, "proxy"]);
     command.args(world.flags());
@@ -60,20 +60,20 @@ fn no_ipv6(world: &mut World) -> Outcome {
     ipv4_works(world)?;
     let tables = world.nft(&["list", "tables"])?;
     ensure(tables.trim() == "table ip portway", || format!("other tables than ours for IPv4:\n{tables}"))?;
-    // What is not programmed does not wait to be: it would be called sick for it some time later.
+    // A family that is not programmed is not waited for: it would make the health check fail later.
     let page = world.health("/livez")?.json()?;
     let families: Vec<&String> = page["status"].as_object().into_iter().flat_map(|s| s.keys()).collect();
     ensure(families == ["IPv4"], || page.to_string())
 }
 
-fn ipv6_goes(world: &mut World) -> Outcome {
+fn ipv6_goes(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     switch_ipv6_off(world)?;
     ipv4_works(world)
 }
 
-fn loopback(world: &mut World) -> Outcome {
+fn loopback(world: &mut AgentLab) -> Outcome {
     world.start(&["--nodeport-addresses=0.0.0.0/0,::/0"])?;
     world.web_works()?;
     for ip in world.node_ips() {
@@ -87,7 +87,7 @@ fn loopback(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn no_node_object(world: &mut World) -> Outcome {
+fn no_node_object(world: &mut AgentLab) -> Outcome {
     world.delete("node1.yaml");
     world.start(&[])?;
     world.web_works()?;
@@ -103,7 +103,7 @@ fn no_node_object(world: &mut World) -> Outcome {
     ensure(healthz.status == 503 && livez.status == 200, || format!("{healthz:?} {livez:?}"))
 }
 
-fn later_address(world: &mut World) -> Outcome {
+fn later_address(world: &mut AgentLab) -> Outcome {
     let spec = "type: LoadBalancer\nexternalTrafficPolicy: Local\nhealthCheckNodePort: 30500";
     world.apply("shop.yaml", &objects::service("shop", "10.96.0.60", spec));
     world.apply("shop-slice.yaml", &objects::slice("shop", "shop", &world.pod_ips("pod1a")[..1]));

@@ -1,8 +1,9 @@
-//! Manifests as people write them.
+//! Manifests in YAML, as people write them: tests of errors need the text and its lines. Objects as values are in
+//! `portway_testkit::objects`.
 
 use std::net::IpAddr;
 
-/// When Services were made, unless it matters.
+/// The creation time of Services, unless it matters.
 pub(crate) const MADE: &str = "2024-01-02T03:04:05Z";
 
 /// A Service with port 80 by TCP. `spec` are further fields, indented by two.
@@ -14,7 +15,7 @@ pub(crate) fn service(name: &str, ip: &str, spec: &str) -> String {
     )
 }
 
-/// A slice of a Service, with the family that `addresses` have, on node `node1`.
+/// A slice of a Service with these addresses, on node `node1`.
 pub(crate) fn slice(service: &str, name: &str, addresses: &[IpAddr]) -> String {
     let family = if addresses.iter().any(IpAddr::is_ipv6) { "IPv6" } else { "IPv4" };
     let endpoints: String =

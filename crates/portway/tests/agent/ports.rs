@@ -1,25 +1,25 @@
-//! Ports that somebody else has.
+//! Ports that another process has bound.
 
+use crate::agent_lab::{AgentLab, HEALTH_PORT, PORTWAY, patience};
 use crate::http::Page;
-use crate::world::{HEALTH_PORT, PORTWAY, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::Command;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("a_busy_health_port_is_said_and_services_work", busy_health_port),
-    ("a_busy_health_port_ends_it_if_so_wished", hard_fail),
-    ("a_busy_health_check_port_is_said_and_tried_again", busy_health_check),
+    ("a_busy_health_port_is_logged_and_services_work", busy_health_port),
+    ("a_busy_health_port_ends_the_agent_with_bind_address_hard_fail", hard_fail),
+    ("a_busy_health_check_port_is_logged_and_retried", busy_health_check),
 ];
 
 /// Takes a port on the node.
-fn occupy(world: &World, ip: impl Into<IpAddr>, port: u16) -> std::io::Result<TcpListener> {
+fn occupy(world: &AgentLab, ip: impl Into<IpAddr>, port: u16) -> std::io::Result<TcpListener> {
     let address = SocketAddr::new(ip.into(), port);
     world.node().run(|| TcpListener::bind(address))
 }
 
-fn busy_health_port(world: &mut World) -> Outcome {
+fn busy_health_port(world: &mut AgentLab) -> Outcome {
     let _taken = occupy(world, [0, 0, 0, 0], HEALTH_PORT)?;
     world.start(&[])?;
     world.logged(&["ERROR", "0.0.0.0:10256", "in use", "--healthz-bind-address", "healthzBindAddress"])?;
@@ -34,7 +34,7 @@ fn busy_health_port(world: &mut World) -> Outcome {
     ensure(page.status == 200, || format!("{page:?}"))
 }
 
-fn hard_fail(world: &mut World) -> Outcome {
+fn hard_fail(world: &mut AgentLab) -> Outcome {
     let _taken = occupy(world, [0, 0, 0, 0], HEALTH_PORT)?;
     let mut command = Command::new(PORTWAY);
     command.arg("proxy").args(world.flags()).arg("--bind-address-hard-fail");
@@ -42,14 +42,14 @@ fn hard_fail(world: &mut World) -> Outcome {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure(output.status.code() == Some(1), || format!("{}: {said}", output.status))?;
     let words = ["portway: ", "0.0.0.0:10256", "in use", "--healthz-bind-address"];
-    // The other server may say a last word of its own.
+    // The other server may print a line of its own.
     let mut lines = said.lines();
     ensure(lines.any(|line| words.iter().all(|word| line.contains(word))), || {
         format!("not {words:?}:\n{said}")
     })
 }
 
-fn busy_health_check(world: &mut World) -> Outcome {
+fn busy_health_check(world: &mut AgentLab) -> Outcome {
     let node = world.node_ips()[0];
     let taken = occupy(world, node, 30500)?;
     let spec = "type: LoadBalancer\nexternalTrafficPolicy: Local\nhealthCheckNodePort: 30500";

@@ -1,17 +1,17 @@
-//! Without the right to change rules.
+//! Starting without the privilege to change rules.
 
-use crate::world::{PORTWAY, World};
+use crate::agent_lab::{AgentLab, PORTWAY};
 use crate::{Outcome, Test, ensure};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-pub(crate) const TESTS: &[Test] = &[("an_ordinary_user_is_told_what_it_takes", ordinary_user)];
+pub(crate) const TESTS: &[Test] = &[("without_privileges_the_error_names_the_capability", ordinary_user)];
 
 /// The user and group `nobody`.
 const NOBODY: u32 = 65534;
 
-fn ordinary_user(world: &mut World) -> Outcome {
+fn ordinary_user(world: &mut AgentLab) -> Outcome {
     let proxy =
         |mode: &str| [&["proxy".to_owned(), format!("--proxy-mode={mode}")], &world.flags()[..]].concat();
     let cleanup = [vec!["proxy".into(), "--cleanup".into()], vec!["cleanup".into()]];
@@ -24,7 +24,7 @@ fn ordinary_user(world: &mut World) -> Outcome {
         let said = String::from_utf8_lossy(&output.stderr);
         ensure(output.status.code() == Some(1), || format!("{arguments:?}: {}: {said}", output.status))?;
         ensure(advice.iter().all(|words| said.contains(words)), || format!("{arguments:?}: {said}"))?;
-        // Whatever else comes after that is about something else that it may not do.
+        // Later lines, if any, are about other missing permissions.
         let last = said.lines().skip_while(|l| !l.starts_with("portway: "));
         let (last, all) = (last.clone().count(), last.filter(|l| l.contains("no permission")).count());
         ensure(last > 0 && last == all, || format!("the last word is another: {said}"))?;
@@ -32,7 +32,7 @@ fn ordinary_user(world: &mut World) -> Outcome {
     Ok(())
 }
 
-/// `portway` as somebody who may not. Where this test is itself an ordinary user, as root of a user namespace, it
+/// `portway` as a user without privileges. Where this test is itself an ordinary user, as root of a user namespace, it
 /// has only itself to be; a namespace below that one has no rights over the node's network either.
 fn unprivileged(arguments: &[String]) -> std::io::Result<Command> {
     let map = std::fs::read_to_string("/proc/self/uid_map")?;

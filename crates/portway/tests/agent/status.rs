@@ -1,8 +1,8 @@
-//! The pages of the agent (SEMANTICS 7) and its metrics (SEMANTICS 8).
+//! The pages of the agent (docs/semantics.md, section 7) and its metrics (section 8).
 
+use crate::agent_lab::{AgentLab, STATUS, patience};
 use crate::http::Page;
 use crate::metrics::Metrics;
-use crate::world::{STATUS, World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::{Conversation, Probe, Protocol, eventually};
 use serde_json::Value;
@@ -10,15 +10,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("healthz_and_livez_tell_of_both_families", health_pages),
-    ("a_node_that_leaves_or_is_gone_fails_healthz_only", leaving),
-    ("status_pages_are_served_on_the_node_alone", status_pages),
-    ("metrics_have_kube_proxys_names", metric_names),
-    ("metrics_move_with_changes", metrics_move),
+    ("healthz_and_livez_report_both_families", health_pages),
+    ("healthz_fails_when_the_node_is_tainted_or_deleted", leaving),
+    ("status_pages_are_served_on_localhost_only", status_pages),
+    ("metrics_follow_changes", metrics_move),
     ("a_deleted_udp_flow_is_counted", flows_counted),
 ];
 
-fn health_pages(world: &mut World) -> Outcome {
+fn health_pages(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let page = eventually(patience(), || expect(world, "/healthz", 200))?;
@@ -49,7 +48,7 @@ fn health_pages(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn leaving(world: &mut World) -> Outcome {
+fn leaving(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let here = objects::node(&world.node_ips(), "");
@@ -76,7 +75,7 @@ fn leaving(world: &mut World) -> Outcome {
     world.web_works()
 }
 
-fn status_pages(world: &mut World) -> Outcome {
+fn status_pages(world: &mut AgentLab) -> Outcome {
     world.start(&["--cluster-cidr=10.244.0.0/16,fd10:244::/32"])?;
     world.web_works()?;
     let ask = |path: &str| world.status(path);
@@ -100,56 +99,23 @@ fn status_pages(world: &mut World) -> Outcome {
     }
     let page = ask("/metrics")?;
     is_page(&page, "text/plain; version=0.0.4; charset=utf-8")?;
-    // Nobody else is to read them.
+    // They are not served outside of the node.
     let elsewhere = SocketAddr::new(world.node_ips()[0], STATUS.port());
     let outcome = Probe::tcp(world.client(), elsewhere).run();
     ensure(outcome.all_refused(), || format!("the status pages from outside: {outcome}"))
 }
 
-/// Names and types (SEMANTICS 8), without the prefix.
-const NAMES: &[(&str, &str)] = &[
-    ("sync_proxy_rules_duration_seconds", "histogram"),
-    ("sync_full_proxy_rules_duration_seconds", "histogram"),
-    ("sync_partial_proxy_rules_duration_seconds", "histogram"),
-    ("sync_proxy_rules_last_timestamp_seconds", "gauge"),
-    ("sync_proxy_rules_last_queued_timestamp_seconds", "gauge"),
-    ("network_programming_duration_seconds", "histogram"),
-    ("sync_proxy_rules_endpoint_changes_pending", "gauge"),
-    ("sync_proxy_rules_endpoint_changes_total", "counter"),
-    ("sync_proxy_rules_service_changes_pending", "gauge"),
-    ("sync_proxy_rules_service_changes_total", "counter"),
-    ("sync_proxy_rules_iptables_restore_failures_total", "counter"),
-    ("sync_proxy_rules_iptables_partial_restore_failures_total", "counter"),
-    ("sync_proxy_rules_iptables_total", "gauge"),
-    ("sync_proxy_rules_iptables_last", "gauge"),
-    ("sync_proxy_rules_nftables_sync_failures_total", "counter"),
-    ("sync_proxy_rules_nftables_cleanup_failures_total", "counter"),
-    ("sync_proxy_rules_no_local_endpoints_total", "gauge"),
-    ("proxy_healthz_total", "counter"),
-    ("proxy_livez_total", "counter"),
-    ("conntrack_reconciler_sync_duration_seconds", "histogram"),
-    ("conntrack_reconciler_deleted_entries_total", "counter"),
-];
-
-fn metric_names(world: &mut World) -> Outcome {
-    world.start(&[])?;
-    world.web_works()?;
-    let metrics = world.metrics()?;
-    for (name, kind) in NAMES {
-        let found = metrics.kind(&format!("kubeproxy_{name}"));
-        ensure(found == *kind, || format!("kubeproxy_{name} is {found:?}, not a {kind}"))?;
-    }
-    for name in ["process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds"] {
-        ensure(metrics.value(name) > 0.0, || format!("{name} is {}", metrics.value(name)))?;
-    }
-    let cpu = metrics.kind("process_cpu_seconds_total");
-    ensure(cpu == "counter", || format!("process_cpu_seconds_total is {cpu:?}"))
-}
-
-fn metrics_move(world: &mut World) -> Outcome {
+fn metrics_move(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let before = world.metrics()?;
+    let connected = before.value("portway_api_connected");
+    ensure(connected == 1.0, || {
+        format!("portway_api_connected is {connected} though all objects were listed")
+    })?;
+    for name in ["process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds"] {
+        ensure(before.value(name) > 0.0, || format!("{name} is {}", before.value(name)))?;
+    }
     let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
     ensure(before.value(full) == 1.0, || {
         format!("the first sync is not the full one: {}", before.value(full))
@@ -186,7 +152,7 @@ fn metrics_move(world: &mut World) -> Outcome {
     ensure(after.value(full) == 1.0, || "a change was synced by looking at everything".to_owned())
 }
 
-fn flows_counted(world: &mut World) -> Outcome {
+fn flows_counted(world: &mut AgentLab) -> Outcome {
     let udp = objects::service("udp", "10.96.0.3", "").replace("port: 80", "name: udp\n    port: 53");
     world.apply("udp.yaml", &udp.replace("TCP", "UDP"));
     world.apply("udp-slice.yaml", &objects::slice("udp", "udp", &world.pod_ips("pod1a")[..1]));
@@ -210,7 +176,7 @@ fn more(before: &Metrics, after: &Metrics, series: &str, least: f64) -> Outcome 
     ensure(after - before >= least, || format!("{series} went from {before} to {after}, not by {least}"))
 }
 
-fn expect(world: &World, path: &str, status: u16) -> Result<Page, String> {
+fn expect(world: &AgentLab, path: &str, status: u16) -> Result<Page, String> {
     let page = world.health(path)?;
     if page.status == status { Ok(page) } else { Err(format!("{path}: {page:?}")) }
 }

@@ -1,10 +1,10 @@
 //! Taking over from kube-proxy, in any of its modes, under load; and cleaning up after it.
 
-use crate::others::Foreign;
-use crate::switch::only;
+use crate::agent_lab::{AgentLab, patience};
+use crate::foreign_rules::Foreign;
+use crate::mode_change::only;
 use crate::tool::{Legacy, Nft, VARIANTS, Variant};
 use crate::traffic::Traffic;
-use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
@@ -20,20 +20,20 @@ pub(crate) const TESTS: &[Test] = &[
     ("from_ipvs_to_iptables_nf_tables", |world| from_ipvs(world, Nft, "iptables")),
     ("from_ipvs_to_iptables_legacy", |world| from_ipvs(world, Legacy, "iptables")),
     ("from_ipvs_to_nftables", |world| from_ipvs(world, Legacy, "nftables")),
-    ("cleanup_removes_what_it_lists_with_nf_tables", |world| cleanup(world, Nft)),
-    ("cleanup_removes_what_it_lists_with_legacy", |world| cleanup(world, Legacy)),
+    ("cleanup_removes_the_objects_it_lists_with_nf_tables", |world| cleanup(world, Nft)),
+    ("cleanup_removes_the_objects_it_lists_with_legacy", |world| cleanup(world, Legacy)),
     ("cleanup_without_a_kubelet_leaves_no_chain", no_kubelet),
-    ("a_chain_that_others_lead_to_is_emptied_and_stays", held),
+    ("a_chain_with_foreign_references_is_flushed_and_kept", held),
 ];
 
-fn from_iptables(world: &mut World, variant: Variant, mode: &str) -> Outcome {
+fn from_iptables(world: &mut AgentLab, variant: Variant, mode: &str) -> Outcome {
     world.kubelet(variant)?;
     let foreign = Foreign::make(world, variant)?;
     world.kube_proxy_iptables(variant)?;
     take_over(world, variant, mode, &foreign)
 }
 
-fn from_nftables(world: &mut World, variant: Variant, mode: &str) -> Outcome {
+fn from_nftables(world: &mut AgentLab, variant: Variant, mode: &str) -> Outcome {
     world.kubelet(variant)?;
     let foreign = Foreign::make(world, variant)?;
     world.kube_proxy_nftables()?;
@@ -41,7 +41,7 @@ fn from_nftables(world: &mut World, variant: Variant, mode: &str) -> Outcome {
 }
 
 /// Begins where kube-proxy ended, and has all to itself in the end.
-fn take_over(world: &mut World, variant: Variant, mode: &str, foreign: &Foreign) -> Outcome {
+fn take_over(world: &mut AgentLab, variant: Variant, mode: &str, foreign: &Foreign) -> Outcome {
     let mut traffic = Traffic::begin(world)?;
     world.start(&[&format!("--proxy-mode={mode}")])?;
     taken(world, variant, mode, foreign)?;
@@ -49,8 +49,8 @@ fn take_over(world: &mut World, variant: Variant, mode: &str, foreign: &Foreign)
     traffic.end()
 }
 
-/// Nothing of kube-proxy's is left but what is ours now; everything else is.
-fn taken(world: &World, variant: Variant, mode: &str, foreign: &Foreign) -> Outcome {
+/// No object of kube-proxy is left except those that are ours now, and all foreign rules are.
+fn taken(world: &AgentLab, variant: Variant, mode: &str, foreign: &Foreign) -> Outcome {
     only_ours(world, variant, mode)?;
     match mode {
         "iptables" => foreign.is_there(world, "after the start"),
@@ -58,7 +58,7 @@ fn taken(world: &World, variant: Variant, mode: &str, foreign: &Foreign) -> Outc
     }
 }
 
-fn only_ours(world: &World, variant: Variant, mode: &str) -> Outcome {
+fn only_ours(world: &AgentLab, variant: Variant, mode: &str) -> Outcome {
     let attempt = || {
         let words = |e: Failed| e.message().unwrap_or_default().to_owned();
         let tables = world.nft(&["list", "tables"]).map_err(words)?;
@@ -73,18 +73,18 @@ fn only_ours(world: &World, variant: Variant, mode: &str) -> Outcome {
     if mode == "nftables" { Ok(()) } else { only_right(world, variant) }
 }
 
-/// Words of kube-proxy's that ours have not: comments, addresses of Services that are gone, other modes' chains.
+/// Text that only kube-proxy's rules have: comments, addresses of deleted Services, chains of other modes.
 const LEFT: [&str; 6] =
     ["web -> ", "10.97.0.1", "KUBE-IPVS", "KUBE-NODE-PORT ", "KUBE-SOURCE-RANGES", "--match-set KUBE-C"];
 
 /// What a look from scratch would change: nothing.
-fn only_right(world: &World, variant: Variant) -> Outcome {
+fn only_right(world: &AgentLab, variant: Variant) -> Outcome {
     let ours = world.kube_lines(variant)?;
     let canaries = ours.iter().filter(|l| l.contains("KUBE-PROXY-CANARY")).count();
     ensure(canaries == 2, || format!("{canaries} canaries: one in mangle in each family is ours"))
 }
 
-fn from_ipvs(world: &mut World, variant: Variant, mode: &str) -> Outcome {
+fn from_ipvs(world: &mut AgentLab, variant: Variant, mode: &str) -> Outcome {
     world.kubelet(variant)?;
     let foreign = Foreign::make(world, variant)?;
     world.kube_proxy_ipvs(variant)?;
@@ -93,7 +93,11 @@ fn from_ipvs(world: &mut World, variant: Variant, mode: &str) -> Outcome {
     world.web_works()?;
     let left = world.ipvs_left()?;
     ensure(left.is_empty(), || left.join("\n"))?;
-    world.logged(&["removed what another mode left behind: ipvs:", "kube-ipvs0 with 3 addresses"])?;
+    world.logged(&[
+        "removed leftovers of a previous proxy mode",
+        "location=ipvs",
+        "kube-ipvs0 with 3 addresses",
+    ])?;
     world.stop()?;
     let output = world.portway(&["cleanup"])?;
     ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())?;
@@ -101,15 +105,15 @@ fn from_ipvs(world: &mut World, variant: Variant, mode: &str) -> Outcome {
 }
 
 /// Runs it, and returns what it says; it must end well.
-fn say(world: &World, arguments: &[&str]) -> Result<Vec<String>, Failed> {
+fn say(world: &AgentLab, arguments: &[&str]) -> Result<Vec<String>, Failed> {
     let output = world.portway(arguments)?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure(output.status.success(), || format!("{arguments:?}: {}: {complaint}", output.status))?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// All modes of kube-proxy's and of ours have been here at one time or another.
-fn cleanup(world: &mut World, variant: Variant) -> Outcome {
+/// The node has leftovers of all modes of kube-proxy and of ours.
+fn cleanup(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     let foreign = Foreign::make(world, variant)?;
     world.start(&["--proxy-mode=nftables"])?;
@@ -165,8 +169,8 @@ fn is_foreign(line: &str) -> bool {
     ["KUBE-ROUTER-", "KUBE-NWPLCY-", "KUBE-MINE"].iter().any(|word| line.contains(word))
 }
 
-/// Where there is no kubelet, `KUBE-FIREWALL` is nobody's but ours.
-fn no_kubelet(world: &mut World) -> Outcome {
+/// Without a kubelet, only our rules use `KUBE-FIREWALL`.
+fn no_kubelet(world: &mut AgentLab) -> Outcome {
     world.start(&["--proxy-mode=iptables"])?;
     only(world, "iptables", Nft)?;
     world.web_works()?;
@@ -176,7 +180,7 @@ fn no_kubelet(world: &mut World) -> Outcome {
     ensure(left.is_empty(), || left.join("\n"))
 }
 
-fn held(world: &mut World) -> Outcome {
+fn held(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     world.start(&["--proxy-mode=iptables"])?;
     world.web_works()?;

@@ -1,8 +1,8 @@
 //! What others do to our chains in the tables that all share is repaired, and said; what they do to theirs is none
 //! of our business.
 
+use crate::agent_lab::{AgentLab, patience};
 use crate::tool::{FAMILIES, Legacy, Nft, Variant};
-use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
@@ -16,15 +16,15 @@ pub(crate) const TESTS: &[Test] = &[
     ("lost_hooks_are_repaired_legacy", |world| edited(world, Legacy, HOOKS)),
     ("a_reloaded_firewall_is_repaired_nf_tables", |world| reloaded(world, Nft)),
     ("a_reloaded_firewall_is_repaired_legacy", |world| reloaded(world, Legacy)),
-    ("a_rule_replaced_by_one_of_the_same_size_is_found_by_looking", replaced),
-    ("foreign_chains_may_lead_to_ours_nf_tables", |world| led_to(world, Nft)),
-    ("foreign_chains_may_lead_to_ours_legacy", |world| led_to(world, Legacy)),
-    ("a_table_that_the_tool_cannot_show_is_kept_in_step", incompatible),
-    ("foreign_changes_cost_nothing", elsewhere),
-    ("foreign_changes_are_not_held_against_anybody", elsewhere_legacy),
+    ("a_replaced_rule_of_the_same_size_is_found_by_the_periodic_check", replaced),
+    ("foreign_chains_may_jump_to_ours_nf_tables", |world| led_to(world, Nft)),
+    ("foreign_chains_may_jump_to_ours_legacy", |world| led_to(world, Legacy)),
+    ("a_table_the_tool_cannot_list_is_still_synced", incompatible),
+    ("foreign_changes_cause_no_sync", elsewhere),
+    ("foreign_changes_are_not_reported_as_drift", elsewhere_legacy),
 ];
 
-/// What somebody does with the tool, and what the log says of it.
+/// A change with the tool, and the text of the log about it.
 type Edits = &'static [(&'static str, &'static str)];
 
 const CHAINS: Edits = &[
@@ -41,7 +41,10 @@ const CHAINS: Edits = &[
         "-t nat -I KUBE-EXT-LOLE4ISW44XBNF3G -j RETURN",
         "chain KUBE-EXT-LOLE4ISW44XBNF3G of default/web was changed: with `-A KUBE-EXT-LOLE4ISW44XBNF3G -j RETURN`",
     ),
-    ("-t nat -N KUBE-SVC-AAAAAAAAAAAAAAAA", "chain KUBE-SVC-AAAAAAAAAAAAAAAA in table nat belongs to nobody"),
+    (
+        "-t nat -N KUBE-SVC-AAAAAAAAAAAAAAAA",
+        "chain KUBE-SVC-AAAAAAAAAAAAAAAA in table nat belongs to no Service",
+    ),
 ];
 
 const SHARED: Edits = &[
@@ -64,7 +67,7 @@ const HOOKS: Edits = &[
 ];
 
 /// Starts it on a host whose kubelet uses a variant.
-fn start(world: &mut World, variant: Variant) -> Outcome {
+fn start(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     world.start(&["--proxy-mode=iptables"])?;
     world.web_works()
@@ -72,16 +75,22 @@ fn start(world: &mut World, variant: Variant) -> Outcome {
 
 /// Somebody changes our rules: that is said, with who it was where that is known, and what was wrong; and all is as
 /// it was before.
-fn edited(world: &mut World, variant: Variant, edits: Edits) -> Outcome {
+fn edited(world: &mut AgentLab, variant: Variant, edits: Edits) -> Outcome {
     start(world, variant)?;
     let before = rules(world, variant)?;
     for (turn, (doing, words)) in (1..).zip(edits) {
         world.iptables(variant, &doing.split(' ').collect::<Vec<_>>())?;
         // The old tables' changes are not announced: only that something is different can be seen.
         if variant == Nft {
-            world.logged(&["WARN", "somebody else changed our rules", "by=\"iptables-nft (process "])?;
+            world.logged(&[
+                "WARN",
+                "rules changed by another process",
+                "process=\"iptables-nft (process ",
+            ])?;
         }
-        world.logged(&["WARN", "repaired our rules", "family=IPv4", words]).map_err(|e| about(doing, &e))?;
+        world
+            .logged(&["WARN", "repaired rules that another process had changed", "family=IPv4", words])
+            .map_err(|e| about(doing, &e))?;
         eventually(patience(), || is(world, variant, &before)).map_err(|e| format!("{doing}: {e}"))?;
         world.metric("portway_drift_repairs_total{ip_family=\"IPv4\"}", |n| n == f64::from(turn))?;
     }
@@ -92,8 +101,8 @@ fn about(doing: &str, e: &Failed) -> String {
     format!("{doing}: {}", e.message().unwrap_or_default())
 }
 
-/// All lines that both families have, in order. In the chains that all Services share, theirs may come in any order.
-fn rules(world: &World, variant: Variant) -> Result<Vec<String>, Failed> {
+/// The lines of both families, in order. In chains that all Services share, their rules may be in any order.
+fn rules(world: &AgentLab, variant: Variant) -> Result<Vec<String>, Failed> {
     let mut lines = Vec::new();
     for family in FAMILIES {
         lines.extend(world.save(variant, family)?.lines().map(str::to_owned));
@@ -102,7 +111,7 @@ fn rules(world: &World, variant: Variant) -> Result<Vec<String>, Failed> {
     Ok(lines)
 }
 
-fn is(world: &World, variant: Variant, before: &[String]) -> Result<(), String> {
+fn is(world: &AgentLab, variant: Variant, before: &[String]) -> Result<(), String> {
     let now = rules(world, variant).map_err(|e| e.message().unwrap_or_default().to_owned())?;
     if now == before {
         return Ok(());
@@ -114,7 +123,7 @@ fn is(world: &World, variant: Variant, before: &[String]) -> Result<(), String> 
 
 /// As `firewall-cmd --reload` and an `iptables-restore` at the wrong time do: what is not in the file is gone, also
 /// what the kubelet made.
-fn reloaded(world: &mut World, variant: Variant) -> Outcome {
+fn reloaded(world: &mut AgentLab, variant: Variant) -> Outcome {
     start(world, variant)?;
     let before = world.kube_lines(variant)?.len();
     for family in FAMILIES {
@@ -122,7 +131,12 @@ fn reloaded(world: &mut World, variant: Variant) -> Outcome {
         world.tool(&format!("{}-restore", variant.of(family)), &["-w"], file)?;
     }
     for family in ["IPv4", "IPv6"] {
-        world.logged(&["WARN", "repaired our rules", &format!("family={family}"), "is missing"])?;
+        world.logged(&[
+            "WARN",
+            "repaired rules that another process had changed",
+            &format!("family={family}"),
+            "is missing",
+        ])?;
     }
     world.web_works()?;
     let after = eventually(patience(), || {
@@ -135,7 +149,7 @@ fn reloaded(world: &mut World, variant: Variant) -> Outcome {
 }
 
 /// The old variant's tables have sizes, and this leaves them as they are.
-fn replaced(world: &mut World) -> Outcome {
+fn replaced(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     world.start(&["--proxy-mode=iptables", "--iptables-sync-period=1s"])?;
     world.web_works()?;
@@ -148,7 +162,7 @@ fn replaced(world: &mut World) -> Outcome {
     )?;
     let line = world.logged(&[
         "WARN",
-        "repaired our rules",
+        "repaired rules that another process had changed",
         "family=IPv4",
         "KUBE-SEP-BSJG54EXAHTH4INO of default/web",
     ])?;
@@ -157,8 +171,8 @@ fn replaced(world: &mut World) -> Outcome {
     world.web_works()
 }
 
-/// How often a rule leads from a chain that everybody uses to one of ours, asked of what is below the tool.
-fn hooks(world: &World, variant: Variant) -> Result<usize, Failed> {
+/// How often a rule jumps from a shared chain to one of ours, as the layer below the tool lists it.
+fn hooks(world: &AgentLab, variant: Variant) -> Result<usize, Failed> {
     let text = match variant {
         Nft => world.nft(&["list", "chain", "ip", "nat", "PREROUTING"])?,
         Legacy => world.iptables(Legacy, &["-t", "nat", "-S", "PREROUTING"])?,
@@ -166,7 +180,7 @@ fn hooks(world: &World, variant: Variant) -> Result<usize, Failed> {
     Ok(text.lines().filter(|l| l.ends_with("KUBE-SERVICES")).count())
 }
 
-fn led_to(world: &mut World, variant: Variant) -> Outcome {
+fn led_to(world: &mut AgentLab, variant: Variant) -> Outcome {
     start(world, variant)?;
     let mine = "-A MINE -s 203.0.113.7/32 -j KUBE-SERVICES\n-A MINE -j KUBE-SVC-LOLE4ISW44XBNF3G\n";
     world.load(
@@ -179,7 +193,7 @@ fn led_to(world: &mut World, variant: Variant) -> Outcome {
         world.metric("portway_drift_repairs_total{ip_family=\"IPv4\"}", |n| n == f64::from(turn))?;
         world.web_works()?;
     }
-    // The Service goes, and the chain that somebody leads to cannot; everything else does its work.
+    // The Service is deleted; its chain, which a foreign rule jumps to, stays; everything else works.
     world.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
     world.apply("late-slice.yaml", &objects::slice("late", "late", &world.pod_ips("pod1b")[..1]));
     world.delete("web.yaml");
@@ -202,7 +216,7 @@ fn led_to(world: &mut World, variant: Variant) -> Outcome {
 }
 
 /// A rule that `iptables` has no words for makes it say nothing about the whole table.
-fn incompatible(world: &mut World) -> Outcome {
+fn incompatible(world: &mut AgentLab) -> Outcome {
     start(world, Nft)?;
     let theirs = "numgen random mod 2 0 counter packets 0 bytes 0";
     world.nft(&["add rule ip nat PREROUTING ip saddr 203.0.113.7 numgen random mod 2 0 counter"])?;
@@ -219,7 +233,7 @@ fn incompatible(world: &mut World) -> Outcome {
         let hooks = hooks(world, Nft)?;
         ensure(hooks == 1, || format!("{hooks} rules lead to KUBE-SERVICES"))?;
     }
-    // Our own is lost, theirs is not.
+    // Our hook is lost, the foreign one is not.
     let ours = world.nft(&["-a", "list", "chain", "ip", "nat", "PREROUTING"])?;
     let handle = ours.lines().find(|l| l.contains("jump KUBE-SERVICES")).and_then(|l| l.rsplit(' ').next());
     let handle = handle.ok_or_else(|| format!("no rule of ours:\n{ours}"))?;
@@ -232,7 +246,7 @@ fn incompatible(world: &mut World) -> Outcome {
     world.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
     let rules = world.nft(&["list", "chain", "ip", "nat", "PREROUTING"])?;
     ensure(rules.contains(theirs), || format!("theirs is gone:\n{rules}"))?;
-    // Started again, it knows what is there, and does not begin from nothing.
+    // After a restart it adopts the existing rules.
     world.stop()?;
     world.start(&["--proxy-mode=iptables"])?;
     world.logged(&["synced", "family=IPv4"])?;
@@ -255,9 +269,9 @@ fn incompatible(world: &mut World) -> Outcome {
     ensure(left.is_empty(), || left.join("\n"))
 }
 
-fn elsewhere(world: &mut World) -> Outcome {
+fn elsewhere(world: &mut AgentLab) -> Outcome {
     start(world, Nft)?;
-    let full = |world: &World| -> Result<f64, Failed> {
+    let full = |world: &AgentLab| -> Result<f64, Failed> {
         let metrics = world.metrics()?;
         let count = |f| {
             metrics.value(&format!(
@@ -298,15 +312,15 @@ fn elsewhere(world: &mut World) -> Outcome {
     ensure(after == before, || format!("{} full syncs", after - before))?;
     // Ours comes after; had one of the others been taken for it, that would have been said before.
     world.iptables(Nft, &["-t", "nat", "-F", "KUBE-SERVICES"])?;
-    world.logged(&["repaired our rules", "family=IPv4"])?;
+    world.logged(&["repaired rules that another process had changed", "family=IPv4"])?;
     world.web_works()?;
-    let count = world.agent()?.log().count("somebody else changed our rules");
+    let count = world.agent()?.log().count("rules changed by another process");
     ensure(count == 1, || format!("{count} changes were taken for changes of ours"))?;
     world.metric("portway_drift_repairs_total{ip_family=\"IPv4\"}", |n| n == 1.0).map(drop)
 }
 
-/// Where changes are not announced, one of somebody else's own costs a look, and no more.
-fn elsewhere_legacy(world: &mut World) -> Outcome {
+/// Where the kernel announces no changes, a foreign change costs one listing.
+fn elsewhere_legacy(world: &mut AgentLab) -> Outcome {
     start(world, Legacy)?;
     let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
     let before = world.metrics()?.value(full);
@@ -314,11 +328,11 @@ fn elsewhere_legacy(world: &mut World) -> Outcome {
     world.metric(full, |n| n > before)?;
     // Ours comes after; had the other been taken for it, that would have been said before.
     world.iptables(Legacy, &["-t", "nat", "-F", "KUBE-SERVICES"])?;
-    let line = world.logged(&["repaired our rules", "family=IPv4"])?;
+    let line = world.logged(&["repaired rules that another process had changed", "family=IPv4"])?;
     ensure(line.contains("`-A KUBE-SERVICES -d 10.96.0.1/32") && !line.contains("DOCKER"), || line.clone())?;
     world.web_works()?;
     let log = world.agent()?.log().clone();
-    ensure(!log.contains("somebody else changed our rules"), || log.to_string())?;
+    ensure(!log.contains("rules changed by another process"), || log.to_string())?;
     world.metric("portway_drift_repairs_total{ip_family=\"IPv4\"}", |n| n == 1.0)?;
     let rules = world.save(Legacy, "iptables")?;
     ensure(rules.contains("-A PREROUTING -j DOCKER\n"), || format!("theirs is gone:\n{rules}"))

@@ -1,6 +1,6 @@
 //! `iptables` on the node, in either variant, as administrators and other programs use it.
 
-use crate::world::World;
+use crate::agent_lab::AgentLab;
 use crate::{Outcome, ensure};
 use libtest_mimic::Failed;
 use std::io::Write;
@@ -40,7 +40,7 @@ impl Variant {
     }
 }
 
-impl World {
+impl AgentLab {
     /// Makes the node one on which the kubelet uses this variant.
     pub(crate) fn kubelet(&self, variant: Variant) -> Outcome {
         for family in FAMILIES {

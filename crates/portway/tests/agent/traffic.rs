@@ -1,6 +1,6 @@
-//! Traffic that goes on while something happens: new connections at a steady rate, and some that stay open.
+//! Traffic during a test: new connections at a steady rate, and some that stay open.
 
-use crate::world::{NODE_PORT, WEB, World};
+use crate::agent_lab::{AgentLab, NODE_PORT, WEB};
 use crate::{Outcome, ensure};
 use libtest_mimic::Failed;
 use portway_lab::{Conversation, Load, Protocol, guest};
@@ -23,7 +23,7 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     /// Begins, once all of it works.
-    pub(crate) fn begin(world: &World) -> Result<Traffic, Failed> {
+    pub(crate) fn begin(world: &AgentLab) -> Result<Traffic, Failed> {
         world.web_works()?;
         let mut ways = Vec::new();
         for (node, web) in world.node_ips().into_iter().zip(WEB) {

@@ -1,77 +1,70 @@
 //! The battery: every mode, both families, every behaviour, with real packets in the lab.
 
 mod mode;
-mod stage;
+mod running;
 
-use libtest_mimic::{Arguments, Failed, Trial};
 use mode::Mode;
-use portway_dataplane::battery::{Case, SECTIONS};
 use portway_lab::guest;
 use portway_model::Family;
-use stage::Stage;
+use portway_testkit::battery::{Case, SECTIONS};
+use portway_testkit::harness::{self, Failed, Test};
+use running::RunningCase;
 use std::process::ExitCode;
 
 /// The modes that exist; iptables in both of its variants.
 const MODES: &[Mode] =
     &[Mode::Nftables, Mode::IptablesNft, Mode::IptablesLegacy, Mode::Ipvs, Mode::Userspace];
 
-/// Where a guest has files of its own.
+/// The directory in which a guest keeps its files.
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// What a mode does not fulfil, and why.
+/// The cases that a mode does not pass, and why.
 const EXCEPTIONS: &[(&[Mode], Family, &str)] = &[
     // It is the one mode in which node ports answer at 127.0.0.1, in IPv4 (`localhostNodePorts`).
     (&[Mode::IptablesNft, Mode::IptablesLegacy], Family::V4, "node_port_not_on_loopback"),
-    // The kernel remembers a client for as long as it remembers its closed connections, which is minutes; the mode's
-    // own tests have the patience.
+    // The kernel keeps affinity for as long as it keeps closed connections, which is minutes; the agent tests of the mode
+    // wait for that.
     (&[Mode::Ipvs], Family::V4, "affinity_expires"),
     (&[Mode::Ipvs], Family::V6, "affinity_expires"),
     (&[Mode::Ipvs], Family::V4, "clients_move_between_pods_whose_target_ports_differ"),
     (&[Mode::Ipvs], Family::V6, "clients_move_between_pods_whose_target_ports_differ"),
-    // It remembers clients by the address and port they use. A server of all addresses, known by a mark, would send
-    // them to the port that they asked for instead of the endpoint's (`ip_vs_sched_persist`).
+    // The kernel keeps affinity by address and port. A virtual server for all addresses, selected by a mark, would not
+    // translate the port to that of the endpoint (`ip_vs_sched_persist`).
     (&[Mode::Ipvs], Family::V4, "affinity_is_shared_by_all_frontends"),
     (&[Mode::Ipvs], Family::V6, "affinity_is_shared_by_all_frontends"),
 ];
 
-/// Modes in which pods see a node's address, whoever the client is: somebody else carries its connection. All else holds.
-const SHOWS_THE_NODE: &[Mode] = &[Mode::Userspace];
+/// Modes in which pods see the address of a node instead of the client's, because a relay connects to them.
+const CLIENTS_ARE_NODES: &[Mode] = &[Mode::Userspace];
 
 fn is_exception(mode: Mode, family: Family, case: &str) -> bool {
     EXCEPTIONS.iter().any(|(modes, f, c)| modes.contains(&mode) && *f == family && *c == case)
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    if !arguments.list
-        && let Err(e) = portway_lab::enter()
-    {
-        eprintln!("{e}");
-        return ExitCode::FAILURE;
-    }
-    let mut trials = Vec::new();
+    let mut tests = Vec::new();
     for mode in MODES.iter().copied() {
         let in_guest = mode == Mode::Ipvs && guest::is_needed();
         for family in Family::ALL {
             for (section, cases) in SECTIONS {
                 for case in cases.iter().copied().filter(|c| !is_exception(mode, family, c.name)) {
                     let name = format!("{}::{family}::{section}::{}", mode.name(), case.name);
-                    trials.push(if in_guest {
-                        let played = name.clone();
-                        let trial = Trial::test(name, move || Ok(guest::play(&played, SCRATCH.as_ref())?));
-                        trial.with_ignored_flag(guest::is_unbootable())
+                    tests.push(if in_guest {
+                        let test = name.clone();
+                        Test::new(name, move || Ok(guest::play(&test, SCRATCH.as_ref())?))
+                            .ignored(guest::is_unbootable())
                     } else {
-                        Trial::test(name, move || play(mode, family, case))
+                        Test::new(name, move || run(mode, family, case))
                     });
                 }
             }
         }
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    harness::run_in(portway_lab::enter, tests)
 }
 
-fn play(mode: Mode, family: Family, case: Case) -> Result<(), Failed> {
-    let mut stage = Stage::build(mode, family, case)?;
-    let played = stage.play();
-    played.map_err(|message| format!("{message}\n\n{}", stage.evidence()).into())
+fn run(mode: Mode, family: Family, case: Case) -> Result<(), Failed> {
+    let mut case = RunningCase::build(mode, family, case)?;
+    let result = case.run();
+    result.map_err(|message| format!("{message}\n\n{}", case.evidence()).into())
 }

@@ -1,8 +1,8 @@
-//! The modes as the battery sees them: how a node is made ready for one, and how somebody tampers with its rules.
+//! The modes as the battery sees them: how a node is prepared for one, and how another process changes its rules.
 
-use portway_dataplane::battery::Tamper;
 use portway_lab::Namespace;
 use portway_model::Family;
+use portway_testkit::battery::Tamper;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -17,7 +17,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// What its tests are called by.
+    /// Its name in the names of tests.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mode::Nftables => "nftables",
@@ -34,13 +34,13 @@ impl Mode {
             (Mode::Nftables | Mode::Userspace, _) => "nft",
             (Mode::IptablesNft, Family::V4) => "iptables-nft",
             (Mode::IptablesNft, Family::V6) => "ip6tables-nft",
-            // Of user-mode Linux, and of hosts that have both, it is the one that works.
+            // It works in user-mode Linux and on hosts that have both variants.
             (Mode::IptablesLegacy | Mode::Ipvs, Family::V4) => "iptables-legacy",
             (Mode::IptablesLegacy | Mode::Ipvs, Family::V6) => "ip6tables-legacy",
         }
     }
 
-    /// The commands that show what it made.
+    /// The commands that list its objects.
     pub(crate) fn evidence(self, family: Family) -> Vec<(&'static str, &'static [&'static str])> {
         let save = match (self, family) {
             (Mode::Nftables | Mode::Userspace, _) => return vec![("nft", &["list", "ruleset"])],
@@ -83,7 +83,7 @@ impl Mode {
         }
     }
 
-    /// Somebody interferes with its rules.
+    /// Changes its rules, as another process would.
     pub(crate) fn tamper(self, node: &Namespace, family: Family, how: Tamper) {
         let v6 = family == Family::V6;
         if self.has_nftables() {
@@ -101,7 +101,7 @@ impl Mode {
             return;
         }
         match how {
-            // As `firewall-cmd --reload` would: what is not in the script is gone.
+            // As `firewall-cmd --reload` does: rules that are not in the script are removed.
             Tamper::FlushEverything => load(node, tool, "*nat\nCOMMIT\n*filter\nCOMMIT\n*mangle\nCOMMIT\n"),
             Tamper::FlushRules => run(node, tool, &["-w", "-t", "nat", "-F"]),
             Tamper::AddRule => run(node, tool, &["-w", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"]),
@@ -110,7 +110,7 @@ impl Mode {
     }
 }
 
-/// Somebody interferes with what ipvs has besides rules; false if it is to be the rules.
+/// Changes the objects of ipvs other than rules; false if the rules are to be changed as well.
 fn tamper_with_servers(node: &Namespace, how: Tamper) -> bool {
     match how {
         Tamper::FlushEverything => {
@@ -120,7 +120,7 @@ fn tamper_with_servers(node: &Namespace, how: Tamper) -> bool {
         }
         Tamper::FlushRules => false,
         Tamper::AddRule => {
-            // One that takes what ipvs should have.
+            // Besides the rule, the members of a set are removed.
             run(node, "ipset", &["flush", "KUBE-CLUSTER-IP"]);
             run(node, "ipset", &["flush", "KUBE-6-CLUSTER-IP"]);
             false

@@ -1,49 +1,45 @@
 //! The agent fed by an API server's watch: what it does on good days, and on the bad days of the server.
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use portway_dataplane::battery::{Ep, Net, PORT, Svc, node_object};
-use portway_lab::api::ApiServer;
+use portway_lab::api::{ApiServer, Lists};
 use portway_lab::{Agent, Lab, Layout, Outcome, Port, Probe, eventually};
 use portway_model::Family;
-use portway_model::api::Kind;
+use portway_model::api::{EndpointSlice, Resource, Service};
+use portway_testkit::battery::{LabNetwork, PORT};
+use portway_testkit::harness::{self, Failed, Test};
+use portway_testkit::objects::{Endpoint, Manifest, node};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-type Test = fn(&mut Field) -> Result<(), String>;
+type Run = fn(&mut Field) -> Result<(), String>;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    if !arguments.list
-        && let Err(e) = portway_lab::enter()
-    {
-        eprintln!("{e}");
-        return ExitCode::FAILURE;
-    }
-    let table: [(&'static str, Test); 6] = [
-        ("what_is_listed_is_programmed_and_changes_follow", changes_follow),
+    let table: [(&'static str, Run); 8] = [
+        ("a_streamed_list_is_programmed_and_changes_follow", |f| changes_follow(f, Lists::Streamed)),
+        ("a_cached_list_is_programmed_and_changes_follow", |f| changes_follow(f, Lists::Cached)),
+        ("a_paged_list_is_programmed_and_changes_follow", |f| changes_follow(f, Lists::Paged)),
         ("an_outage_changes_nothing_and_is_made_up_for", outage),
         ("a_compacted_history_means_a_new_list", compaction),
         ("json_will_do", json),
         ("a_refusal_names_the_rule_that_is_missing", refusal),
         ("a_rejected_object_gets_an_event", event),
     ];
-    let trial = |(name, test): (&'static str, Test)| {
-        Trial::test(name, move || {
+    let test = |(name, run): (&'static str, Run)| {
+        Test::new(name, move || {
             let mut field = Field::new(name)?;
-            test(&mut field).map_err(|e| Failed::from(format!("{e}\n{}", field.log())))
+            run(&mut field).map_err(|e| Failed::from(format!("{e}\n{}", field.log())))
         })
     };
-    libtest_mimic::run(&arguments, table.map(trial).into()).exit_code()
+    harness::run_in(portway_lab::enter, table.map(test).into())
 }
 
 struct Field {
     agent: Option<Agent>,
     api: ApiServer,
-    net: Net,
+    net: LabNetwork,
     kubeconfig: PathBuf,
     lab: Lab,
 }
@@ -59,12 +55,12 @@ impl Field {
         let kubeconfig =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         std::fs::write(&kubeconfig, api.kubeconfig()).map_err(|e| e.to_string())?;
-        let net = Net {
+        let net = LabNetwork {
             family: Family::V4,
             pods: lab.pods().iter().map(|p| (p.name().to_owned(), p.ipv4().into())).collect(),
             nodes: lab.nodes().iter().map(|n| n.ipv4().into()).collect(),
         };
-        api.apply(node_object(1, "zone-a", &lab.node(1).ips(), &[]));
+        api.apply(node("node1", "zone-a", &lab.node(1).ips(), &[]).object());
         Ok(Field { agent: None, api, net, kubeconfig, lab })
     }
 
@@ -77,15 +73,19 @@ impl Field {
         Ok(())
     }
 
-    fn service(&self, name: &str, number: u8, pods: &[&'static str]) {
-        self.api.apply(Svc::new(&self.net, name, number).into());
-        self.api.apply(self.net.slice(name, &Ep::all(pods)));
+    fn apply(&self, object: impl Into<Manifest>) {
+        self.api.apply(object.into().object());
+    }
+
+    fn service(&self, name: &str, number: u8, pods: &[&str]) {
+        self.apply(self.net.service(name, number));
+        self.apply(self.net.slice(name, &Endpoint::all(pods)));
     }
 
     /// Waits until exactly these pods answer at a Service; none means that nothing does.
     fn expect(&self, number: u8, pods: &[&str]) -> Result<(), String> {
-        let probe =
-            Probe::tcp(self.lab.client(1), self.net.service(number)).timeout(Duration::from_millis(300));
+        let probe = Probe::tcp(self.lab.client(1), self.net.at_cluster_ip(number))
+            .timeout(Duration::from_millis(300));
         let right = |o: &Outcome| {
             if pods.is_empty() {
                 o.answered() == 0
@@ -116,29 +116,30 @@ impl Drop for Field {
     }
 }
 
-fn changes_follow(field: &mut Field) -> Result<(), String> {
+fn changes_follow(field: &mut Field, lists: Lists) -> Result<(), String> {
+    field.api.only(lists);
     // More than a page of them.
     for n in 0..700u32 {
         let ip = std::net::Ipv4Addr::from(0x0a61_0000 + n);
-        let service = Svc::new(&field.net, &format!("filler-{n}"), 1).spec(|s| {
-            s.cluster_ip = ip.to_string();
-            s.cluster_ips = vec![ip.to_string()];
-        });
-        field.api.apply(service.into());
+        field.apply(field.net.service(&format!("filler-{n}"), 1).cluster_ips(&[ip.into()]));
     }
     field.service("web", 1, &["pod1a", "pod1b"]);
     field.start(&[])?;
     field.expect(1, &["pod1a", "pod1b"])?;
-    let pages =
-        field.api.requests().iter().filter(|r| r.contains("/services") && r.contains("continue=")).count();
-    if pages == 0 {
-        return Err("the list was not read in pages".into());
+    let requests = field.api.requests();
+    let list = |text: &str| {
+        requests.iter().any(|r| r.contains("/services?") && !r.contains("watch=") && r.contains(text))
+    };
+    let seen = (list("resourceVersion=0"), list("continue="));
+    let expected = (lists < Lists::Streamed, lists == Lists::Paged);
+    if seen != expected {
+        return Err(format!("cached list and pages: {seen:?} instead of {expected:?}: {requests:#?}"));
     }
-    field.api.apply(field.net.slice("web", &Ep::all(&["pod1c"])));
+    field.apply(field.net.slice("web", &Endpoint::all(&["pod1c"])));
     field.expect(1, &["pod1c"])?;
     field.service("late", 2, &["pod1a"]);
     field.expect(2, &["pod1a"])?;
-    field.api.delete(Kind::Service, "default", "web");
+    field.api.delete(Service::TYPE, "default", "web");
     field.expect(1, &[])
 }
 
@@ -152,7 +153,7 @@ fn outage(field: &mut Field) -> Result<(), String> {
     field.wait_for("WARN")?;
     field.expect(1, &["pod1a", "pod1b"])?;
     field.service("web", 1, &["pod1c"]);
-    field.api.delete(Kind::Service, "default", "doomed");
+    field.api.delete(Service::TYPE, "default", "doomed");
     // An agent that starts in the middle of it programs nothing and takes nothing away.
     field.agent.take().map(Agent::kill);
     field.start(&[])?;
@@ -170,11 +171,15 @@ fn compaction(field: &mut Field) -> Result<(), String> {
     field.start(&[])?;
     field.expect(2, &["pod1a"])?;
     let lists = |f: &Field| {
-        f.api.requests().iter().filter(|r| r.contains("/services?") && !r.contains("watch=")).count()
+        f.api
+            .requests()
+            .iter()
+            .filter(|r| r.contains("/services?") && r.contains("sendInitialEvents="))
+            .count()
     };
     let before = lists(field);
     field.api.outage(true);
-    field.api.delete(Kind::Service, "default", "doomed");
+    field.api.delete(Service::TYPE, "default", "doomed");
     field.service("web", 1, &["pod1b"]);
     field.api.compact();
     field.api.outage(false);
@@ -187,13 +192,13 @@ fn json(field: &mut Field) -> Result<(), String> {
     field.service("web", 1, &["pod1a"]);
     field.start(&["--kube-api-content-type=application/json"])?;
     field.expect(1, &["pod1a"])?;
-    field.api.apply(field.net.slice("web", &Ep::all(&["pod1b"])));
+    field.apply(field.net.slice("web", &Endpoint::all(&["pod1b"])));
     field.expect(1, &["pod1b"])
 }
 
 fn refusal(field: &mut Field) -> Result<(), String> {
     field.service("web", 1, &["pod1a"]);
-    field.api.forbid(Some(Kind::EndpointSlice));
+    field.api.forbid(Some(EndpointSlice::TYPE));
     field.start(&[])?;
     let line = field.wait_for("endpointslices")?;
     for word in ["discovery.k8s.io", "list", "watch"] {
@@ -209,9 +214,9 @@ fn event(field: &mut Field) -> Result<(), String> {
     field.service("web", 1, &["pod1a"]);
     field.start(&[])?;
     field.expect(1, &["pod1a"])?;
-    // Somebody else's address, and a port that is none.
-    field.api.apply(Svc::new(&field.net, "thief", 1).into());
-    field.api.apply(Svc::new(&field.net, "zero", 3).spec(|s| s.ports[0].port = 0).into());
+    // The cluster IP of another Service, and an invalid port.
+    field.apply(field.net.service("thief", 1));
+    field.apply(field.net.service("zero", 3).port(0));
     let told = |name: &'static str, field_name: &'static str| {
         move |e: &serde_json::Value| {
             e["regarding"]["name"] == name && e["note"].as_str().is_some_and(|n| n.contains(field_name))
@@ -225,7 +230,7 @@ fn event(field: &mut Field) -> Result<(), String> {
     eventually(PATIENCE, attempt).map_err(|e| e.to_string())?;
     field.expect(1, &["pod1a"])?;
     // The holder goes: its address is free for the other.
-    field.api.delete(Kind::Service, "default", "web");
-    field.api.apply(field.net.slice("thief", &Ep::all(&["pod1b"])));
+    field.api.delete(Service::TYPE, "default", "web");
+    field.apply(field.net.slice("thief", &Endpoint::all(&["pod1b"])));
     field.expect(1, &["pod1b"])
 }

@@ -1,7 +1,7 @@
-//! A UDP forwarder as anybody would write it first: one thread, a socket towards a pod for each client, and for each
+//! A UDP forwarder in its simplest form: one thread, a socket towards a pod for each client, and for each
 //! datagram one call to receive it and one to send it on.
 
-use portway_lab::Place;
+use portway_lab::LabHost;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub(super) struct Forwarder {
 
 impl Forwarder {
     /// From a port of the node to the same one of pods.
-    pub(super) fn start(node: &Place, port: u16, pods: &[Ipv4Addr]) -> io::Result<Forwarder> {
+    pub(super) fn start(node: &LabHost, port: u16, pods: &[Ipv4Addr]) -> io::Result<Forwarder> {
         let stop = Arc::new(AtomicBool::new(false));
         let pods = pods.iter().map(|ip| SocketAddr::from((*ip, port))).collect();
         let address = (node.ipv4(), port);

@@ -2,7 +2,7 @@
 //! logs. What has to be asked for (splicing among it) is not.
 
 use super::pods::{BULK, IDLE, SMALL};
-use portway_lab::{Agent, Log, Place};
+use portway_lab::{Agent, LabHost, Log};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(super) struct HaProxy {
 
 impl HaProxy {
     /// Starts it on a node, at the ports that the pods serve.
-    pub(super) fn start(node: &Place, pods: &[Ipv4Addr], connections: usize) -> Result<HaProxy, String> {
+    pub(super) fn start(node: &LabHost, pods: &[Ipv4Addr], connections: usize) -> Result<HaProxy, String> {
         let config =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.haproxy.cfg", std::process::id()));
         // Writing into memory does not fail.

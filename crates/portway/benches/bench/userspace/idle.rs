@@ -1,10 +1,10 @@
-//! Memory of many connections that carry nothing: by how much the proxy's resident memory grows with them.
+//! Memory of many idle connections: by how much the proxy's resident memory grows with them.
 //!
-//! Each has carried a pod's greeting, so both its halves are established and whatever a proxy needs to move bytes has been
-//! needed once. Memory of the kernel (sockets) is not the process's.
+//! Each has transported a pod's greeting, so both its halves are established and the proxy has allocated what it needs to
+//! move bytes. The kernel's memory (sockets) is not included.
 
 use super::pods::IDLE;
-use super::stage::{Side, Stage};
+use super::stage::{Contender, Stage};
 use crate::Options;
 use crate::field::memory;
 use crate::guest::in_a_guest;
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 /// How long a greeting may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the proxy has for what it does once connections are quiet.
+/// How long the proxy has to release buffers once connections are quiet.
 const QUIET: Duration = Duration::from_secs(2);
-/// How long everybody may take to close.
-const FAREWELL: Duration = Duration::from_secs(30);
+/// How long all connections may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) fn measure(stage: &Stage, report: &mut Report) -> Result<(), String> {
     let count = stage.connections;
@@ -39,15 +39,15 @@ pub(super) fn measure(stage: &Stage, report: &mut Report) -> Result<(), String> 
     Ok(())
 }
 
-/// In a guest, for this machine does not let a process open as many files as that takes. Memory of a process is no less true
-/// there.
+/// Measures in a guest, because this machine does not let a process open as many files. Memory of a process is measured as
+/// well there.
 pub(super) fn elsewhere(options: &Options, report: &mut Report) -> Result<(), String> {
     let count = format!("--idle-connections={}", options.idle_connections);
     in_a_guest(&["--only=idle".to_owned(), count], "idle", report)
 }
 
 /// By how many MB it grows.
-fn grown(stage: &Stage, side: &Side, count: usize) -> Result<f64, String> {
+fn grown(stage: &Stage, side: &Contender, count: usize) -> Result<f64, String> {
     let resident = || memory(side.pid).map(|(now, _)| now).ok_or("it is gone");
     let files_before = open_files().map_err(|e| e.to_string())?;
     let before = resident()?;
@@ -57,13 +57,13 @@ fn grown(stage: &Stage, side: &Side, count: usize) -> Result<f64, String> {
     sleep(QUIET);
     let grown = resident()? - before;
     drop(streams);
-    // The pods' ends are ours as well, and close once the proxy has closed its own.
+    // The pods' sockets are this process's as well, and close once the proxy has closed its own.
     let closed = || match open_files() {
         Ok(open) if open > files_before + 10 => Err(format!("{} are still open", open - files_before)),
         Ok(_) => Ok(()),
         Err(e) => Err(e.to_string()),
     };
-    eventually(FAREWELL, closed).map_err(|e| e.to_string())?;
+    eventually(CLOSE_TIMEOUT, closed).map_err(|e| e.to_string())?;
     Ok(grown)
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Threads that wait, with as little work of their own as there can be: they share the cores with what is measured.
 
-use portway_lab::Place;
+use portway_lab::LabHost;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -35,7 +35,7 @@ pub(super) struct Pods {
 }
 
 impl Pods {
-    pub(super) fn start(places: &[Place]) -> io::Result<Pods> {
+    pub(super) fn start(places: &[LabHost]) -> io::Result<Pods> {
         let mut pods = Pods { stop: Arc::default(), threads: Vec::new() };
         for place in places {
             let (bulk, small, echo) = place.namespace().run(|| -> io::Result<_> {

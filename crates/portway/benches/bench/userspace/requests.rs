@@ -1,4 +1,4 @@
-//! Connections per second: each carries a short question and a short answer, and is closed.
+//! Connections per second: each transports a short request and a short answer, and is closed.
 //!
 //! Several clients ask at once, one connection each. They are fewer in a round than a client has ports, and the lab
 //! lets ports be used again after a second; none may fail.
@@ -39,7 +39,7 @@ fn rate(to: SocketAddr, length: Duration) -> io::Result<f64> {
     Ok(asked as f64 / started.elapsed().as_secs_f64())
 }
 
-/// One connection after the other; how many there were.
+/// Opens one connection after the other; returns their number.
 fn ask(to: SocketAddr, until: Instant) -> io::Result<u64> {
     let mut count = 0;
     let mut answer = [0; 256];

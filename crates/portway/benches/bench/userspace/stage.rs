@@ -1,11 +1,10 @@
-//! What the two are measured on: a node with five pods, one of which asks and four of which answer, Portway's agent
-//! and HAProxy.
+//! The setup of the measurements: a node with five pods, one client and four servers, Portway's agent and HAProxy.
 
 use super::haproxy::HaProxy;
 use super::pods::{BULK, ECHO, IDLE, Pods, SMALL};
 use crate::Options;
 use crate::field::{Field, Mode, Setup, meta};
-use portway_lab::{Agent, Namespace, Place, Port, eventually};
+use portway_lab::{Agent, LabHost, Namespace, Port, eventually};
 use portway_model::api::{self, Object};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
@@ -14,20 +13,20 @@ use std::time::Duration;
 
 /// Pods that answer.
 const PODS: usize = 4;
-/// Open files that are not connections, in any of the processes; much more than there are.
+/// Open files besides connections, in any of the processes; a generous bound.
 const OTHER_FILES: u64 = 400;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One of the two, as a client sees it.
+/// One of the two proxies, as a client sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Side {
+pub(super) struct Contender {
     pub(super) name: &'static str,
-    /// Where it is asked; ports are those of the pods.
+    /// Its address; ports are those of the pods.
     pub(super) ip: IpAddr,
     pub(super) pid: u32,
 }
 
-impl Side {
+impl Contender {
     pub(super) fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, port)
     }
@@ -37,8 +36,8 @@ impl Side {
 pub(super) struct Stage {
     // Dropped in this order: proxies before the pods behind them, those before their namespaces.
     pub(super) agent: Agent,
-    /// The process that the agent has carry connections.
-    carrier: u32,
+    /// The relay process of the agent.
+    relay: u32,
     pub(super) haproxy: HaProxy,
     _pods: Pods,
     field: Field,
@@ -57,15 +56,15 @@ impl Stage {
             pod.serve(&[Port::Tcp(IDLE)]).map_err(|e| e.to_string())?;
         }
         let pods = Pods::start(answering).map_err(|e| format!("serving in pods: {e}"))?;
-        let ips: Vec<Ipv4Addr> = answering.iter().map(Place::ipv4).collect();
+        let ips: Vec<Ipv4Addr> = answering.iter().map(LabHost::ipv4).collect();
         for object in [service(field.vip(0).ip()), slice(&ips)] {
             field.api.apply(object);
         }
         let connections = options.idle_connections.min(room());
         let haproxy = HaProxy::start(field.lab.node(1), &ips, connections)?;
         let mut agent = field.start_agent()?;
-        let carrier = carrier(&mut agent)?;
-        let stage = Stage { agent, carrier, haproxy, _pods: pods, field, connections };
+        let relay = relay(&mut agent)?;
+        let stage = Stage { agent, relay, haproxy, _pods: pods, field, connections };
         stage.await_both()?;
         Ok(stage)
     }
@@ -75,21 +74,21 @@ impl Stage {
         self.field.lab.pod("pod1a").namespace()
     }
 
-    pub(super) fn node(&self) -> &Place {
+    pub(super) fn node(&self) -> &LabHost {
         self.field.lab.node(1)
     }
 
     /// The pods that answer.
     pub(super) fn pods(&self) -> Vec<Ipv4Addr> {
-        self.field.lab.pods()[1..].iter().map(Place::ipv4).collect()
+        self.field.lab.pods()[1..].iter().map(LabHost::ipv4).collect()
     }
 
-    pub(super) fn portway(&self) -> Side {
-        Side { name: "Portway", ip: self.field.vip(0).ip(), pid: self.carrier }
+    pub(super) fn portway(&self) -> Contender {
+        Contender { name: "Portway", ip: self.field.vip(0).ip(), pid: self.relay }
     }
 
-    pub(super) fn haproxy(&self) -> Side {
-        Side { name: "HAProxy", ip: self.node().ipv4().into(), pid: self.haproxy.id() }
+    pub(super) fn haproxy(&self) -> Contender {
+        Contender { name: "HAProxy", ip: self.node().ipv4().into(), pid: self.haproxy.id() }
     }
 
     fn await_both(&self) -> Result<(), String> {
@@ -102,18 +101,18 @@ impl Stage {
     }
 }
 
-/// The process that carries connections, as the agent says.
-fn carrier(agent: &mut Agent) -> Result<u32, String> {
-    let line = agent.wait_for("started the process that carries connections", PATIENCE);
+/// The relay process, as the agent logs it.
+fn relay(agent: &mut Agent) -> Result<u32, String> {
+    let line = agent.wait_for("started the relay process", PATIENCE);
     let line = line.map_err(|e| e.to_string())?;
     let number = line.split("process=").nth(1).and_then(|rest| rest.split_whitespace().next());
     number.and_then(|n| n.parse().ok()).ok_or_else(|| format!("no process in {line:?}"))
 }
 
-/// How many connections this machine lets a process have. A proxy has both ends of each open; this process, which is
-/// client and pods at once, as well.
+/// How many connections this machine lets a process have. A proxy has both sockets of each open, and so has this process,
+/// which is client and pods at once.
 fn room() -> usize {
-    // As many as we may.
+    // As many as the process may have.
     let more = Some(1 << 20);
     setrlimit(Resource::Nofile, Rlimit { current: more, maximum: more }).ok();
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

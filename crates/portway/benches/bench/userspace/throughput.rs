@@ -1,11 +1,11 @@
 //! Bytes per second from pods to a client, and what a gigabyte costs the proxy in CPU time.
 //!
-//! That is user and system time of the proxy's process. What the kernel does for its packets in soft interrupts is charged to
-//! whoever was running, for both alike.
+//! That is user and system time of the proxy's process. Work of soft interrupts for its packets is charged to the process that
+//! was running, for both alike.
 
 use super::pods::BULK;
 use super::stage::Stage;
-use super::{Side, alternate, together};
+use super::{Contender, alternate, together};
 use crate::Options;
 use crate::connections::best;
 use crate::field::cpu;
@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What is taken in one go, at most.
+/// The most bytes of one read.
 const CHUNK: usize = 256 * 1024;
 /// How long the first byte may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// wait for its repetition; that costs bytes, and is no failure.
 const SILENCE: Duration = Duration::from_millis(50);
 
-/// What came of a round.
+/// The result of a round.
 struct Round {
     gigabytes: f64,
     seconds: f64,
@@ -66,14 +66,14 @@ pub(super) fn measure(
     Ok(())
 }
 
-fn round(from: &Namespace, side: &Side, connections: usize, length: Duration) -> io::Result<Round> {
+fn round(from: &Namespace, side: &Contender, connections: usize, length: Duration) -> io::Result<Round> {
     let used = || cpu(side.pid).ok_or_else(|| io::Error::other("it is gone"));
     let before = used()?;
     let (bytes, seconds) = from.run(|| pull(side.at(BULK), connections, length))?;
     Ok(Round { gigabytes: bytes as f64 / 1e9, seconds, cpu: used()? - before })
 }
 
-/// Takes what comes for so long; how much that was, and how long it took.
+/// Reads for this long; returns the bytes and the time.
 fn pull(to: SocketAddr, connections: usize, length: Duration) -> io::Result<(u64, f64)> {
     let connect = |_| -> io::Result<TcpStream> {
         let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
@@ -89,7 +89,7 @@ fn pull(to: SocketAddr, connections: usize, length: Duration) -> io::Result<(u64
     Ok((bytes, started.elapsed().as_secs_f64()))
 }
 
-/// Bytes are counted, not looked at: copying them would take a core from who is measured (tcp(7): `MSG_TRUNC` discards).
+/// Bytes are counted, not copied: copying would take a core from the proxies (tcp(7): `MSG_TRUNC` discards).
 fn take(stream: &TcpStream, until: Instant) -> io::Result<u64> {
     let mut buffer = vec![0; CHUNK];
     let mut bytes = 0;

@@ -1,11 +1,11 @@
-//! Datagrams to a pod and back per second, beside a plain forwarder. HAProxy has none for UDP.
+//! Datagrams to a pod and back per second, against a plain forwarder. HAProxy does not forward UDP.
 //!
-//! Each client has so many datagrams under way and sends one for each that comes back. What is lost is sent again
+//! Each client has a window of datagrams under way and sends one for each that comes back. Lost ones are sent again
 //! after a while.
 
 use super::forwarder::Forwarder;
 use super::pods::ECHO;
-use super::stage::{Side, Stage};
+use super::stage::{Contender, Stage};
 use super::{alternate, together};
 use crate::Options;
 use crate::connections::best;
@@ -24,7 +24,8 @@ const LOST: Duration = Duration::from_millis(50);
 
 pub(super) fn measure(options: &Options, stage: &Stage, report: &mut Report) -> Result<(), String> {
     let forwarder = Forwarder::start(stage.node(), ECHO, &stage.pods()).map_err(|e| e.to_string())?;
-    let plain = Side { name: "a plain forwarder", ip: stage.node().ipv4().into(), pid: std::process::id() };
+    let plain =
+        Contender { name: "a plain forwarder", ip: stage.node().ipv4().into(), pid: std::process::id() };
     let sides = [&stage.portway(), &plain];
     let rounds = alternate(options, "datagrams", sides, |side, length| {
         stage.client().run(|| rate(side.at(ECHO), length))
@@ -49,7 +50,7 @@ fn rate(to: SocketAddr, length: Duration) -> io::Result<f64> {
     }
 }
 
-/// Keeps the window full; how many came back.
+/// Keeps the window full; returns how many came back.
 fn ask(to: SocketAddr, until: Instant) -> io::Result<u64> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(to)?;

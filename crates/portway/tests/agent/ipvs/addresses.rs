@@ -1,24 +1,24 @@
-//! The node's own addresses: node ports have a server at each, and what is its own stays where it is.
+//! The node's own addresses: node ports have a virtual server at each, and the addresses stay on their links.
 
 use super::{becomes, start};
-use crate::world::{NODE_PORT, World};
+use crate::agent_lab::{AgentLab, NODE_PORT};
 use crate::{Outcome, Test, ensure, objects};
 use std::net::SocketAddr;
 
 pub(crate) const TESTS: &[Test] = &[
     ("node_ports_follow_the_addresses_of_the_node", follow),
-    ("only_where_they_are_wanted", only),
-    ("an_external_ip_that_the_node_has_is_served_where_it_is", external),
-    ("a_pod_that_goes_with_its_end_of_the_cable_is_no_news", cable),
+    ("node_ports_answer_at_configured_addresses_only", only),
+    ("an_external_ip_that_the_node_owns_is_served_there", external),
+    ("a_removed_pod_link_causes_no_repair", cable),
 ];
 
 /// Waits until there is a server at an address, or none any more.
-fn is_served(world: &World, server: &str, wanted: bool) -> Outcome {
+fn is_served(world: &AgentLab, server: &str, wanted: bool) -> Outcome {
     let there = |name: &String| name.starts_with(&format!("{server} "));
     becomes(|| world.servers(), |servers| servers.keys().any(there) == wanted).map(drop)
 }
 
-fn follow(world: &mut World) -> Outcome {
+fn follow(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
     for ip in world.node_ips() {
@@ -37,9 +37,9 @@ fn follow(world: &mut World) -> Outcome {
             is_served(world, server, false)?;
         }
     }
-    // That was nobody's tampering.
+    // It is not reported as drift.
     let log = world.agent()?.log().clone();
-    ensure(!log.contains("repaired our rules"), || log.to_string())?;
+    ensure(!log.contains("repaired rules that another process had changed"), || log.to_string())?;
     let loopback = world.servers()?;
     let loopback = loopback.keys().find(|s| s.contains("127.0.0.1") || s.contains("[::1]"));
     ensure(loopback.is_none(), || format!("{loopback:?}"))?;
@@ -47,10 +47,10 @@ fn follow(world: &mut World) -> Outcome {
 }
 
 /// Each pod's cable has the same address at the node's end.
-fn cable(world: &mut World) -> Outcome {
+fn cable(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
-    let compared = |world: &mut World| -> Result<usize, libtest_mimic::Failed> {
+    let compared = |world: &mut AgentLab| -> Result<usize, libtest_mimic::Failed> {
         Ok(world.agent()?.log().to_string().lines().filter(|line| line.contains("full=true")).count())
     };
     let before = compared(world)?;
@@ -62,7 +62,7 @@ fn cable(world: &mut World) -> Outcome {
     is_served(world, "TCP 10.244.1.1:30001", true)
 }
 
-fn only(world: &mut World) -> Outcome {
+fn only(world: &mut AgentLab) -> Outcome {
     start(world, &["--nodeport-addresses=192.168.50.0/24,172.17.0.0/16"])?;
     world.web_works()?;
     is_served(world, "TCP 192.168.50.11:30001", true)?;
@@ -75,7 +75,7 @@ fn only(world: &mut World) -> Outcome {
     world.reaches_nobody("172.16.0.1:30001".parse()?)
 }
 
-fn external(world: &mut World) -> Outcome {
+fn external(world: &mut AgentLab) -> Outcome {
     world.apply("shop.yaml", &objects::service("shop", "10.96.0.60", "externalIPs: ['172.16.0.9']"));
     world.apply("shop-slice.yaml", &objects::slice("shop", "shop", &world.pod_ips("pod1a")[..1]));
     start(world, &[])?;

@@ -2,7 +2,7 @@
 //! kernel remembers one of its connections, it looks again every minute only (`ip_vs_conn_expire`).
 
 use super::start;
-use crate::world::{World, answer};
+use crate::agent_lab::{AgentLab, answer};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use rustix::net::sockopt::set_socket_linger;
@@ -11,13 +11,13 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-pub(crate) const TESTS: &[Test] = &[("a_client_sticks_and_is_forgotten_in_time", forgotten)];
+pub(crate) const TESTS: &[Test] = &[("affinity_holds_and_expires", forgotten)];
 
 /// A second, the kernel's minute, and the ten seconds that a connection is remembered after a reset.
 const FORGOTTEN: Duration = Duration::from_secs(75);
 
 /// Who answers, on a connection that ends with a reset.
-fn asks(world: &World, to: SocketAddr) -> Result<String, Failed> {
+fn asks(world: &AgentLab, to: SocketAddr) -> Result<String, Failed> {
     let stream = world.client().run(|| TcpStream::connect_timeout(&to, answer()))?;
     stream.set_read_timeout(Some(answer()))?;
     set_socket_linger(&stream, Some(Duration::ZERO))?;
@@ -26,7 +26,7 @@ fn asks(world: &World, to: SocketAddr) -> Result<String, Failed> {
     Ok(greeting.split(' ').next().unwrap_or_default().to_owned())
 }
 
-fn forgotten(world: &mut World) -> Outcome {
+fn forgotten(world: &mut AgentLab) -> Outcome {
     let sticky = "clusterIPs: ['10.96.0.70', 'fd96::70']\nsessionAffinity: ClientIP\nsessionAffinityConfig:\n  clientIP:\n    timeoutSeconds: 1";
     world.apply("sticky.yaml", &objects::service("sticky", "10.96.0.70", sticky));
     for (i, family) in ["v4", "v6"].into_iter().enumerate() {
@@ -56,7 +56,7 @@ fn forgotten(world: &mut World) -> Outcome {
     }
     thread::sleep(FORGOTTEN);
     for (to, one) in first {
-        // Nobody else has asked: it is the other's turn.
+        // No other client has connected, so round-robin chooses the other endpoint.
         let then = asks(world, to)?;
         ensure(then != one, || format!("{to}: still {then}"))?;
         let again = asks(world, to)?;

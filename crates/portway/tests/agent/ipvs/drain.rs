@@ -1,7 +1,7 @@
 //! An endpoint that leaves gets nothing new, and goes when what it has is over.
 
 use super::{again, becomes, start, words};
-use crate::world::{World, answer, patience};
+use crate::agent_lab::{AgentLab, answer, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::{Namespace, eventually};
@@ -11,15 +11,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("open_connections_live_on_and_then_it_goes", |world| drains(world, false)),
+    ("a_removed_endpoint_drains_and_is_then_deleted", |world| drains(world, false)),
     ("a_service_without_endpoints_keeps_its_connections", last),
 ];
 pub(crate) const SHORT_CUT: &[Test] = &[
-    ("connections_by_the_short_cut_outlive_the_last_endpoint", short_cut),
-    ("connections_by_the_short_cut_outlive_the_policy", policy),
+    ("shortcut_connections_outlive_the_last_endpoint", short_cut),
+    ("shortcut_connections_outlive_the_policy", policy),
 ];
 pub(crate) const KILLED: &[Test] =
-    &[("so_it_is_when_the_agent_is_killed_in_between", |world| drains(world, true))];
+    &[("draining_is_completed_after_the_agent_was_killed", |world| drains(world, true))];
 
 /// A connection that can end with a reset. After an orderly end the kernel would remember it for minutes.
 struct Line {
@@ -30,7 +30,7 @@ struct Line {
 
 impl Line {
     /// From the client.
-    fn open(world: &World, to: &str) -> Result<Line, Failed> {
+    fn open(world: &AgentLab, to: &str) -> Result<Line, Failed> {
         Line::from(world.client(), to)
     }
 
@@ -67,8 +67,8 @@ impl Line {
 
 const SERVER: &str = "TCP 10.96.0.80:80";
 
-/// A Service that nobody has connected to yet, and a connection to one of its two endpoints.
-fn begin(world: &mut World) -> Result<Line, Failed> {
+/// A new Service, and a connection to one of its two endpoints.
+fn begin(world: &mut AgentLab) -> Result<Line, Failed> {
     world.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
     endpoints(world, &["pod1a", "pod1b"]);
     start(world, &[])?;
@@ -77,18 +77,18 @@ fn begin(world: &mut World) -> Result<Line, Failed> {
     Line::open(world, "10.96.0.80:80")
 }
 
-fn endpoints(world: &World, pods: &[&str]) {
+fn endpoints(world: &AgentLab, pods: &[&str]) {
     let ips: Vec<_> = pods.iter().map(|pod| world.pod_ips(pod)[0]).collect();
     world.apply("late-slice.yaml", &objects::slice("late", "late", &ips));
 }
 
 /// How a pod is listed, with its weight.
-fn real(world: &World, pod: &str, weight: u32) -> String {
+fn real(world: &AgentLab, pod: &str, weight: u32) -> String {
     format!("{}:8080 Masq {weight}", world.pod_ips(pod)[0])
 }
 
 /// Restarts the agent without a farewell, if so wished.
-fn interrupt(world: &mut World, killed: bool) -> Outcome {
+fn interrupt(world: &mut AgentLab, killed: bool) -> Outcome {
     if killed {
         world.kill()?;
         again(world, &[])?;
@@ -97,7 +97,7 @@ fn interrupt(world: &mut World, killed: bool) -> Outcome {
     Ok(())
 }
 
-fn drains(world: &mut World, killed: bool) -> Outcome {
+fn drains(world: &mut AgentLab, killed: bool) -> Outcome {
     let mut line = begin(world)?;
     let one = line.server.clone();
     let other = if one == "pod1a" { "pod1b" } else { "pod1a" };
@@ -127,8 +127,8 @@ fn drains(world: &mut World, killed: bool) -> Outcome {
     world.reaches("10.96.0.80:80".parse()?, &[other])
 }
 
-/// The last one leaves: who is connected stays so, everybody else is refused.
-fn last(world: &mut World) -> Outcome {
+/// The last endpoint is removed: open connections stay, new ones are refused.
+fn last(world: &mut AgentLab) -> Outcome {
     let mut line = begin(world)?;
     let one = line.server.clone();
     endpoints(world, &[]);
@@ -153,14 +153,14 @@ fn last(world: &mut World) -> Outcome {
 const CIDR: &str = "--cluster-cidr=10.244.0.0/16,fd10:244::/32";
 const NODE_PORT: &str = "192.168.50.11:30003";
 
-fn late_with_policy(world: &World, policy: &str) {
+fn late_with_policy(world: &AgentLab, policy: &str) {
     let spec = format!("type: NodePort\nexternalTrafficPolicy: {policy}");
     let late = objects::service("late", "10.96.0.80", &spec);
     world.apply("late.yaml", &late.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30003"));
 }
 
 /// Connections from a pod and from the node itself to a node port with policy Local: both take the short cut.
-fn by_the_short_cut(world: &mut World) -> Result<Vec<Line>, Failed> {
+fn by_the_short_cut(world: &mut AgentLab) -> Result<Vec<Line>, Failed> {
     late_with_policy(world, "Local");
     endpoints(world, &["pod1b"]);
     start(world, &[CIDR])?;
@@ -173,7 +173,7 @@ fn are_alive(lines: &mut [Line], when: &str) -> Outcome {
     lines.iter_mut().try_for_each(|line| line.is_alive(when))
 }
 
-fn short_cut(world: &mut World) -> Outcome {
+fn short_cut(world: &mut AgentLab) -> Outcome {
     let mut lines = by_the_short_cut(world)?;
     endpoints(world, &[]);
     world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
@@ -187,7 +187,7 @@ fn short_cut(world: &mut World) -> Outcome {
     world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
     are_alive(&mut lines, "after a restart")?;
     lines.into_iter().for_each(Line::reset);
-    let without = |world: &World| {
+    let without = |world: &AgentLab| {
         becomes(|| world.servers(), |servers| !servers.keys().any(|name| name.starts_with("FWM"))).map(drop)
     };
     without(world)?;
@@ -197,14 +197,14 @@ fn short_cut(world: &mut World) -> Outcome {
     eventually(patience(), || Line::from(world.pod("pod1a"), NODE_PORT).map_err(words))?.is_alive("again")
 }
 
-fn policy(world: &mut World) -> Outcome {
+fn policy(world: &mut AgentLab) -> Outcome {
     let mut lines = by_the_short_cut(world)?;
     late_with_policy(world, "Cluster");
     world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
     are_alive(&mut lines, "the policy is Cluster")?;
     // Comparing everything makes no difference.
     world.on_node("ipset flush KUBE-CLUSTER-IP")?;
-    world.logged(&["repaired our rules", "KUBE-CLUSTER-IP is missing"])?;
+    world.logged(&["repaired rules that another process had changed", "KUBE-CLUSTER-IP is missing"])?;
     world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
     are_alive(&mut lines, "after a repair")?;
     let mut new = eventually(patience(), || Line::from(world.pod("pod1a"), NODE_PORT).map_err(words))?;
@@ -214,7 +214,7 @@ fn policy(world: &mut World) -> Outcome {
     new.is_alive("when the others are gone")
 }
 
-fn refused(world: &World) -> Outcome {
+fn refused(world: &AgentLab) -> Outcome {
     refused_to(world.client(), "10.96.0.80:80")
 }
 

@@ -1,7 +1,7 @@
 //! What others do to our servers, sets, addresses and rules is repaired, and said.
 
 use super::{Servers, start};
-use crate::world::{WEB, World, patience};
+use crate::agent_lab::{AgentLab, WEB, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
@@ -15,7 +15,7 @@ pub(crate) const ADDRESSES: &[Test] =
 pub(crate) const SETS: &[Test] = &[("changed_sets_are_repaired", |world| edited(world, OF_SETS))];
 pub(crate) const RULES: &[Test] = &[
     ("flushed_rules_are_repaired", |world| edited(world, OF_RULES)),
-    ("what_no_glance_tells_is_found_with_what_one_does", along),
+    ("changes_the_cheap_check_misses_are_found_with_those_it_sees", along),
 ];
 
 /// What somebody does, in which family that is noticed, whether something is then `missing`, `altered` or `foreign`, and
@@ -35,7 +35,7 @@ const OF_SERVERS: Edits = &[
         "ipvsadm -a -t 10.96.0.1:80 -r 10.244.1.99:8080 -m",
         "IPv4",
         "foreign",
-        "10.244.1.99:8080 behind TCP 10.96.0.1:80 belongs to nobody",
+        "10.244.1.99:8080 behind TCP 10.96.0.1:80 belongs to no Service",
     ),
     (
         "ipvsadm -e -t 192.168.50.11:30001 -r 10.244.1.10:8080 -m -w 5",
@@ -62,7 +62,7 @@ const OF_ADDRESSES: Edits = &[
         "ip address add 10.96.0.222/32 dev kube-ipvs0",
         "IPv4",
         "foreign",
-        "10.96.0.222 on kube-ipvs0 belongs to nobody",
+        "10.96.0.222 on kube-ipvs0 belongs to no Service",
     ),
     ("ip address delete fd96::1/128 dev kube-ipvs0", "IPv6", "missing", "fd96::1 on kube-ipvs0 is missing"),
     ("ip link delete kube-ipvs0", "IPv4", "missing", "device kube-ipvs0 is missing"),
@@ -76,13 +76,13 @@ const OF_SETS: Edits = &[
         "ipset add KUBE-CLUSTER-IP 10.96.0.222,tcp:80",
         "IPv4",
         "foreign",
-        "10.96.0.222,tcp:80 in KUBE-CLUSTER-IP belongs to nobody",
+        "10.96.0.222,tcp:80 in KUBE-CLUSTER-IP belongs to no Service",
     ),
     (
         "ipset add KUBE-NODE-PORT-TCP 31234",
         "IPv4",
         "foreign",
-        "31234 in KUBE-NODE-PORT-TCP belongs to nobody",
+        "31234 in KUBE-NODE-PORT-TCP belongs to no Service",
     ),
     ("ipset del KUBE-IPVS-IPS 10.96.0.1", "IPv4", "missing", "10.96.0.1 in KUBE-IPVS-IPS is missing"),
     ("ipset flush", "IPv4", "missing", "30001 in KUBE-NODE-PORT-TCP is missing"),
@@ -119,12 +119,12 @@ const OF_RULES: Edits = &[
 const HIDDEN_ONES: &[(&str, &str)] = &[
     ("ipvsadm -E -t 10.96.0.1:80 -s wrr", "server TCP 10.96.0.1:80 behaves otherwise"),
     ("ipvsadm -E -t 192.168.50.11:30001 -s rr -p 600", "server TCP 192.168.50.11:30001 behaves otherwise"),
-    ("ipvsadm -A -t 10.96.0.1:99 -s rr", "server TCP 10.96.0.1:99 belongs to nobody"),
+    ("ipvsadm -A -t 10.96.0.1:99 -s rr", "server TCP 10.96.0.1:99 belongs to no Service"),
     ("ipset del KUBE-IPVS-IPS 10.96.0.1", "10.96.0.1 in KUBE-IPVS-IPS is missing"),
-    ("ipset add KUBE-IPVS-IPS 10.96.0.222", "10.96.0.222 in KUBE-IPVS-IPS belongs to nobody"),
+    ("ipset add KUBE-IPVS-IPS 10.96.0.222", "10.96.0.222 in KUBE-IPVS-IPS belongs to no Service"),
 ];
 
-/// Everything that somebody may change.
+/// Everything that another process may change.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     servers: Servers,
@@ -133,7 +133,7 @@ struct State {
     rules: BTreeSet<String>,
 }
 
-fn state(world: &World) -> Result<State, Failed> {
+fn state(world: &AgentLab) -> Result<State, Failed> {
     let lines = |text: String| text.lines().map(str::to_owned).collect();
     Ok(State {
         servers: world.servers()?,
@@ -145,7 +145,7 @@ fn state(world: &World) -> Result<State, Failed> {
 
 /// Somebody changes something of ours: that is said, with what was wrong; it is counted; all is as it was before, and
 /// works.
-fn edited(world: &mut World, edits: Edits) -> Outcome {
+fn edited(world: &mut AgentLab, edits: Edits) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
     let before = state(world)?;
@@ -156,7 +156,14 @@ fn edited(world: &mut World, edits: Edits) -> Outcome {
         let counted = [&repairs, &objects].map(|series| metrics.value(series));
         world.on_node(doing)?;
         let about = |e: Failed| format!("{doing}: {}", super::words(e));
-        world.logged(&["WARN", "repaired our rules", &format!("family={family}"), words]).map_err(about)?;
+        world
+            .logged(&[
+                "WARN",
+                "repaired rules that another process had changed",
+                &format!("family={family}"),
+                words,
+            ])
+            .map_err(about)?;
         eventually(patience(), || is(world, &before)).map_err(|e| format!("{doing}: {e}"))?;
         world.metric(&repairs, |n| n > counted[0])?;
         world.metric(&objects, |n| n > counted[1])?;
@@ -164,29 +171,33 @@ fn edited(world: &mut World, edits: Edits) -> Outcome {
         world.reaches(web, &["pod1a", "pod1b"]).map_err(about)?;
     }
     world.web_works()?;
-    // Who repairs what is whole would do so for ever.
-    let repairs = world.agent()?.log().count("repaired our rules");
+    // A repair that finds drift again after itself would never end.
+    let repairs = world.agent()?.log().count("repaired rules that another process had changed");
     ensure(repairs <= 2 * edits.len(), || format!("{repairs} repairs of {} changes", edits.len()))
 }
 
 /// Something else gives occasion to compare everything.
-fn along(world: &mut World) -> Outcome {
+fn along(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
     let before = state(world)?;
     let commands: Vec<&str> = HIDDEN_ONES.iter().map(|(doing, _)| *doing).collect();
     world.tool("sh", &["-c", &commands.join(" && ")], "")?;
     world.on_node("ip address add 10.96.0.223/32 dev kube-ipvs0")?;
-    world.logged(&["WARN", "repaired our rules", "10.96.0.223 on kube-ipvs0 belongs to nobody"])?;
+    world.logged(&[
+        "WARN",
+        "repaired rules that another process had changed",
+        "10.96.0.223 on kube-ipvs0 belongs to no Service",
+    ])?;
     // A glance between two of the commands may have found the first of them earlier.
     for (_, words) in HIDDEN_ONES {
-        world.logged(&["WARN", "repaired our rules", words])?;
+        world.logged(&["WARN", "repaired rules that another process had changed", words])?;
     }
     eventually(patience(), || is(world, &before))?;
     world.web_works()
 }
 
-fn is(world: &World, before: &State) -> Result<(), String> {
+fn is(world: &AgentLab, before: &State) -> Result<(), String> {
     let now = state(world).map_err(super::words)?;
     if now == *before {
         return Ok(());

@@ -1,15 +1,15 @@
-//! Servers, sets and addresses of others are nobody's business but theirs.
+//! Virtual servers, sets and addresses of other programs are not changed.
 
 use super::{Servers, again, becomes, start};
+use crate::agent_lab::AgentLab;
 use crate::tool::Legacy;
-use crate::world::World;
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 
-pub(crate) const TESTS: &[Test] = &[("what_others_made_stays_as_it_is", stays)];
-pub(crate) const MARKS: &[Test] = &[("a_mark_of_others_is_not_taken", marks)];
+pub(crate) const TESTS: &[Test] = &[("foreign_objects_are_not_changed", stays)];
+pub(crate) const MARKS: &[Test] = &[("foreign_marks_are_avoided", marks)];
 pub(crate) const EXCLUDED: &[Test] = &[
-    ("what_is_excluded_is_left_alone", excluded),
+    ("servers_at_excluded_addresses_are_not_touched", excluded),
     ("a_service_at_an_excluded_address_is_not_served", not_served),
 ];
 
@@ -48,7 +48,7 @@ struct Theirs {
 }
 
 impl Theirs {
-    fn make(world: &World) -> Result<Theirs, Failed> {
+    fn make(world: &AgentLab) -> Result<Theirs, Failed> {
         SERVERS.iter().try_for_each(|arguments| world.ipvsadm(arguments).map(drop))?;
         LINKS.iter().try_for_each(|command| world.on_node(command).map(drop))?;
         world.tool("ipset", &["restore"], SETS)?;
@@ -58,7 +58,7 @@ impl Theirs {
         Ok(theirs)
     }
 
-    fn look(world: &World) -> Result<Theirs, Failed> {
+    fn look(world: &AgentLab) -> Result<Theirs, Failed> {
         let is_theirs = |name: &String| {
             ["203.0.113.5:", "]:8888", ":8888", "10.244.1.1:30001", "FWM 77"]
                 .iter()
@@ -74,14 +74,14 @@ impl Theirs {
         Ok(Theirs { servers, sets, rules, links })
     }
 
-    fn are_there(&self, world: &World, when: &str) -> Outcome {
+    fn are_there(&self, world: &AgentLab, when: &str) -> Outcome {
         let now = Theirs::look(world)?;
         ensure(now == *self, || format!("{when}: it was {self:#?}\nand is {now:#?}"))
     }
 }
 
 /// A Service comes, with a node port, and goes.
-fn changes(world: &World) -> Outcome {
+fn changes(world: &AgentLab) -> Outcome {
     let late = objects::service("late", "10.96.0.80", "type: NodePort");
     world.apply("late.yaml", &late.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30002"));
     world.apply("late-slice.yaml", &objects::slice("late", "late", &world.pod_ips("pod1b")[..1]));
@@ -94,7 +94,7 @@ fn changes(world: &World) -> Outcome {
     Ok(())
 }
 
-fn stays(world: &mut World) -> Outcome {
+fn stays(world: &mut AgentLab) -> Outcome {
     let theirs = Theirs::make(world)?;
     start(world, &["--nodeport-addresses=192.168.50.0/24,fd50::/64"])?;
     world.web_works()?;
@@ -107,7 +107,7 @@ fn stays(world: &mut World) -> Outcome {
         ("ipvsadm -D -t 10.96.0.1:80", "server TCP 10.96.0.1:80 is missing"),
     ] {
         world.on_node(doing)?;
-        world.logged(&["repaired our rules", words])?;
+        world.logged(&["repaired rules that another process had changed", words])?;
         world.web_works()?;
         theirs.are_there(world, &format!("after {doing} was repaired"))?;
     }
@@ -129,7 +129,7 @@ fn stays(world: &mut World) -> Outcome {
 }
 
 /// Made while we run, with the number that we would take next; and of the other family.
-fn marks(world: &mut World) -> Outcome {
+fn marks(world: &mut AgentLab) -> Outcome {
     let flags = ["--cluster-cidr=10.244.0.0/16,fd10:244::/32"];
     start(world, &flags)?;
     world.web_works()?;
@@ -141,7 +141,7 @@ fn marks(world: &mut World) -> Outcome {
     ] {
         world.ipvsadm(arguments)?;
     }
-    let theirs = |world: &World| -> Result<Servers, Failed> {
+    let theirs = |world: &AgentLab| -> Result<Servers, Failed> {
         let mut servers = world.servers()?;
         servers.retain(|name, _| name.starts_with("FWM") && !name.ends_with(" rr"));
         Ok(servers)
@@ -152,18 +152,18 @@ fn marks(world: &mut World) -> Outcome {
     world.apply("local.yaml", &local.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30003"));
     world.apply("local-slice.yaml", &objects::slice("local", "local", &world.pod_ips("pod1b")[..1]));
     let real = format!("{}:8080 Masq 1", world.pod_ips("pod1b")[0]);
-    let ours = |world: &World| {
+    let ours = |world: &AgentLab| {
         let is_ours = |all: &Servers| all.get("FWM 4097 rr").is_some_and(|behind| behind.iter().eq([&real]));
         becomes(|| world.servers(), is_ours).map(drop)
     };
     ours(world)?;
-    let unharmed = |world: &World, when: &str| {
+    let unharmed = |world: &AgentLab, when: &str| {
         let now = theirs(world)?;
         ensure(now == made, || format!("{when}: it was {made:#?}\nand is {now:#?}"))
     };
     unharmed(world, "after a Service took a mark")?;
     world.on_node("ipset flush KUBE-CLUSTER-IP")?;
-    world.logged(&["repaired our rules", "KUBE-CLUSTER-IP is missing"])?;
+    world.logged(&["repaired rules that another process had changed", "KUBE-CLUSTER-IP is missing"])?;
     unharmed(world, "after a repair")?;
     world.kill()?;
     again(world, &flags)?;
@@ -177,7 +177,7 @@ fn marks(world: &mut World) -> Outcome {
     ensure(left == made, || format!("left: {left:#?}"))
 }
 
-fn excluded(world: &mut World) -> Outcome {
+fn excluded(world: &mut AgentLab) -> Outcome {
     // Also a server at an address on our device, as an earlier run's would be.
     world.on_node("ip link add kube-ipvs0 type dummy")?;
     world.on_node("ip address add 10.99.0.1/32 dev kube-ipvs0")?;
@@ -190,7 +190,7 @@ fn excluded(world: &mut World) -> Outcome {
     ] {
         world.ipvsadm(arguments)?;
     }
-    let theirs = |world: &World, when: &str| -> Outcome {
+    let theirs = |world: &AgentLab, when: &str| -> Outcome {
         let servers = world.servers()?;
         let there = servers.get("TCP 10.99.0.1:80 wrr");
         let right = there.is_some_and(|behind| behind.iter().eq(["10.244.1.10:8080 Masq 3"]));
@@ -206,7 +206,7 @@ fn excluded(world: &mut World) -> Outcome {
     changes(world)?;
     theirs(world, "after a sync")?;
     world.on_node("ipset flush KUBE-CLUSTER-IP")?;
-    world.logged(&["repaired our rules", "KUBE-CLUSTER-IP is missing"])?;
+    world.logged(&["repaired rules that another process had changed", "KUBE-CLUSTER-IP is missing"])?;
     theirs(world, "after a repair")?;
     world.kill()?;
     again(world, &flags)?;
@@ -216,7 +216,7 @@ fn excluded(world: &mut World) -> Outcome {
     let output = world.portway(&["cleanup", "--exclude-cidrs=10.99.0.0/16"])?;
     ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())?;
     theirs(world, "after cleanup")?;
-    // The device is theirs too, but no longer has what we wrote on it.
+    // The device stays for its foreign addresses, without the alias that we wrote on it.
     let said = String::from_utf8(output.stdout)?;
     ensure(!said.contains("removed ipvs: device kube-ipvs0"), || said.clone())?;
     let device = world.on_node("ip link show kube-ipvs0")?;
@@ -225,7 +225,7 @@ fn excluded(world: &mut World) -> Outcome {
     ensure(said.contains("nothing to remove"), || said.clone())
 }
 
-fn not_served(world: &mut World) -> Outcome {
+fn not_served(world: &mut AgentLab) -> Outcome {
     world.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
     world.apply("late-slice.yaml", &objects::slice("late", "late", &world.pod_ips("pod1b")[..1]));
     start(world, &["--ipvs-exclude-cidrs=10.96.0.80/28"])?;

@@ -1,22 +1,24 @@
 //! A kernel that lacks something: it is named, with what to do about it, and nothing else is done instead.
 
 use super::{becomes, start};
+use crate::agent_lab::{AgentLab, PORTWAY};
 use crate::tool::Legacy;
-use crate::world::{PORTWAY, World};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::guest;
 use std::process::Command;
 
 /// On a kernel without ip_vs.
-pub(crate) const TESTS: &[Test] = &[("without_ip_vs_it_says_what_to_do", without)];
+pub(crate) const TESTS: &[Test] = &[("without_ip_vs_the_error_names_the_remedy", without)];
 
 /// On one with it, whose modules may be hidden.
-pub(crate) const MODULES: &[Test] =
-    &[("a_missing_scheduler_is_named", scheduler), ("one_that_a_service_asks_for_is_done_without", of_one)];
+pub(crate) const MODULES: &[Test] = &[
+    ("a_missing_scheduler_module_is_named", scheduler),
+    ("a_missing_scheduler_of_a_service_is_replaced", of_one),
+];
 
 /// The last thing that an agent says that cannot start.
-fn refuses(world: &World, flags: &[&str]) -> Result<String, Failed> {
+fn refuses(world: &AgentLab, flags: &[&str]) -> Result<String, Failed> {
     let mut command = Command::new(PORTWAY);
     command.arg("proxy").args(world.flags()).args(flags);
     let output = world.run(command)?;
@@ -25,7 +27,7 @@ fn refuses(world: &World, flags: &[&str]) -> Result<String, Failed> {
     Ok(said.lines().last().unwrap_or_default().to_owned())
 }
 
-fn without(world: &mut World) -> Outcome {
+fn without(world: &mut AgentLab) -> Outcome {
     let said = refuses(world, &["--proxy-mode=ipvs"])?;
     let right = ["portway: ", "this kernel lacks ip_vs", "modprobe -a ip_vs", "--proxy-mode=nftables"];
     ensure(right.iter().all(|word| said.contains(word)), || format!("not {right:?}: {said}"))?;
@@ -45,7 +47,7 @@ fn without(world: &mut World) -> Outcome {
     ensure(tables.is_empty(), || tables.clone())
 }
 
-fn scheduler(world: &mut World) -> Outcome {
+fn scheduler(world: &mut AgentLab) -> Outcome {
     let _hidden = guest::hide_module("ip_vs_ovf")?;
     world.kubelet(Legacy)?;
     let said = refuses(world, &["--proxy-mode=ipvs", "--ipvs-scheduler=ovf"])?;
@@ -57,7 +59,7 @@ fn scheduler(world: &mut World) -> Outcome {
 }
 
 /// Asked for by one Service only, it is no reason to stop.
-fn of_one(world: &mut World) -> Outcome {
+fn of_one(world: &mut AgentLab) -> Outcome {
     let _hidden = guest::hide_module("ip_vs_fo")?;
     let odd = objects::service("odd", "10.96.0.80", "");
     let annotated = "metadata:\n  annotations: {portway.dev/ipvs-scheduler: fo}\n";

@@ -1,8 +1,8 @@
 //! An address without its server answers with a reset, so there is never a moment with one.
 
 use super::start;
-use crate::seeds::manifest;
-use crate::world::{World, patience};
+use crate::agent_lab::{AgentLab, patience};
+use crate::documented_rules::manifest;
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::{Probe, eventually};
@@ -11,20 +11,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-pub(crate) const TESTS: &[Test] = &[("a_service_that_comes_and_goes_refuses_nobody", comes_and_goes)];
+pub(crate) const TESTS: &[Test] =
+    &[("creating_and_deleting_a_service_refuses_no_other_connection", comes_and_goes)];
 
 /// How often it comes, unless `PORTWAY_TURNS` asks for more: `make soak` does.
 const TURNS: usize = 20;
-/// Its ports: while their servers are made and removed, somebody may come.
+/// Its ports: clients may connect while their virtual servers are created and deleted.
 const PORTS: u16 = 200;
 /// Connections that are tried at a time.
 const AT_ONCE: usize = 16;
-/// How long one waits for an answer when there is nobody.
+/// How long an answer is awaited.
 const WAIT: Duration = Duration::from_millis(200);
 /// How long it may take to be seen.
 const PAUSE: Duration = Duration::from_millis(10);
 
-fn comes_and_goes(world: &mut World) -> Outcome {
+fn comes_and_goes(world: &mut AgentLab) -> Outcome {
     let turns = std::env::var("PORTWAY_TURNS").map_or(Ok(TURNS), |asked| asked.parse())?;
     let names: Vec<String> = (0..PORTS).map(|n| format!("p{n}")).collect();
     let ports: Vec<_> =
@@ -71,7 +72,7 @@ fn comes_and_goes(world: &mut World) -> Outcome {
 }
 
 /// Waits until the address is there, or gone: as the kernel's own list of routes has it, which is quickly read.
-fn has_address(world: &World, wanted: bool) -> Outcome {
+fn has_address(world: &AgentLab, wanted: bool) -> Outcome {
     let attempt = || {
         let routes = world.node().run(|| std::fs::read_to_string("/proc/thread-self/net/fib_trie"));
         let there = routes.map_err(|e| e.to_string())?.contains("10.96.0.70\n");

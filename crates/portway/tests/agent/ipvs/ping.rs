@@ -1,20 +1,20 @@
 //! Cluster IPs are addresses of this machine's, so they answer to a ping; in no other mode do they.
 
 use super::words;
-use crate::switch::HEADER;
+use crate::agent_lab::{AgentLab, patience};
+use crate::mode_change::HEADER;
 use crate::tool::Legacy;
-use crate::world::{World, patience};
 use crate::{Outcome, Test};
 use portway_lab::eventually;
 
-pub(crate) const TESTS: &[Test] = &[("answered_in_this_mode_only", answered)];
+pub(crate) const TESTS: &[Test] = &[("cluster_ips_answer_ping_in_this_mode_only", answered)];
 
 /// Whether an address answers the client.
-fn answers(world: &World, ip: &str) -> Result<(), String> {
+fn answers(world: &AgentLab, ip: &str) -> Result<(), String> {
     world.client_runs("ping", &["-n", "-c", "1", "-W", "2", ip]).map_err(|e| format!("{ip}: {}", words(e)))
 }
 
-fn answered(world: &mut World) -> Outcome {
+fn answered(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     world.write("config.yaml", &format!("{HEADER}mode: ipvs\n"));
     world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
@@ -36,7 +36,7 @@ fn answered(world: &mut World) -> Outcome {
             return Err(format!("{ip} still answers").into());
         }
     }
-    // Nobody else is deaf now.
+    // Other addresses still answer.
     for ip in world.node_ips() {
         answers(world, &ip.to_string())?;
     }

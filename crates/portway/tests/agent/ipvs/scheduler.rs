@@ -1,17 +1,17 @@
 //! How a server chooses: for all Services by the configuration, for one by its annotation.
 
 use super::{Servers, becomes, start};
-use crate::switch::HEADER;
+use crate::agent_lab::{AgentLab, answer, patience};
+use crate::mode_change::HEADER;
 use crate::tool::Legacy;
-use crate::world::{World, answer, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::{Probe, eventually};
 use std::net::SocketAddr;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("the_configured_one_is_used_and_changed_while_running", configured),
-    ("a_service_may_have_its_own", own),
-    ("one_that_nobody_knows_is_said_and_left_out", nonsense),
+    ("the_configured_scheduler_is_used_and_can_change", configured),
+    ("a_service_may_choose_its_scheduler", own),
+    ("an_unknown_scheduler_is_logged_and_ignored", nonsense),
 ];
 
 /// All that the kernel has.
@@ -26,7 +26,7 @@ fn scheduler<'a>(servers: &'a Servers, server: &str) -> &'a str {
 }
 
 /// Waits until a server uses this one.
-fn uses(world: &World, server: &str, wanted: &str) -> Outcome {
+fn uses(world: &AgentLab, server: &str, wanted: &str) -> Outcome {
     becomes(|| world.servers(), |servers| scheduler(servers, server) == wanted).map(drop)
 }
 
@@ -36,7 +36,7 @@ fn asking(name: &str, ip: &str, scheduler: &str) -> String {
     objects::service(name, ip, "").replacen("metadata:\n", &annotated, 1)
 }
 
-fn configured(world: &mut World) -> Outcome {
+fn configured(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     let config = |scheduler: &str| format!("{HEADER}mode: ipvs\nipvs:\n  scheduler: '{scheduler}'\n");
     world.write("config.yaml", &config("wlc"));
@@ -64,7 +64,7 @@ fn configured(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn own(world: &mut World) -> Outcome {
+fn own(world: &mut AgentLab) -> Outcome {
     for (i, scheduler) in ALL.iter().enumerate() {
         world.apply(&format!("s{i}.yaml"), &asking(&format!("s{i}"), &format!("10.96.1.{i}"), scheduler));
         let pods = ["pod1a", "pod1b"].map(|pod| world.pod_ips(pod)[0]);
@@ -75,7 +75,7 @@ fn own(world: &mut World) -> Outcome {
     for (i, scheduler) in ALL.iter().enumerate() {
         uses(world, &format!("TCP 10.96.1.{i}:80"), scheduler)?;
     }
-    // Who does not ask gets what all get.
+    // A Service without the annotation has the configured scheduler.
     uses(world, "TCP 10.96.0.1:80", "wlc")?;
     for (i, scheduler) in ALL.iter().enumerate() {
         let to = SocketAddr::new([10, 96, 1, i as u8].into(), 80);
@@ -98,7 +98,7 @@ fn own(world: &mut World) -> Outcome {
     uses(world, "TCP 10.96.1.1:80", "rr")
 }
 
-fn nonsense(world: &mut World) -> Outcome {
+fn nonsense(world: &mut AgentLab) -> Outcome {
     let pods = ["pod1a", "pod1b"].map(|pod| world.pod_ips(pod)[0]);
     world.apply("odd.yaml", &asking("odd", "10.96.1.99", "random"));
     world.apply("odd-slice.yaml", &objects::slice("odd", "odd", &pods));

@@ -1,17 +1,17 @@
 //! The kernel's settings that the mode needs, and how they were before.
 
 use super::{again, becomes, start};
-use crate::switch::HEADER;
+use crate::agent_lab::AgentLab;
+use crate::mode_change::HEADER;
 use crate::tool::Legacy;
-use crate::world::World;
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("they_are_set_and_cleanup_puts_them_back", |world| put_back(world, After::Stop)),
-    ("so_it_does_after_the_agent_was_killed", |world| put_back(world, After::Kill)),
-    ("so_it_does_after_somebody_removed_the_device", |world| put_back(world, After::Removal)),
-    ("what_is_no_longer_wanted_is_put_back_at_once", no_longer),
+    ("sysctls_are_set_and_cleanup_restores_them", |world| put_back(world, After::Stop)),
+    ("sysctls_are_restored_after_the_agent_was_killed", |world| put_back(world, After::Kill)),
+    ("sysctls_are_restored_after_the_device_was_removed", |world| put_back(world, After::Removal)),
+    ("sysctls_no_longer_needed_are_restored_at_once", no_longer),
 ];
 
 /// Where each is, how it was before, and how the mode needs it.
@@ -29,11 +29,11 @@ fn path(name: &str) -> String {
     format!("/proc/sys/net/ipv4/{name}")
 }
 
-fn read(world: &World, name: &str) -> Result<String, Failed> {
+fn read(world: &AgentLab, name: &str) -> Result<String, Failed> {
     Ok(world.node().run(|| std::fs::read_to_string(path(name)))?.trim().to_owned())
 }
 
-fn are(world: &World, when: &str, value: impl Fn(&(&str, &str, &str)) -> String) -> Outcome {
+fn are(world: &AgentLab, when: &str, value: impl Fn(&(&str, &str, &str)) -> String) -> Outcome {
     for sysctl in SYSCTLS {
         let (now, wanted) = (read(world, sysctl.0)?, value(sysctl));
         ensure(now == wanted, || format!("{when}: {} is {now} and not {wanted}", sysctl.0))?;
@@ -41,12 +41,12 @@ fn are(world: &World, when: &str, value: impl Fn(&(&str, &str, &str)) -> String)
     Ok(())
 }
 
-fn timeouts(world: &World) -> Result<String, Failed> {
+fn timeouts(world: &AgentLab) -> Result<String, Failed> {
     world.ipvsadm("-L --timeout")
 }
 
 /// How they are before anybody comes.
-fn begin(world: &World) -> Outcome {
+fn begin(world: &AgentLab) -> Outcome {
     // Asking brings it into this namespace.
     world.servers()?;
     for (name, before, _) in SYSCTLS {
@@ -68,7 +68,7 @@ enum After {
 }
 
 /// Everything that cleaning up is about.
-fn everything(world: &World) -> Result<String, Failed> {
+fn everything(world: &AgentLab) -> Result<String, Failed> {
     let sysctls = SYSCTLS.iter().map(|(name, ..)| read(world, name)).collect::<Result<Vec<_>, _>>()?;
     let sets = world.on_node("ipset save")?;
     let device = world.on_node("ip address")?;
@@ -76,7 +76,7 @@ fn everything(world: &World) -> Result<String, Failed> {
     Ok(format!("{sysctls:?}{timeouts}{servers:#?}{rules}{sets}{device}"))
 }
 
-fn put_back(world: &mut World, after: After) -> Outcome {
+fn put_back(world: &mut AgentLab, after: After) -> Outcome {
     begin(world)?;
     // Something in every set that is ours alone: nobody serves, and nobody here.
     world.apply("nobody.yaml", &objects::service("nobody", "10.96.0.80", ""));
@@ -107,7 +107,10 @@ fn put_back(world: &mut World, after: After) -> Outcome {
         After::Removal => {
             // How they were is written on it.
             world.on_node("ip link delete kube-ipvs0")?;
-            world.logged(&["repaired our rules", "device kube-ipvs0 is missing"])?;
+            world.logged(&[
+                "repaired rules that another process had changed",
+                "device kube-ipvs0 is missing",
+            ])?;
             world.stop()?;
         }
     }
@@ -119,7 +122,7 @@ fn put_back(world: &mut World, after: After) -> Outcome {
 }
 
 /// A dry run says what there is and changes nothing; the other one does what that said.
-fn clean_up(world: &World) -> Outcome {
+fn clean_up(world: &AgentLab) -> Outcome {
     let say = |arguments: &[&str]| -> Result<Vec<String>, Failed> {
         let output = world.portway(arguments)?;
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -149,7 +152,7 @@ fn clean_up(world: &World) -> Outcome {
     let removed = say(&["cleanup"])?;
     let would: Vec<String> = listed.iter().map(|l| l.replacen("would remove", "removed", 1)).collect();
     ensure(would == removed, || format!("it listed\n{listed:#?}\nand did\n{removed:#?}"))?;
-    world.without_ipvs(crate::world::patience())?;
+    world.without_ipvs(crate::agent_lab::patience())?;
     let sets = world.on_node("ipset list -name")?;
     ensure(sets.trim().is_empty(), || format!("left: {sets}"))?;
     let left = world.kube_lines(Legacy)?;
@@ -158,7 +161,7 @@ fn clean_up(world: &World) -> Outcome {
     ensure(said == ["there was nothing to remove"], || format!("{said:?}"))
 }
 
-fn no_longer(world: &mut World) -> Outcome {
+fn no_longer(world: &mut AgentLab) -> Outcome {
     begin(world)?;
     world.kubelet(Legacy)?;
     let strict = "ipvs:\n  strictARP: true\n  tcpTimeout: 10m\n  udpTimeout: 1m\n";
@@ -178,7 +181,7 @@ fn no_longer(world: &mut World) -> Outcome {
     // And all of them with the mode.
     world.write("config.yaml", &format!("{HEADER}mode: iptables\n"));
     world.logged(&["the mode was switched", "to=\"iptables\""])?;
-    world.without_ipvs(crate::world::patience())?;
+    world.without_ipvs(crate::agent_lab::patience())?;
     becomes(|| timeouts(world), right("901 121 301"))?;
     let vs = |(name, ..): &&(&str, &str, &str)| name.starts_with("vs/");
     for (name, before, _) in SYSCTLS.iter().filter(vs) {

@@ -1,9 +1,9 @@
 //! Taking over from kube-proxy's ipvs mode, servers and all, under load.
 
 use super::{Servers, again, becomes};
+use crate::agent_lab::AgentLab;
 use crate::tool::{FAMILIES, Legacy};
 use crate::traffic::Traffic;
-use crate::world::World;
 use crate::{Outcome, Test, ensure};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -71,7 +71,7 @@ const SYSCTLS: [&str; 4] =
     ["ip_forward", "vs/conntrack", "vs/expire_nodest_conn", "vs/expire_quiescent_template"];
 
 /// kube-proxy ran in its ipvs mode.
-fn kube_proxy(world: &World) -> Outcome {
+fn kube_proxy(world: &AgentLab) -> Outcome {
     let mut sets = String::new();
     for (name, kind, members) in SETS {
         for (prefix, family, members) in [("KUBE-", "inet", members[0]), ("KUBE-6-", "inet6", members[1])] {
@@ -106,7 +106,7 @@ fn kube_proxy(world: &World) -> Outcome {
     Ok(())
 }
 
-fn to_ipvs(world: &mut World) -> Outcome {
+fn to_ipvs(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     kube_proxy(world)?;
     let mut traffic = Traffic::begin(world)?;
@@ -126,7 +126,7 @@ fn to_ipvs(world: &mut World) -> Outcome {
         ensure(header.contains("maxelem 65536") || header.contains("bitmap:port"), || header.clone())?;
     }
     traffic.is_alive("taken over")?;
-    // Of the rules, only ours are left: this chain is in another table.
+    // Only our rules are left: this chain is in another table.
     let filter = world.on_node("iptables-legacy-save -t filter")?;
     ensure(!filter.contains("KUBE-IPVS-OUT-FILTER"), || filter.clone())?;
     let log = world.agent()?.log().clone();
@@ -135,7 +135,7 @@ fn to_ipvs(world: &mut World) -> Outcome {
     world.web_works()
 }
 
-fn to_iptables(world: &mut World) -> Outcome {
+fn to_iptables(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     kube_proxy(world)?;
     let mut traffic = Traffic::begin(world)?;
@@ -145,7 +145,7 @@ fn to_iptables(world: &mut World) -> Outcome {
         |rules| rules.contains("-j KUBE-SVC-") && !rules.contains("--match-set KUBE-"),
     )?;
     traffic.is_alive("taken over")?;
-    world.logged(&["stays for now", "through ipvs", "still open"])?;
+    world.logged(&["stay for now", "the ipvs mode stay until their last connection ends"])?;
     traffic.end()?;
     world.without_ipvs(TIDIED)?;
     world.web_works()

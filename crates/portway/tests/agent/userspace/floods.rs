@@ -1,69 +1,69 @@
-//! Clients by the thousand that want nothing good. Who is served meanwhile must not notice, and what they cost has a bound.
+//! Thousands of hostile clients. Ordinary clients must not notice them, and their cost must be bounded.
 //!
-//! The process that carries connections keeps no bytes of anybody's, so its memory is that of its records: a few hundred
-//! bytes for each connection or session. The kernel's share is in queues of sockets, which its own settings bound, and in
-//! pipes, which are ours to bound.
+//! The relay process buffers no bytes itself, so its memory is that of its records: a few hundred bytes for each connection or
+//! session. The kernel's memory is in the queues of sockets, which its own settings bound, and in pipes, which the relay
+//! bounds.
 
 mod descriptors;
 mod endless;
 mod forger;
 mod never_read;
-mod strangers;
-mod watched;
+mod relay_process;
+mod udp_sources;
 
+use crate::agent_lab::{AgentLab, NODE_PORT, WEB, patience};
 use crate::traffic::Traffic;
-use crate::world::{NODE_PORT, WEB, World, patience};
 use crate::{Outcome, Test, ensure, objects};
-use forger::{Forger, stranger};
+use forger::{Forger, forged_source};
 use libtest_mimic::Failed;
 use portway_lab::{Namespace, Probe, eventually};
+use relay_process::{RelayProcess, tcp_counter};
 use rustix::process::Signal;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpStream};
 use std::thread;
 use std::time::Duration;
-use watched::{Carrier, tcp_counter};
 
 pub(crate) const TESTS: &[Test] = &[
-    ("half_open_clients_keep_nobody_waiting", half_open),
-    ("silent_clients_keep_nobody_waiting", silent),
-    ("a_crowd_is_not_taken_for_pods_that_do_not_answer", crowd),
-    ("clients_that_never_read_are_not_read_for", never_read::never_read),
-    ("strangers_do_not_drive_out_who_is_served", strangers::strangers),
-    ("without_descriptors_what_is_open_goes_on", descriptors::without_descriptors),
+    ("half_open_clients_delay_no_other", half_open),
+    ("silent_clients_delay_no_other", silent),
+    ("a_burst_of_clients_is_not_taken_for_a_slow_pod", crowd),
+    ("bytes_for_clients_that_never_read_are_bounded", never_read::never_read),
+    ("a_flood_of_udp_sources_evicts_no_active_session", udp_sources::udp_sources),
+    ("open_connections_go_on_without_free_descriptors", descriptors::without_descriptors),
 ];
 
-/// Clients that send the first segment of a handshake and nothing else. Many more than may wait at a door
-/// (`net.core.somaxconn`, 4096), fewer than connections are tracked.
+/// Clients that send the first segment of a handshake and nothing else. Many more than a listener's queue holds
+/// (`net.core.somaxconn`, 4096), fewer than the kernel tracks.
 const HALF_OPEN: u16 = 40_000;
-/// Clients that say nothing.
+/// Clients that send nothing.
 const SILENT: usize = 3000;
-/// Clients that come in the same moment.
+/// Clients that connect in the same moment.
 const CROWD: usize = 512;
-/// By how much the carrier's resident memory may grow. A record of a connection is less than a kilobyte; 3000 of them,
-/// what the allocator keeps of them, and code that was not used before, are far below it. If it kept bytes of any of
-/// these floods, or records of those that have gone, it would be beyond.
+/// By how much the relay's resident memory may grow. A record of a connection is less than a kilobyte; 3000 of them, with the
+/// allocator's share and code that was not used before, are far below it. With buffered bytes of any of these floods, or
+/// with records of ended connections, it would be exceeded.
 const MEMORY: u64 = 16 << 20;
 
 /// How long an answer may take while a flood goes on.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The mode in force, and what its process is like with nothing to do.
+/// A running relay, and its resources when idle.
 struct Scene {
-    carrier: Carrier,
+    relay: RelayProcess,
     sockets: usize,
     resident: u64,
 }
 
 impl Scene {
-    fn begin(world: &mut World, flags: &[&str]) -> Result<Scene, Failed> {
+    fn begin(world: &mut AgentLab, flags: &[&str]) -> Result<Scene, Failed> {
         world.start(&[&["--proxy-mode=userspace"], flags].concat())?;
         Scene::look(world)
     }
 
-    fn look(world: &mut World) -> Result<Scene, Failed> {
+    fn look(world: &mut AgentLab) -> Result<Scene, Failed> {
         world.web_works()?;
-        let carrier = Carrier::of(world)?;
+        let relay = RelayProcess::of(world)?;
         for family in ["IPv4", "IPv6"] {
             let labels =
                 format!(r#"namespace="default",service="web",port="",protocol="TCP",ip_family="{family}""#);
@@ -71,12 +71,12 @@ impl Scene {
             world.metric(&total, |connections| connections > 0.0)?;
             world.metric(&format!("portway_userspace_connections_open{{{labels}}}"), |open| open == 0.0)?;
         }
-        Ok(Scene { carrier, sockets: carrier.sockets()?, resident: carrier.resident()? })
+        Ok(Scene { relay, sockets: relay.sockets()?, resident: relay.resident()? })
     }
 
-    /// Memory has not grown by more than it may.
+    /// Checks that memory has not grown by more than [`MEMORY`].
     fn is_slim(&self) -> Result<(), String> {
-        let (before, now) = (self.resident, self.carrier.resident()?);
+        let (before, now) = (self.resident, self.relay.resident()?);
         if now <= before + MEMORY {
             Ok(())
         } else {
@@ -84,10 +84,10 @@ impl Scene {
         }
     }
 
-    /// Waits until all is as it was.
+    /// Waits until the relay has as few sockets as at the start.
     fn is_idle_again(&self) -> Outcome {
         let before = self.sockets;
-        eventually(patience(), || match self.carrier.sockets()? {
+        eventually(patience(), || match self.relay.sockets()? {
             now if now <= before => Ok(()),
             now => Err(format!("it had {before} sockets and has {now}")),
         })?;
@@ -95,7 +95,7 @@ impl Scene {
     }
 }
 
-/// Does something on a thread of its own, and something else until that has ended, at least once.
+/// Does `work` on a thread of its own, and repeats `meanwhile` until it has ended, at least once.
 fn during<T: Send>(
     work: impl FnOnce() -> T + Send,
     mut meanwhile: impl FnMut() -> Outcome,
@@ -109,7 +109,7 @@ fn during<T: Send>(
                 break;
             }
         }
-        work.join().map_err(|_| Failed::from("the flood broke off"))
+        work.join().map_err(|_| Failed::from("the flood panicked"))
     })
 }
 
@@ -120,28 +120,28 @@ fn v4(address: IpAddr, port: u16) -> Result<SocketAddrV4, Failed> {
     }
 }
 
-fn half_open(world: &mut World) -> Outcome {
+fn half_open(world: &mut AgentLab) -> Outcome {
     let scene = Scene::begin(world, &[])?;
     let to = [v4(WEB[0], 80)?, v4(world.node_ips()[0], NODE_PORT)?];
     let cookies = || tcp_counter(world.node(), "SyncookiesSent");
     let before = cookies()?;
     let mut traffic = Traffic::begin(world)?;
     let forger = Forger::new(world.client())?;
-    let flood = || (0..HALF_OPEN).try_for_each(|n| forger.syn(stranger(n), to[usize::from(n % 2)]));
+    let flood = || (0..HALF_OPEN).try_for_each(|n| forger.syn(forged_source(n), to[usize::from(n % 2)]));
     during(flood, || {
         traffic.is_alive("during the flood")?;
         Ok(scene.is_slim()?)
     })??;
     served(world)?;
     let sent = cookies()? - before;
-    // They had filled the queue: the kernel went on without.
+    // The queue was full: the kernel sent SYN cookies.
     ensure(sent > u64::from(HALF_OPEN / 2), || format!("only {sent} cookies were sent"))?;
     traffic.end()?;
     scene.is_idle_again()
 }
 
-/// Ordinary clients are served at once, on every way.
-fn served(world: &World) -> Outcome {
+/// Ordinary clients are served, at the cluster IP and at the node port.
+fn served(world: &AgentLab) -> Outcome {
     for to in [SocketAddr::new(WEB[0], 80), SocketAddr::new(world.node_ips()[0], NODE_PORT)] {
         let outcome = Probe::tcp(world.client(), to).count(100).timeout(ANSWER).run();
         ensure(outcome.all_answered(), || format!("ordinary clients of {to}: {outcome}"))?;
@@ -149,12 +149,12 @@ fn served(world: &World) -> Outcome {
     Ok(())
 }
 
-/// Connections on which nothing is said.
+/// Connections on which nothing is sent.
 fn connections(from: &Namespace, to: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>> {
     from.run(|| (0..count).map(|_| TcpStream::connect_timeout(&to, ANSWER)).collect())
 }
 
-fn silent(world: &mut World) -> Outcome {
+fn silent(world: &mut AgentLab) -> Outcome {
     let scene = Scene::begin(world, &[])?;
     let mut traffic = Traffic::begin(world)?;
     let client = world.client();
@@ -165,12 +165,12 @@ fn silent(world: &mut World) -> Outcome {
             Ok(scene.is_slim()?)
         },
     )??;
-    // All of them are carried, one socket to each client and one to the pod.
-    let carried = || match scene.carrier.sockets()? {
+    // All of them are relayed, with one socket to each client and one to the pod.
+    let relayed = || match scene.relay.sockets()? {
         sockets if sockets >= scene.sockets + 2 * SILENT => Ok(()),
         sockets => Err(format!("it has {sockets} sockets")),
     };
-    eventually(patience(), carried)?;
+    eventually(patience(), relayed)?;
     served(world)?;
     scene.is_slim()?;
     drop(clients);
@@ -178,18 +178,18 @@ fn silent(world: &mut World) -> Outcome {
     scene.is_idle_again()
 }
 
-/// Whoever deals with a crowd takes longer than a pod may take to accept. That is not the pod's fault, which has accepted at
-/// once.
-fn crowd(world: &mut World) -> Outcome {
+/// The relay takes longer for a burst of clients than the connect time-out. The pod has accepted at once, so it must not
+/// count as slow.
+fn crowd(world: &mut AgentLab) -> Outcome {
     // There is no other pod to try.
     world.apply("single.yaml", &objects::service("single", "10.96.0.7", ""));
     world.apply("single-slice.yaml", &objects::slice("single", "single", &world.pod_ips("pod1a")[..1]));
     let scene = Scene::begin(world, &["--userspace-connect-timeout=10ms"])?;
     let to = "10.96.0.7:80".parse()?;
     world.reaches(to, &["pod1a"])?;
-    scene.carrier.signal(Signal::STOP)?;
+    scene.relay.signal(Signal::STOP)?;
     let clients = connections(world.client(), to, CROWD);
-    scene.carrier.signal(Signal::CONT)?;
+    scene.relay.signal(Signal::CONT)?;
     for (n, mut client) in clients?.iter().enumerate() {
         client.set_read_timeout(Some(ANSWER))?;
         let greeted = client.read_exact(&mut [0; 5]);

@@ -1,8 +1,8 @@
-//! An agent and a carrier of different releases. What they say to each other is written out here: it has to stay
-//! what it is, whatever else changes.
+//! An agent and a relay of different releases. Their messages are written out here: the encoding of these four must never
+//! change.
 
-use super::{another, carrier, is_gone, is_there, open, process, start};
-use crate::world::{WEB, World, patience};
+use super::{another, has_ended, is_running, open, process, relay, start};
+use crate::agent_lab::{AgentLab, WEB, patience};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
@@ -14,32 +14,32 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(super) const TESTS: &[Test] = &[
-    ("a_carrier_of_another_release_is_sent_home", agent_is_newer),
-    ("an_agent_of_another_release_sends_the_carrier_home", carrier_is_older),
-    ("so_it_is_while_its_own_agent_runs", both_run),
-    ("an_agent_of_an_earlier_release_stands_back", superseded),
+    ("an_agent_tells_the_relay_of_an_earlier_release_to_leave", agent_is_newer),
+    ("a_relay_leaves_when_an_agent_of_a_later_release_tells_it_to", relay_is_older),
+    ("an_agent_whose_relay_was_told_to_leave_starts_another", both_run),
+    ("an_agent_of_an_earlier_release_changes_no_rules", superseded),
 ];
 
-/// Where the carrier of the node is found.
-fn place(world: &World) -> Result<PathBuf, Failed> {
+/// The control socket of the node's relay.
+fn control_socket(world: &AgentLab) -> Result<PathBuf, Failed> {
     let namespace = world.node().run(|| std::fs::metadata("/proc/thread-self/ns/net"))?.ino();
-    Ok(Path::new("/run/portway").join(format!("carrier-{namespace}.socket")))
+    Ok(Path::new("/run/portway").join(format!("relay-{namespace}.socket")))
 }
 
-/// Listens where the carrier would.
-fn listen(place: &Path) -> std::io::Result<UnixListener> {
+/// Listens at the control socket in place of a relay.
+fn listen(socket: &Path) -> std::io::Result<UnixListener> {
     _ = std::fs::DirBuilder::new().mode(0o700).create("/run/portway");
-    // Numbers of namespaces come again, and a carrier that was killed leaves its socket behind.
-    _ = std::fs::remove_file(place);
-    UnixListener::bind(place)
+    // Inode numbers of namespaces are reused, and a killed relay leaves its socket behind.
+    _ = std::fs::remove_file(socket);
+    UnixListener::bind(socket)
 }
 
-fn say(stream: &mut UnixStream, message: &str) -> std::io::Result<()> {
+fn write(stream: &mut UnixStream, message: &str) -> std::io::Result<()> {
     stream.write_all(&u32::try_from(message.len()).map_err(std::io::Error::other)?.to_be_bytes())?;
     stream.write_all(message.as_bytes())
 }
 
-fn hear(stream: &mut UnixStream) -> std::io::Result<String> {
+fn read(stream: &mut UnixStream) -> std::io::Result<String> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let mut message = vec![0; u32::from_be_bytes(length) as usize];
@@ -47,115 +47,115 @@ fn hear(stream: &mut UnixStream) -> std::io::Result<String> {
     String::from_utf8(message).map_err(std::io::Error::other)
 }
 
-/// Answers an agent as a carrier of an earlier release does, and comes back with what it was told.
-fn old_carrier(listener: &UnixListener, place: &Path) -> std::io::Result<Vec<String>> {
+/// Answers an agent as a relay of an earlier release does, and returns the requests.
+fn old_relay(listener: &UnixListener, socket: &Path) -> std::io::Result<Vec<String>> {
     let (mut agent, _) = listener.accept()?;
     agent.set_read_timeout(Some(patience()))?;
-    let mut told = vec![hear(&mut agent)?];
-    say(&mut agent, r#"{"welcome":{"version":"0.0.1/1","process":1}}"#)?;
-    told.push(hear(&mut agent)?);
-    std::fs::remove_file(place)?;
-    say(&mut agent, r#""done""#)?;
-    Ok(told)
+    let mut requests = vec![read(&mut agent)?];
+    write(&mut agent, r#"{"welcome":{"version":"0.0.1/1","process":1}}"#)?;
+    requests.push(read(&mut agent)?);
+    std::fs::remove_file(socket)?;
+    write(&mut agent, r#""done""#)?;
+    Ok(requests)
 }
 
-fn agent_is_newer(world: &mut World) -> Outcome {
-    let place = place(world)?;
-    let listener = listen(&place)?;
-    let old = std::thread::spawn(move || old_carrier(&listener, &place));
+fn agent_is_newer(world: &mut AgentLab) -> Outcome {
+    let socket = control_socket(world)?;
+    let listener = listen(&socket)?;
+    let old = std::thread::spawn(move || old_relay(&listener, &socket));
     start(world, &[])?;
-    world.logged(&["another release carries connections", "version=\"0.0.1/1\""])?;
-    let told = old.join().map_err(|_| "the old carrier")??;
-    // It goes on for a minute with what is still led to it, and then as long as its own settings let it.
+    world.logged(&["told the relay of another release to leave", "version=\"0.0.1/1\""])?;
+    let requests = old.join().map_err(|_| "the old relay")??;
+    // It accepts for a minute, since rules may still point to it, and then drains as its own settings say.
     let expected = [r#""hello""#, r#"{"leave":{"limit":null,"quiet":{"secs":60,"nanos":0}}}"#];
-    ensure(told == expected, || format!("an earlier release was told {told:?}"))?;
-    is_there(carrier(world)?)?;
+    ensure(requests == expected, || format!("an earlier release was sent {requests:?}"))?;
+    is_running(relay(world)?)?;
     world.web_works()
 }
 
-fn carrier_is_older(world: &mut World) -> Outcome {
+fn relay_is_older(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     let web = SocketAddr::new(WEB[0], 80);
     world.web_works()?;
-    let old = carrier(world)?;
+    let old = relay(world)?;
     let mut conversation = open(world, web)?;
     world.kill()?;
-    let place = place(world)?;
-    let mut later_release = UnixStream::connect(&place)?;
+    let socket = control_socket(world)?;
+    let mut later_release = UnixStream::connect(&socket)?;
     later_release.set_read_timeout(Some(Duration::from_secs(5)))?;
-    say(&mut later_release, r#""hello""#)?;
-    let answer = hear(&mut later_release)?;
+    write(&mut later_release, r#""hello""#)?;
+    let answer = read(&mut later_release)?;
     let is_named = answer.starts_with(r#"{"welcome":{"version":""#)
         && answer.ends_with(&format!(r#","process":{old},"agents":0}}}}"#));
     ensure(is_named, || format!("hello was answered with {answer}"))?;
-    say(&mut later_release, r#"{"leave":{"limit":null,"quiet":{"secs":3,"nanos":0}}}"#)?;
-    let answer = hear(&mut later_release)?;
+    write(&mut later_release, r#"{"leave":{"limit":null,"quiet":{"secs":3,"nanos":0}}}"#)?;
+    let answer = read(&mut later_release)?;
     ensure(answer == r#""done""#, || format!("leave was answered with {answer}"))?;
-    // The place is free for another carrier, and until rules lead there the old one goes on.
-    let free = || if place.exists() { Err("the place is taken") } else { Ok(()) };
+    // The control socket is free for another relay, and until rules point to that the old one goes on.
+    let free = || if socket.exists() { Err("the control socket is taken") } else { Ok(()) };
     eventually(patience(), free)?;
     world.web_works()?;
     start(world, &[])?;
-    let new = carrier(world)?;
+    let new = relay(world)?;
     ensure(new != old, || format!("process {old} goes on"))?;
     world.web_works()?;
     let answer = conversation.ask("still there?");
-    ensure(answer.is_ok(), || format!("the connection through the old one: {answer:?}"))?;
-    ensure(process(old).exists(), || "the old one is gone, and its connection with it".to_owned())?;
+    ensure(answer.is_ok(), || format!("the connection through the old relay: {answer:?}"))?;
+    ensure(process(old).exists(), || "the old relay has ended, and its connection with it".to_owned())?;
     drop(conversation);
-    is_gone(old)?;
-    is_there(new)?;
+    has_ended(old)?;
+    is_running(new)?;
     world.web_works()
 }
 
-/// The agent whose carrier is sent home loses no connection, and has another one soon if nobody else has.
-fn both_run(world: &mut World) -> Outcome {
+/// No connection is lost, and the agent starts another relay if the sender of `leave` does not.
+fn both_run(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     let mut traffic = crate::traffic::Traffic::begin(world)?;
-    let old = carrier(world)?;
-    let mut later_release = UnixStream::connect(place(world)?)?;
+    let old = relay(world)?;
+    let mut later_release = UnixStream::connect(control_socket(world)?)?;
     later_release.set_read_timeout(Some(Duration::from_secs(5)))?;
-    say(&mut later_release, r#"{"leave":{"limit":null,"quiet":{"secs":3,"nanos":0}}}"#)?;
-    let answer = hear(&mut later_release)?;
+    write(&mut later_release, r#"{"leave":{"limit":null,"quiet":{"secs":3,"nanos":0}}}"#)?;
+    let answer = read(&mut later_release)?;
     ensure(answer == r#""done""#, || format!("leave was answered with {answer}"))?;
-    world.logged(&["somebody has sent the process that carries connections home"])?;
-    traffic.is_alive("when it was sent home")?;
+    world.logged(&["another process told the relay to leave"])?;
+    traffic.is_alive("when the relay was told to leave")?;
     another(world, old)?;
-    traffic.is_alive("with another carrier")?;
+    traffic.is_alive("with another relay")?;
     traffic.end()?;
-    is_gone(old)
+    has_ended(old)
 }
 
-/// Answers agents as the carrier of a later release does that has an agent of its own, until it is gone.
-fn later_carrier(listener: &UnixListener, place: &Path) {
+/// Answers agents as the relay of a later release with an agent does, until its socket is removed.
+fn later_relay(listener: &UnixListener, socket: &Path) {
     while let Ok((mut agent, _)) = listener.accept() {
-        if !place.exists() {
+        if !socket.exists() {
             return;
         }
-        while hear(&mut agent).is_ok_and(|said| said == r#""hello""#) {
-            _ = say(&mut agent, r#"{"welcome":{"version":"99.0.0/1","process":1,"agents":1}}"#);
+        while read(&mut agent).is_ok_and(|request| request == r#""hello""#) {
+            _ = write(&mut agent, r#"{"welcome":{"version":"99.0.0/1","process":1,"agents":1}}"#);
         }
     }
 }
 
-fn superseded(world: &mut World) -> Outcome {
-    let place = place(world)?;
-    let listener = listen(&place)?;
+fn superseded(world: &mut AgentLab) -> Outcome {
+    let socket = control_socket(world)?;
+    let listener = listen(&socket)?;
     let later = std::thread::spawn({
-        let place = place.clone();
-        move || later_carrier(&listener, &place)
+        let socket = socket.clone();
+        move || later_relay(&listener, &socket)
     });
     start(world, &[])?;
     world.logged(&["an agent of a later release (99.0.0/1) has taken over"])?;
     let tables = world.nft(&["list", "tables"])?;
     ensure(!tables.contains("portway"), || format!("it has rules:\n{tables}"))?;
-    // The other one leaves, and it is needed again.
-    let last = UnixStream::connect(&place)?;
-    std::fs::remove_file(&place)?;
+    // The later release is removed, and this agent takes over again.
+    let last = UnixStream::connect(&socket)?;
+    std::fs::remove_file(&socket)?;
     _ = last.shutdown(std::net::Shutdown::Both);
     drop(last);
     world.web_works()?;
-    is_there(carrier(world)?)?;
+    is_running(relay(world)?)?;
     drop(later);
     Ok(())
 }

@@ -1,20 +1,20 @@
-//! Pods die; who connects does not notice.
+//! Pods fail, and clients do not notice.
 
 use super::{open, start};
-use crate::world::{WEB, World, patience};
+use crate::agent_lab::{AgentLab, WEB, patience};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::{Load, Probe, eventually};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(super) const TESTS: &[Test] = &[
-    ("a_pod_that_refuses_under_load_costs_no_connection", refuses),
-    ("a_pod_that_is_cut_off_under_load_costs_no_connection", cut_off),
-    ("the_only_pod_is_waited_for", waited_for),
-    ("what_nobody_accepts_is_reset_and_counted", nobody),
-    ("metrics_tell_of_each_service", counted),
-    ("an_endpoint_that_leads_back_is_not_followed", in_circles),
-    ("connections_of_an_endpoint_that_left_end_in_time", drained),
+    ("a_pod_that_refuses_under_load_fails_no_connection", refuses),
+    ("a_pod_that_is_cut_off_under_load_fails_no_connection", cut_off),
+    ("the_only_pod_gets_more_time_to_accept", waited_for),
+    ("a_connection_that_no_pod_accepts_is_reset_and_counted", no_pod),
+    ("metrics_count_each_service", counted),
+    ("an_endpoint_that_is_the_service_itself_makes_no_loop", in_circles),
+    ("connections_of_a_removed_endpoint_end_after_the_drain_timeout", drained),
 ];
 
 const SERIES: &str = r#"{namespace="default",service="NAME",port="",protocol="TCP",ip_family="FAMILY"}"#;
@@ -27,13 +27,13 @@ fn web(family: usize) -> SocketAddr {
     SocketAddr::new(WEB[family], 80)
 }
 
-/// Nobody listens there any more, and nobody has told us.
-fn refuses(world: &mut World) -> Outcome {
+/// The pod rejects new connections, while its endpoint is still ready.
+fn refuses(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
     let load = [0, 1].map(|family| Load::start(world.client(), web(family), 100.0));
     std::thread::sleep(Duration::from_millis(300));
-    // New connections alone, for those that a pod has accepted and not answered are lost with it.
+    // New connections only: those that the pod has accepted and not answered would be lost with it.
     world.in_pod("pod1a", "nft add table inet dead")?;
     world.in_pod("pod1a", "nft add chain inet dead in { type filter hook input priority 0 ; }")?;
     world
@@ -46,13 +46,13 @@ fn refuses(world: &mut World) -> Outcome {
         let failures = world.metrics()?.value(&series("failures_total", "web", family));
         ensure(failures == 0.0, || format!("{failures} failures in {family}"))?;
     }
-    // It comes back by itself, and so do connections to it.
+    // The pod accepts again, and gets connections again.
     world.in_pod("pod1a", "nft delete table inet dead")?;
     world.web_works()
 }
 
-/// It is just gone: nothing answers at its address.
-fn cut_off(world: &mut World) -> Outcome {
+/// The pod drops new connections: nothing answers at its address.
+fn cut_off(world: &mut AgentLab) -> Outcome {
     start(world, &["--userspace-connect-timeout=300ms"])?;
     world.web_works()?;
     let load = Load::start(world.pod("pod1b"), web(0), 50.0);
@@ -63,7 +63,7 @@ fn cut_off(world: &mut World) -> Outcome {
     world.metric(&series("retries_total", "web", "IPv4"), |retries| retries >= 5.0)?;
     let report = load.stop();
     ensure(report.is_clean(), || report.to_string())?;
-    // It is left aside: of the next ones hardly any is led there.
+    // It is ejected: hardly any of the next connections tries it.
     let before = world.metrics()?.value(&series("retries_total", "web", "IPv4"));
     let outcome = Probe::tcp(world.client(), web(0)).count(100).timeout(Duration::from_secs(2)).run();
     ensure(outcome.all_answered(), || outcome.to_string())?;
@@ -71,8 +71,8 @@ fn cut_off(world: &mut World) -> Outcome {
     ensure(after - before < 20.0, || format!("{before} retries, then {after}"))
 }
 
-/// What it is sent is lost for a while.
-fn waited_for(world: &mut World) -> Outcome {
+/// Packets to the pod are lost for a while.
+fn waited_for(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
     world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &world.pod_ips("pod1a")[..1]));
@@ -83,7 +83,7 @@ fn waited_for(world: &mut World) -> Outcome {
     let asked = std::thread::scope(|scope| {
         let client = world.client();
         let asked = scope.spawn(|| Probe::tcp(client, web(0)).timeout(Duration::from_secs(8)).run());
-        // Longer than an endpoint is waited for where there are others.
+        // Longer than the connect time-out, which holds where there are other endpoints.
         std::thread::sleep(Duration::from_millis(1500));
         world.in_pod("pod1a", "nft delete table inet lossy").map(|()| asked.join())
     })?;
@@ -91,7 +91,7 @@ fn waited_for(world: &mut World) -> Outcome {
     ensure(outcome.all_answered(), || outcome.to_string())
 }
 
-fn nobody(world: &mut World) -> Outcome {
+fn no_pod(world: &mut AgentLab) -> Outcome {
     world.apply("dead.yaml", &objects::service("dead", "10.96.0.50", ""));
     let nowhere = ["10.244.1.200", "10.244.1.201"].map(|ip| ip.parse().expect("an address"));
     let slice = objects::slice("dead", "dead", &world.pod_ips("pod1a")[..1]).replace("port: 8080", "port: 9");
@@ -109,10 +109,10 @@ fn nobody(world: &mut World) -> Outcome {
     ensure(tried >= 1.0, || format!("{tried} retries"))
 }
 
-fn counted(world: &mut World) -> Outcome {
+fn counted(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
-    // Those that were to see whether it works have ended.
+    // The connections of the check above have ended.
     world.metric(&series("connections_open", "web", "IPv4"), |open| open == 0.0)?;
     let before = world.metrics()?;
     let mut conversation = open(world, web(0))?;
@@ -137,7 +137,7 @@ fn counted(world: &mut World) -> Outcome {
 }
 
 /// A Service that is its own endpoint, at its cluster IP and at its node port.
-fn in_circles(world: &mut World) -> Outcome {
+fn in_circles(world: &mut AgentLab) -> Outcome {
     world.apply("circle.yaml", &objects::service("circle", "10.96.0.60", ""));
     let own = ["10.96.0.60".parse()?];
     world.apply(
@@ -155,13 +155,13 @@ fn in_circles(world: &mut World) -> Outcome {
     );
     start(world, &[])?;
     world.web_works()?;
-    let number = super::carrier(world)?;
+    let number = super::relay(world)?;
     for (to, service) in [("10.96.0.60:80", "circle"), ("10.96.0.61:80", "round")] {
         let outcome = Probe::tcp(world.client(), to.parse()?).count(3).timeout(Duration::from_secs(2)).run();
         ensure(outcome.answered() == 0 && !outcome.all_timed_out(), || format!("{service}: {outcome}"))?;
         world.metric(&series("failures_total", service, "IPv4"), |n| n >= 3.0)?;
         let came = world.metrics()?.value(&series("connections_total", service, "IPv4"));
-        ensure(came == 3.0, || format!("{came} connections came to {service}"))?;
+        ensure(came == 3.0, || format!("{came} connections were accepted for {service}"))?;
     }
     let few = || match std::fs::read_dir(super::process(number).join("fd")).map(Iterator::count) {
         Ok(open) if open < 60 => Ok(()),
@@ -170,7 +170,7 @@ fn in_circles(world: &mut World) -> Outcome {
     Ok(eventually(patience(), few)?)
 }
 
-fn drained(world: &mut World) -> Outcome {
+fn drained(world: &mut AgentLab) -> Outcome {
     start(world, &["--userspace-drain-timeout=5s"])?;
     world.web_works()?;
     let slice = |pod: &str| objects::slice("web", "web-v4", &world.pod_ips(pod)[..1]);
@@ -180,14 +180,16 @@ fn drained(world: &mut World) -> Outcome {
     let mut conversation = open(world, web(0))?;
     world.apply("web-v4.yaml", &second);
     world.reaches(web(0), &["pod1b"])?;
-    ensure(conversation.ask("still there?").is_ok(), || "it did not go on".to_owned())?;
-    // One that comes back in time keeps its connections.
+    ensure(conversation.ask("still there?").is_ok(), || "the connection ended with its endpoint".to_owned())?;
+    // An endpoint that is added again in time keeps its connections.
     world.apply("web-v4.yaml", &first);
     world.reaches(web(0), &["pod1a"])?;
     std::thread::sleep(Duration::from_millis(6500));
-    ensure(conversation.ask("still there?").is_ok(), || "it ended though its endpoint is back".to_owned())?;
+    ensure(conversation.ask("still there?").is_ok(), || {
+        "the connection ended though its endpoint is back".to_owned()
+    })?;
     world.apply("web-v4.yaml", &second);
-    let over = || conversation.ask("still there?").err().ok_or("it goes on");
+    let over = || conversation.ask("still there?").err().ok_or("the connection goes on");
     eventually(patience(), over)?;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! From and to the other modes, under load; and on a kernel that has no nf_tables.
+//! Switches from and to other modes under load, and the mode on a kernel without nf_tables.
 
-use super::{ANSWER, carrier, host, is_gone, is_there, start};
-use crate::switch::{HEADER, follows_changes, only};
+use super::{ANSWER, has_ended, host_network, is_running, relay, start};
+use crate::agent_lab::{AgentLab, WEB, patience};
+use crate::mode_change::{HEADER, follows_changes, only};
 use crate::tool::{Legacy, Nft};
 use crate::traffic::Traffic;
-use crate::world::{WEB, World, patience};
 use crate::{Outcome, Test, ensure};
 use portway_lab::{Conversation, Protocol, eventually};
 use std::net::SocketAddr;
@@ -12,20 +12,20 @@ use std::net::SocketAddr;
 pub(super) const TESTS: &[Test] =
     &[("while_running_and_back", while_running), ("by_restart_and_back", by_restart)];
 pub(super) const WITH_IPTABLES: &[Test] = &[
-    ("rules_of_iptables_lead_here", with_iptables),
+    ("iptables_rules_redirect_to_the_relay", with_iptables),
     ("restarts_with_iptables", restarts_with_iptables),
-    ("an_endpoint_may_be_a_frontend_too", host::same_port),
+    ("an_endpoint_may_have_the_address_of_a_frontend", host_network::same_port),
 ];
 
-/// The modes that one goes over to, in turn.
+/// The modes that are switched to, in turn.
 const MODES: [&str; 4] = ["iptables", "userspace", "nftables", "userspace"];
 
-fn while_running(world: &mut World) -> Outcome {
+fn while_running(world: &mut AgentLab) -> Outcome {
     world.kubelet(Nft)?;
     world.write("config.yaml", &format!("{HEADER}mode: userspace\n"));
     world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
     let mut traffic = Traffic::begin(world)?;
-    let first = carrier(world)?;
+    let first = relay(world)?;
     for mode in MODES {
         world.write("config.yaml", &format!("{HEADER}mode: {mode}\n"));
         world.logged(&["the mode was switched", &format!("to=\"{mode}\"")])?;
@@ -33,18 +33,18 @@ fn while_running(world: &mut World) -> Outcome {
         traffic.is_alive(mode)?;
         follows_changes(world)?;
     }
-    // The first one still has what was open when it was left.
-    is_there(first)?;
+    // The first relay still has the connections that were open when its mode was left.
+    is_running(first)?;
     traffic.end()?;
-    is_gone(first)
+    has_ended(first)
 }
 
-fn by_restart(world: &mut World) -> Outcome {
+fn by_restart(world: &mut AgentLab) -> Outcome {
     world.kubelet(Nft)?;
     start(world, &[])?;
     let mut traffic = Traffic::begin(world)?;
     for mode in MODES {
-        // Once by asking, once by force.
+        // Stopped before one switch, killed before the next.
         if mode == "userspace" {
             world.kill()?;
         } else {
@@ -58,25 +58,25 @@ fn by_restart(world: &mut World) -> Outcome {
     traffic.end()
 }
 
-fn with_iptables(world: &mut World) -> Outcome {
+fn with_iptables(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     start(world, &[])?;
-    world.logged(&["connections are led here by iptables"])?;
+    world.logged(&["connections are redirected to the relay by iptables"])?;
     let traffic = Traffic::begin(world)?;
     follows_changes(world)?;
     let rules = world.iptables(Legacy, &["-t", "nat", "-S"])?;
     let pod = world.pod_ips("pod1a")[0].to_string();
     ensure(rules.contains("-j KUBE-SVC-") && !rules.contains(&pod), || {
-        format!("the rules lead to pods:\n{rules}")
+        format!("the rules point to pods:\n{rules}")
     })?;
     traffic.end()
 }
 
-fn restarts_with_iptables(world: &mut World) -> Outcome {
+fn restarts_with_iptables(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     start(world, &[])?;
     world.web_works()?;
-    let number = carrier(world)?;
+    let number = relay(world)?;
     let mut open = Vec::new();
     for ip in WEB {
         let to = SocketAddr::new(ip, 80);
@@ -94,11 +94,11 @@ fn restarts_with_iptables(world: &mut World) -> Outcome {
         ensure(answer.is_ok(), || format!("{answer:?}"))?;
     }
     drop(open);
-    is_gone(number)?;
-    // Of the rules that leave the carrier's own connections alone nothing stays.
+    has_ended(number)?;
+    // The rules that exempt the relay's own connections are removed.
     world.start(&["--proxy-mode=iptables"])?;
     world.web_works()?;
-    let portals = |world: &World, expected: &[&str]| -> Outcome {
+    let portals = |world: &AgentLab, expected: &[&str]| -> Outcome {
         let attempt = || {
             let rules =
                 world.iptables(Legacy, &["-t", "nat", "-S", "OUTPUT"]).map_err(|e| format!("{e:?}"))?;

@@ -1,25 +1,25 @@
-//! UDP sessions: who is answered by whom, and for how long.
+//! UDP sessions: which pod answers, and for how long.
 
 use super::start;
-use crate::world::World;
+use crate::agent_lab::AgentLab;
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::{Conversation, Protocol};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 pub(super) const TESTS: &[Test] = &[
-    ("a_session_ends_when_it_is_idle", idle),
-    ("one_socket_may_ask_two_services", two_services),
-    ("a_flow_that_the_kernel_forgot_is_not_taken_for_another", forgotten),
-    ("an_address_that_goes_over_takes_its_sessions_along", swapped),
-    ("an_endpoint_that_refuses_is_passed_over", refuses),
+    ("an_idle_session_ends", idle),
+    ("one_socket_may_use_two_services", two_services),
+    ("a_session_ends_when_its_tracked_flow_is_deleted", forgotten),
+    ("sessions_follow_an_address_to_another_service", swapped),
+    ("an_endpoint_that_refuses_is_skipped", refuses),
     ("large_datagrams_arrive_whole", large),
 ];
 
 const OPEN: &str = r#"portway_userspace_connections_open{namespace="default",service="NAME",port="udp",protocol="UDP",ip_family="IPv4"}"#;
 
 /// A Service at port 53 over UDP with these endpoints.
-pub(super) fn dns(world: &World, name: &str, ip: &str, pods: &[&str]) {
+pub(super) fn dns(world: &AgentLab, name: &str, ip: &str, pods: &[&str]) {
     let service = objects::service(name, ip, "")
         .replace("port: 80\n    protocol: TCP", "name: udp\n    port: 53\n    protocol: UDP");
     world.apply(&format!("{name}.yaml"), &service);
@@ -27,16 +27,16 @@ pub(super) fn dns(world: &World, name: &str, ip: &str, pods: &[&str]) {
     world.apply(&format!("{name}-slice.yaml"), &objects::slice(name, name, &pods));
 }
 
-pub(super) fn ask(world: &World, to: SocketAddr) -> Result<Conversation, libtest_mimic::Failed> {
+pub(super) fn ask(world: &AgentLab, to: SocketAddr) -> Result<Conversation, libtest_mimic::Failed> {
     let mut conversation = Conversation::begin(world.client(), Protocol::Udp, to, Duration::from_secs(1))
         .map_err(|e| e.to_string())?;
-    portway_lab::eventually(crate::world::patience(), || {
+    portway_lab::eventually(crate::agent_lab::patience(), || {
         conversation.ask("hello").map_err(|e| e.to_string())
     })?;
     Ok(conversation)
 }
 
-fn idle(world: &mut World) -> Outcome {
+fn idle(world: &mut AgentLab) -> Outcome {
     dns(world, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
     start(world, &["--userspace-udp-idle-timeout=5s"])?;
     world.web_works()?;
@@ -45,7 +45,7 @@ fn idle(world: &mut World) -> Outcome {
     world.metric(&name, |open| open == 1.0)?;
     let first = conversation.ask("who?").map_err(|e| e.to_string())?.server;
     for _ in 0..40 {
-        // As long as it is used it stays with its pod.
+        // A session in use keeps its pod.
         std::thread::sleep(Duration::from_millis(150));
         let server = conversation.ask("who?").map_err(|e| e.to_string())?.server;
         ensure(server == first, || format!("{server}, not {first}"))?;
@@ -55,7 +55,7 @@ fn idle(world: &mut World) -> Outcome {
     Ok(())
 }
 
-/// Two Services with a pod each, and a socket of the client's that asks both.
+/// Two Services with a pod each, and a client socket that sends to both.
 struct Both {
     socket: UdpSocket,
     one: SocketAddr,
@@ -63,7 +63,7 @@ struct Both {
 }
 
 impl Both {
-    fn start(world: &mut World) -> Result<Both, libtest_mimic::Failed> {
+    fn start(world: &mut AgentLab) -> Result<Both, libtest_mimic::Failed> {
         dns(world, "one", "10.96.0.53", &["pod1a"]);
         dns(world, "two", "10.96.0.54", &["pod1b"]);
         start(world, &[])?;
@@ -75,7 +75,7 @@ impl Both {
         Ok(Both { socket, one, two })
     }
 
-    /// Asks one of them, which must answer by its own address and pod.
+    /// Sends to one of them; the answer must come from its address and its pod.
     fn ask(&self, to: SocketAddr) -> Outcome {
         let pod = if to == self.one { "pod1a" } else { "pod1b" };
         let mut bytes = [0; 1500];
@@ -86,24 +86,24 @@ impl Both {
     }
 }
 
-fn two_services(world: &mut World) -> Outcome {
+fn two_services(world: &mut AgentLab) -> Outcome {
     let both = Both::start(world)?;
     (0..10).try_for_each(|_| both.ask(both.one).and_then(|()| both.ask(both.two)))
 }
 
-/// From one port to one Service, then, all flows forgotten, to another one.
-fn forgotten(world: &mut World) -> Outcome {
+/// From one port to one Service, then, with all tracked flows deleted, to another.
+fn forgotten(world: &mut AgentLab) -> Outcome {
     let both = Both::start(world)?;
     for to in [both.one, both.two, both.one] {
         both.ask(to)?;
         world.tool("conntrack", &["-F"], "")?;
-        // As often as that is looked at.
+        // Longer than the interval at which the relay looks its flow up.
         std::thread::sleep(Duration::from_millis(2100));
     }
     Ok(())
 }
 
-fn swapped(world: &mut World) -> Outcome {
+fn swapped(world: &mut AgentLab) -> Outcome {
     dns(world, "one", "10.96.0.53", &["pod1a"]);
     start(world, &[])?;
     world.web_works()?;
@@ -117,10 +117,10 @@ fn swapped(world: &mut World) -> Outcome {
         Ok(pod) if pod == "pod1b" => Ok(()),
         other => Err(format!("{other:?}")),
     };
-    Ok(portway_lab::eventually(crate::world::patience(), moved)?)
+    Ok(portway_lab::eventually(crate::agent_lab::patience(), moved)?)
 }
 
-fn refuses(world: &mut World) -> Outcome {
+fn refuses(world: &mut AgentLab) -> Outcome {
     dns(world, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
     start(world, &[])?;
     world.web_works()?;
@@ -133,7 +133,7 @@ fn refuses(world: &mut World) -> Outcome {
     Ok(())
 }
 
-fn large(world: &mut World) -> Outcome {
+fn large(world: &mut AgentLab) -> Outcome {
     let pod = world.pod_ips("pod1b")[0];
     let service = objects::service("big", "10.96.0.55", "")
         .replace("port: 80\n    protocol: TCP", "name: udp\n    port: 53\n    protocol: UDP");

@@ -1,20 +1,20 @@
 //! More connections than there are file descriptors for.
 
 use super::{ANSWER, Scene, served};
-use crate::world::{PORTWAY, WEB, World, patience};
+use crate::agent_lab::{AgentLab, PORTWAY, WEB, patience};
 use crate::{Outcome, ensure};
 use portway_lab::{Conversation, Failure, Probe, Protocol, eventually};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Instant;
 
-/// Descriptors that the agent may have, and so the process that it starts.
+/// The descriptor limit of the agent, and so of the relay that it starts.
 const DESCRIPTORS: u32 = 256;
-/// Connections that these are enough for: 64 are kept free and 3 are for pipes alone.
+/// Connections that these descriptors allow: 64 are reserved and 3 are for pipes alone.
 const ENOUGH_FOR: usize = 94;
 
-pub(super) fn without_descriptors(world: &mut World) -> Outcome {
-    // Root may have as many as it likes, unless it has given up that right.
+pub(super) fn without_descriptors(world: &mut AgentLab) -> Outcome {
+    // Root can raise the limit, unless it has dropped CAP_SYS_RESOURCE.
     let mut command = Command::new("setpriv");
     command.args([
         "--bounding-set=-sys_resource",
@@ -26,7 +26,7 @@ pub(super) fn without_descriptors(world: &mut World) -> Outcome {
     let scene = Scene::look(world)?;
     let began = Instant::now();
     let to = SocketAddr::new(WEB[0], 80);
-    let begin = |world: &World| Conversation::begin(world.client(), Protocol::Tcp, to, ANSWER);
+    let begin = |world: &AgentLab| Conversation::begin(world.client(), Protocol::Tcp, to, ANSWER);
     let mut open = Vec::new();
     let refused = loop {
         match begin(world) {
@@ -42,8 +42,8 @@ pub(super) fn without_descriptors(world: &mut World) -> Outcome {
     are_alive(&mut open)?;
     let words = "new connections are refused";
     world.logged(&["WARN", words, "raise LimitNOFILE="])?;
-    let (said, turns) = (world.agent()?.log().count(words), 1 + began.elapsed().as_secs() / 10);
-    ensure(said as u64 <= turns, || format!("it said so {said} times"))?;
+    let (logged, turns) = (world.agent()?.log().count(words), 1 + began.elapsed().as_secs() / 10);
+    ensure(logged as u64 <= turns, || format!("it was logged {logged} times"))?;
     let rest = open.split_off(open.len() / 2);
     let half = rest.len();
     drop(rest);

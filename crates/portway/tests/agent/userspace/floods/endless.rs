@@ -1,4 +1,4 @@
-//! A pod that sends without end to whoever connects.
+//! A pod that sends without end on every connection.
 
 use portway_lab::Namespace;
 use rustix::buffer::spare_capacity;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
-/// What is sent at a time.
+/// The bytes of one write.
 static CHUNK: [u8; 64 << 10] = [b'x'; 64 << 10];
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -28,10 +28,10 @@ pub(super) struct Endless {
 }
 
 impl Endless {
-    /// Serves at a port.
+    /// Serves at a port of a pod.
     pub(super) fn start(pod: &Namespace, port: u16) -> io::Result<Endless> {
         let listener = pod.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
-        // Let more wait than the standard library does.
+        // A longer queue than the standard library's.
         listen(&listener, BACKLOG)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let sent = Arc::<AtomicU64>::default();

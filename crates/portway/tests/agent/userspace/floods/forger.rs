@@ -1,4 +1,4 @@
-//! IPv4 packets with whatever source they claim.
+//! IPv4 packets with forged sources.
 
 use portway_lab::Namespace;
 use rustix::fd::OwnedFd;
@@ -11,27 +11,27 @@ const UDP: u8 = 17;
 /// Of an IPv4 header without options.
 const HEADER: usize = 20;
 
-/// Addresses that packets are sent to and vanish (TEST-NET-3, RFC 5737), and some on the link that nobody has.
+/// Addresses to which packets are lost (TEST-NET-3, RFC 5737), and unused ones on the link.
 const ELSEWHERE: [u8; 3] = [203, 0, 113];
 const ON_LINK: [u8; 3] = [192, 168, 50];
 /// Below the lab's clients, above its nodes.
-const NOBODY: u8 = 100;
+const UNUSED: u8 = 100;
 
-/// The n-th of many sources, none of which ever answers: each has a port of its own.
-pub(super) fn stranger(n: u16) -> SocketAddrV4 {
+/// The n-th of many sources, each with a port of its own. None ever answers.
+pub(super) fn forged_source(n: u16) -> SocketAddrV4 {
     let host = (n % 64) as u8;
-    let ([a, b, c], d) = if n.is_multiple_of(8) { (ON_LINK, NOBODY + host) } else { (ELSEWHERE, 1 + host) };
+    let ([a, b, c], d) = if n.is_multiple_of(8) { (ON_LINK, UNUSED + host) } else { (ELSEWHERE, 1 + host) };
     SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), 1024 + n)
 }
 
-/// Who sends them.
+/// A raw socket that sends them.
 #[derive(Debug)]
 pub(super) struct Forger(OwnedFd);
 
 impl Forger {
-    /// Sends from a namespace, wherever it is used.
+    /// A socket of a namespace.
     pub(super) fn new(from: &Namespace) -> io::Result<Forger> {
-        // This protocol stands for packets whose header is the sender's (raw(7)).
+        // With this protocol the sender writes the IP header (raw(7)).
         let open =
             || socket_with(AddressFamily::INET, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::RAW));
         Ok(Forger(from.run(open)?))
@@ -60,7 +60,7 @@ impl Forger {
         checksum: usize,
         rest: &[u8],
     ) -> io::Result<()> {
-        // The kernel fills in lengths, the number and its own checksum where there are zeros.
+        // The kernel fills in the length, identification and header checksum where there are zeros.
         let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
         packet.extend(from.ip().octets());
         packet.extend(to.ip().octets());
@@ -71,7 +71,7 @@ impl Forger {
         let pseudo = [&packet[12..HEADER], &[0, protocol], &length.to_be_bytes()].concat();
         let sum = internet_checksum(&[&pseudo, &packet[HEADER..]]);
         packet[HEADER + checksum..][..2].copy_from_slice(&sum.to_be_bytes());
-        // The port means nothing to such a socket.
+        // A raw socket ignores the port.
         sendto(&self.0, &packet, SendFlags::empty(), &SocketAddrV4::new(*to.ip(), 0))?;
         Ok(())
     }

@@ -1,15 +1,15 @@
 //! What people have shown of their nodes in this mode: `ip addr`, `ipvsadm -ln`, the sets.
 
 use super::{Servers, again, becomes, start};
-use crate::seeds::{Service, manifest};
-use crate::world::World;
+use crate::agent_lab::AgentLab;
+use crate::documented_rules::{Service, manifest};
 use crate::{Outcome, Test, ensure, objects};
 use std::collections::BTreeSet;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("the_lines_are_found_in_ours", found),
-    ("the_rules_are_as_many_whatever_the_services_are", constant),
-    ("a_restart_adopts_what_is_there", adopts),
+    ("documented_rules_are_found_in_ours", found),
+    ("the_number_of_rules_does_not_depend_on_services", constant),
+    ("a_restart_adopts_existing_rules", adopts),
 ];
 
 const SERVICES: &[Service<'_>] = &[
@@ -28,7 +28,7 @@ const SERVICES: &[Service<'_>] = &[
     ),
 ];
 
-/// `ipvsadm -ln` in seed 003, with the UDP server that its author left out and nobody connected.
+/// `ipvsadm -ln` of a document, with the UDP server that it leaves out, and without connections.
 const LISTED: &str = "\
 IP Virtual Server version 1.2.1 (size=4096)
 Prot LocalAddress:Port Scheduler Flags
@@ -101,7 +101,7 @@ const EMPTY: &[(&str, &str)] = &[
 ];
 
 /// Only these Services, as the seed has them.
-fn begin(world: &mut World) -> Outcome {
+fn begin(world: &mut AgentLab) -> Outcome {
     for (i, service) in SERVICES.iter().enumerate() {
         world.apply(&format!("seed{i}.yaml"), &manifest(service));
     }
@@ -129,7 +129,7 @@ fn sorted(listing: &str) -> (Vec<String>, BTreeSet<String>) {
     (lines(head), servers.iter().map(|server| lines(server).join("\n")).collect())
 }
 
-fn found(world: &mut World) -> Outcome {
+fn found(world: &mut AgentLab) -> Outcome {
     begin(world)?;
     let listed = world.ipvsadm("-ln")?;
     ensure(sorted(&listed) == sorted(LISTED), || format!("wanted\n{LISTED}\nbut there is\n{listed}"))?;
@@ -187,7 +187,7 @@ fn many(n: usize) -> String {
     text
 }
 
-fn constant(world: &mut World) -> Outcome {
+fn constant(world: &mut AgentLab) -> Outcome {
     begin(world)?;
     ["seed1.yaml", "seed2.yaml"].iter().for_each(|file| world.delete(file));
     becomes(|| world.servers(), |servers| servers.len() == 1)?;
@@ -213,14 +213,14 @@ fn constant(world: &mut World) -> Outcome {
 }
 
 /// Everything there is, except for numbers of packets and connections.
-fn everything(world: &World) -> Result<String, libtest_mimic::Failed> {
+fn everything(world: &AgentLab) -> Result<String, libtest_mimic::Failed> {
     let mut sets: Vec<String> = world.on_node("ipset save")?.lines().map(str::to_owned).collect();
     sets.sort_unstable();
     let device = world.on_node("ip -d address show kube-ipvs0")?;
     Ok(format!("{}{device}{:#?}{sets:#?}", world.rules()?, world.servers()?))
 }
 
-fn adopts(world: &mut World) -> Outcome {
+fn adopts(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
     world.apply("many.yaml", &many(8));

@@ -1,19 +1,19 @@
-//! A host on which there is no iptables, until there is.
+//! A host on which iptables is not installed, and is installed later.
 
+use crate::agent_lab::{AgentLab, PORTWAY};
 use crate::tool::{FAMILIES, Variant};
-use crate::world::{PORTWAY, World};
 use libtest_mimic::Failed;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-/// Where administrators' programs are, besides what `PATH` says; `/sbin` is a link to one of them.
-const PLACES: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+/// The directories of administrators' programs, besides `PATH`; `/sbin` is a link to one of them.
+const DIRECTORIES: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
-/// The agent in a mount namespace in which those places are empty. A folder `tools` comes first in its `PATH`.
-pub(crate) fn hide(world: &World, flags: &[&str]) -> Result<Command, Failed> {
+/// The agent in a mount namespace in which those directories are empty. A directory `tools` comes first in its `PATH`.
+pub(crate) fn hide(world: &AgentLab, flags: &[&str]) -> Result<Command, Failed> {
     let tools = world.path("tools");
     std::fs::create_dir_all(&tools)?;
-    let hide: String = PLACES.iter().map(|place| format!("mount -t tmpfs none {place} && ")).collect();
+    let hide: String = DIRECTORIES.iter().map(|place| format!("mount -t tmpfs none {place} && ")).collect();
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &format!("{hide}exec \"$@\""), "sh", PORTWAY, "proxy"]);
     command.args(world.flags()).args(flags);
@@ -22,12 +22,12 @@ pub(crate) fn hide(world: &World, flags: &[&str]) -> Result<Command, Failed> {
 }
 
 /// Installs a variant there.
-pub(crate) fn unhide(world: &World, variant: Variant) -> Result<(), Failed> {
+pub(crate) fn unhide(world: &AgentLab, variant: Variant) -> Result<(), Failed> {
     FAMILIES.iter().try_for_each(|family| unhide_family(world, variant, family))
 }
 
 /// Installs a variant there, for one family.
-pub(crate) fn unhide_family(world: &World, variant: Variant, family: &str) -> Result<(), Failed> {
+pub(crate) fn unhide_family(world: &AgentLab, variant: Variant, family: &str) -> Result<(), Failed> {
     let tools = world.path("tools");
     // One program that goes by the name it is called by.
     let program = tools.join("multi");

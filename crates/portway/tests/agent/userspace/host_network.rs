@@ -1,21 +1,20 @@
-//! Pods in the node's own network: an endpoint may be at an address and a port that a Service has too, as that of an
-//! ingress controller is.
+//! Pods in the node's network: an endpoint may have the address and port of a frontend, as an ingress controller does.
 
 use super::start;
-use crate::world::{World, answer, patience};
+use crate::agent_lab::{AgentLab, answer, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::{Port, Probe, Protocol, Server, eventually};
 use std::net::{IpAddr, SocketAddr};
 
-pub(super) const TESTS: &[Test] = &[("an_endpoint_may_be_a_frontend_too", same_port)];
+pub(super) const TESTS: &[Test] = &[("an_endpoint_may_have_the_address_of_a_frontend", same_port)];
 
 /// The port of the Service, its endpoint, and the node port of another Service.
 const PORT: u16 = 8080;
 const NODE_PORT: u16 = 30_080;
 
-/// Services whose endpoint is the node, at the very port that they have there.
-fn apply(world: &World, node: IpAddr) {
+/// Services whose endpoint is the node, at the port of their frontend there.
+fn apply(world: &AgentLab, node: IpAddr) {
     let load_balancer = format!(
         "type: LoadBalancer\nallocateLoadBalancerNodePorts: false\nloadBalancerSourceRanges: ['{CLIENT}/32']"
     );
@@ -36,7 +35,7 @@ fn apply(world: &World, node: IpAddr) {
 /// The client's address.
 const CLIENT: &str = "192.168.50.201";
 
-pub(super) fn same_port(world: &mut World) -> Outcome {
+pub(super) fn same_port(world: &mut AgentLab) -> Outcome {
     let node = world.node_ips()[0];
     apply(world, node);
     let ports = [Port::Tcp(PORT), Port::Udp(PORT), Port::Tcp(NODE_PORT)];
@@ -53,7 +52,7 @@ pub(super) fn same_port(world: &mut World) -> Outcome {
         (Protocol::Tcp, SocketAddr::new(node, NODE_PORT), "node-port"),
     ];
     for (protocol, to, service) in ways {
-        let carried = |world: &World| {
+        let relayed = |world: &AgentLab| {
             let port = if protocol == Protocol::Udp { "udp" } else { "" };
             let labels = format!(r#"namespace="default",service="{service}",port="{port}""#);
             let page = world.status("/metrics")?.body;
@@ -63,16 +62,16 @@ pub(super) fn same_port(world: &mut World) -> Outcome {
             let count = page.lines().find(of_service).and_then(|line| line.rsplit(' ').next()?.parse().ok());
             Ok::<f64, Failed>(count.unwrap_or(0.0))
         };
-        let before = carried(world)?;
+        let before = relayed(world)?;
         let attempt = || {
             let outcome = Probe::new(world.client(), protocol, to).count(4).timeout(answer()).run();
             let all = outcome.all_answered() && outcome.servers().into_iter().eq(["host"]);
             if all { Ok(()) } else { Err(format!("{protocol:?} {to}: {outcome}")) }
         };
         eventually(patience(), attempt)?;
-        // Who listens there would have answered without us.
-        let after = carried(world)?;
-        ensure(after >= before + 4.0, || format!("{to}: {after} were carried, {before} before"))?;
+        // The server on the node would have answered without a relay too.
+        let after = relayed(world)?;
+        ensure(after >= before + 4.0, || format!("{to}: {after} connections were relayed, {before} before"))?;
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
-//! What people have shown of their nodes, line for line: `iptables-save` and `iptables -L` with Services of theirs.
+//! Rules that documents show line by line (`iptables-save`, `iptables -L`), for the Services of these documents.
 
+use crate::agent_lab::{AgentLab, patience};
 use crate::tool::{Legacy, Nft, Variant};
-use crate::world::{World, patience};
 use crate::{Outcome, Test, ensure};
 use portway_lab::eventually;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("the_lines_are_found_in_ours_nf_tables", |world| found(world, Nft)),
-    ("the_lines_are_found_in_ours_legacy", |world| found(world, Legacy)),
+    ("documented_rules_are_found_in_ours_nf_tables", |world| found(world, Nft)),
+    ("documented_rules_are_found_in_ours_legacy", |world| found(world, Legacy)),
 ];
 
 /// Name, cluster IP, ports (name, protocol, port, target port), endpoints.
@@ -99,7 +99,7 @@ pub(crate) fn manifest((name, ip, ports, endpoints): &Service<'_>) -> String {
     service + &slice
 }
 
-fn found(world: &mut World, variant: Variant) -> Outcome {
+fn found(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     for (i, service) in SERVICES.iter().enumerate() {
         world.apply(&format!("seed{i}.yaml"), &manifest(service));

@@ -1,19 +1,19 @@
-//! How the agent ends, and begins again.
+//! The end and the restart of the agent.
 
-use crate::world::World;
+use crate::agent_lab::AgentLab;
 use crate::{Outcome, Test, ensure, objects};
 use rustix::process::Signal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("asked_to_end_it_does_and_rules_stay", |world| ends(world, Signal::TERM)),
-    ("interrupted_it_ends_and_rules_stay", |world| ends(world, Signal::INT)),
-    ("a_restart_adopts_what_is_there", adopts),
-    ("killed_amid_changes_it_converges_when_started_again", killed),
+    ("sigterm_ends_the_agent_and_rules_stay", |world| ends(world, Signal::TERM)),
+    ("sigint_ends_the_agent_and_rules_stay", |world| ends(world, Signal::INT)),
+    ("a_restart_adopts_existing_rules", adopts),
+    ("an_agent_killed_during_changes_converges_after_restart", killed),
 ];
 
-fn ends(world: &mut World, signal: Signal) -> Outcome {
+fn ends(world: &mut AgentLab, signal: Signal) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let before = world.nft(&["-a", "list", "ruleset"])?;
@@ -25,7 +25,7 @@ fn ends(world: &mut World, signal: Signal) -> Outcome {
     world.web_works()
 }
 
-fn adopts(world: &mut World) -> Outcome {
+fn adopts(world: &mut AgentLab) -> Outcome {
     world.start(&[])?;
     world.web_works()?;
     let first = first_sync(world)?;
@@ -40,20 +40,20 @@ fn adopts(world: &mut World) -> Outcome {
     })?;
     let after = world.nft(&["-a", "list", "ruleset"])?;
     ensure(before == after, || format!("it was\n{before}\nand is\n{after}"))?;
-    // It knows what it has taken over.
+    // The adopted rules are changed correctly.
     world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &world.pod_ips("pod1b")[..1]));
     world.reaches("10.96.0.1:80".parse()?, &["pod1b"])
 }
 
-fn first_sync(world: &mut World) -> Result<String, libtest_mimic::Failed> {
+fn first_sync(world: &mut AgentLab) -> Result<String, libtest_mimic::Failed> {
     world.logged(&["synced", "family=IPv4"])
 }
 
-fn killed(world: &mut World) -> Outcome {
+fn killed(world: &mut AgentLab) -> Outcome {
     for turn in 0..3 {
         world.start(&[])?;
         churn(world, |world| {
-            // In the midst of it, at another moment each turn.
+            // After another number of syncs each turn.
             let syncs = 5 + 7 * turn;
             world.metric("kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}", |n| {
                 n >= f64::from(syncs)
@@ -80,12 +80,12 @@ fn killed(world: &mut World) -> Outcome {
 }
 
 /// While `meanwhile` happens, endpoints of `web` come and go, and so does a Service.
-fn churn(world: &mut World, meanwhile: impl FnOnce(&mut World) -> Outcome) -> Outcome {
+fn churn(world: &mut AgentLab, meanwhile: impl FnOnce(&mut AgentLab) -> Outcome) -> Outcome {
     let pods = ["pod1a", "pod1b"].map(|pod| world.pod_ips(pod)[0]);
     let folder = world.path("manifests");
     let over = AtomicBool::new(false);
     let write = |name: &str, text: &str| {
-        // The same way as World::write, whose name another thread would be using.
+        // The same way as AgentLab::write, whose name another thread would be using.
         let next = folder.join(format!(".{name}"));
         std::fs::write(&next, text).and_then(|()| std::fs::rename(next, folder.join(name)))
     };

@@ -1,26 +1,26 @@
 //! From the iptables mode to this one and back, while requests go on.
 
 use super::becomes;
-use crate::switch::{HEADER, follows_changes};
+use crate::agent_lab::{AgentLab, answer, patience};
+use crate::mode_change::{HEADER, follows_changes};
 use crate::tool::Legacy;
 use crate::traffic::Traffic;
-use crate::world::{World, answer, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::{Conversation, Protocol, eventually};
 use std::time::Duration;
 
 // Each in a room of its own: there is much traffic.
-pub(crate) const TESTS: &[Test] = &[("while_running_and_back", while_running)];
-pub(crate) const RESTART: &[Test] = &[("by_restart_and_back", by_restart)];
-pub(crate) const LEAVE: &[Test] = &[("what_is_no_connection_keeps_nothing", leave)];
+pub(crate) const TESTS: &[Test] = &[("mode_changes_while_running_and_back", while_running)];
+pub(crate) const RESTART: &[Test] = &[("mode_changes_by_restart_and_back", by_restart)];
+pub(crate) const LEAVE: &[Test] = &[("entries_that_are_not_connections_do_not_delay_cleanup", leave)];
 
 /// How long what an open connection needs stays after its end: until it is looked at again. One that was never answered is
 /// given up by the kernel after a minute.
 const TIDIED: Duration = Duration::from_secs(120);
 
 /// A Service of UDP.
-fn serve_udp(world: &World) {
+fn serve_udp(world: &AgentLab) {
     let udp = objects::service("udp", "10.96.0.53", "").replace("port: 80", "name: udp\n    port: 53");
     world.apply("udp.yaml", &udp.replace("TCP", "UDP"));
     let pods = ["pod1a", "pod1b"].map(|pod| world.pod_ips(pod)[0]);
@@ -35,7 +35,7 @@ struct Open {
 }
 
 impl Open {
-    fn begin(world: &World, mode: &'static str) -> Result<Open, Failed> {
+    fn begin(world: &AgentLab, mode: &'static str) -> Result<Open, Failed> {
         let begin = |protocol, to: &str| -> Result<Conversation, Failed> {
             let to = to.parse()?;
             let attempt = || {
@@ -62,13 +62,13 @@ impl Open {
 }
 
 /// Waits until a mode is in force. Of the rules, only its own are left; of ipvs, what open connections need.
-fn is_in_force(world: &World, mode: &str) -> Outcome {
+fn is_in_force(world: &AgentLab, mode: &str) -> Outcome {
     becomes(|| world.rules(), |rules| rules.contains("-j KUBE-SVC-") == (mode == "iptables"))?;
     becomes(|| world.rules(), |rules| rules.contains("--match-set KUBE-") == (mode == "ipvs"))?;
     world.is_in_mode(mode)
 }
 
-fn while_running(world: &mut World) -> Outcome {
+fn while_running(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     serve_udp(world);
     let config = |mode: &str| format!("{HEADER}mode: {mode}\niptables:\n  syncPeriod: 1h\n");
@@ -84,10 +84,10 @@ fn while_running(world: &mut World) -> Outcome {
     })
 }
 
-fn by_restart(world: &mut World) -> Outcome {
+fn by_restart(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     serve_udp(world);
-    let begin = |world: &mut World, mode: &str| {
+    let begin = |world: &mut AgentLab, mode: &str| {
         world.start(&[&format!("--proxy-mode={mode}"), "--iptables-sync-period=1h"]).map(drop)
     };
     begin(world, "iptables")?;
@@ -98,8 +98,8 @@ fn by_restart(world: &mut World) -> Outcome {
     })
 }
 
-/// Neither a client that is remembered, nor somebody else's connection to the same pod, needs our servers.
-fn leave(world: &mut World) -> Outcome {
+/// Neither an affinity entry, nor another program's connection to the same pod, needs our virtual servers.
+fn leave(world: &mut AgentLab) -> Outcome {
     world.ipvsadm("-A -t 192.168.50.11:8888 -s rr")?;
     world.ipvsadm(&format!("-a -t 192.168.50.11:8888 -r {}:8080 -m", world.pod_ips("pod1a")[0]))?;
     let sticky = objects::service("sticky", "10.96.0.70", "sessionAffinity: ClientIP");
@@ -123,9 +123,9 @@ fn leave(world: &mut World) -> Outcome {
 }
 
 fn go_over(
-    world: &mut World,
+    world: &mut AgentLab,
     mut traffic: Traffic,
-    switch: impl Fn(&mut World, &str, &str) -> Outcome,
+    switch: impl Fn(&mut AgentLab, &str, &str) -> Outcome,
 ) -> Outcome {
     let mut open = vec![Open::begin(world, "iptables")?];
     for (from, mode) in [("iptables", "ipvs"), ("ipvs", "iptables")] {
@@ -136,8 +136,8 @@ fn go_over(
         follows_changes(world)?;
         open.push(Open::begin(world, mode)?);
     }
-    // What is open needs its server, and while it does nothing is removed under it.
-    world.logged(&["WARN", "stays for now", "through ipvs", "still open"])?;
+    // An open connection needs its virtual server, which stays until the connection ends.
+    world.logged(&["WARN", "stay for now", "the ipvs mode stay until their last connection ends"])?;
     open.iter_mut().try_for_each(|open| open.is_alive("at the end"))?;
     traffic.end()?;
     // Of those through ipvs the TCP one ends; the others live on.

@@ -1,7 +1,7 @@
-//! The world of a test: one node with two pods, a client outside, a folder of manifests, and at most one agent.
+//! The lab of an agent test: one node with two pods, a client outside, a directory of manifests, and at most one agent.
 //!
-//! There is a Service `web` (10.96.0.1 and fd96::1, node port 30001) with both pods behind it, so that every test can
-//! tell whether Services work, whatever else it does.
+//! There is a Service `web` (10.96.0.1 and fd96::1, node port 30001) with both pods as endpoints, so that every test can
+//! check whether Services work.
 
 use crate::http::Page;
 use crate::metrics::Metrics;
@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long something may take to come true; in a guest everything takes several times as long.
+/// How long a condition is awaited; in a guest everything takes several times as long.
 pub(crate) fn patience() -> Duration {
     Duration::from_secs(if guest::is_inside() { 120 } else { 60 })
 }
@@ -40,25 +40,25 @@ pub(crate) const HEALTH_PORT: u16 = 10256;
 /// Where the status pages are.
 pub(crate) const STATUS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
-pub(crate) struct World {
+pub(crate) struct AgentLab {
     agent: Option<Agent>,
     folder: Folder,
     lab: Lab,
 }
 
-impl World {
+impl AgentLab {
     /// Builds it, without an agent.
-    pub(crate) fn build() -> Result<World, Failed> {
+    pub(crate) fn build() -> Result<AgentLab, Failed> {
         let lab = Layout { nodes: 1, pods_per_node: 2, clients: 1 }.build()?;
         for pod in lab.pods() {
             pod.serve(&[Port::Tcp(8080), Port::Udp(8080)])?;
         }
-        let world = World { agent: None, folder: Folder::new(), lab };
+        let world = AgentLab { agent: None, folder: Folder::new(), lab };
         world.apply("node1.yaml", &objects::node(&world.lab.node(1).ips(), ""));
         let ips = "clusterIPs: ['10.96.0.1', 'fd96::1']\ntype: NodePort";
         let web = objects::service("web", "10.96.0.1", ips);
         let web = web.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30001");
-        // It was there first, whatever else there will be.
+        // It is the oldest Service, so it wins every conflict.
         world.apply("web.yaml", &web.replace(objects::MADE, "2024-01-01T00:00:00Z"));
         for (i, family) in ["v4", "v6"].into_iter().enumerate() {
             let pods = ["pod1a", "pod1b"].map(|pod| world.lab.pod(pod).ips()[i]);
@@ -240,7 +240,7 @@ impl World {
         WEB.iter().try_for_each(|ip| self.reaches(SocketAddr::new(*ip, 80), &["pod1a", "pod1b"]))
     }
 
-    /// Waits until all of these pods, and nobody else, answer the client at an address.
+    /// Waits until all of these pods, and no others, answer the client at an address.
     pub(crate) fn reaches(&self, to: SocketAddr, pods: &[&str]) -> Outcome {
         let wanted: BTreeSet<&str> = pods.iter().copied().collect();
         let right = |count| {
@@ -253,7 +253,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until nobody answers the client at an address any more, or yet.
+    /// Waits until no pod answers the client at an address.
     pub(crate) fn reaches_nobody(&self, to: SocketAddr) -> Outcome {
         let attempt = || {
             let outcome = Probe::tcp(self.client(), to).timeout(silence()).run();
@@ -287,13 +287,13 @@ impl World {
         Ok(value)
     }
 
-    /// What there is to look at when a test fails.
+    /// The end of the log, for a test that fails.
     pub(crate) fn evidence(&self) -> String {
         self.agent.as_ref().map_or("no agent runs".to_owned(), |agent| agent.log().tail(40))
     }
 }
 
-/// A folder of a test, gone when dropped.
+/// The directory of a test, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,13 +1,13 @@
-//! A tool that goes wrong: a wrapper around the real one, first in the agent's `PATH`.
+//! A faulty `iptables-restore`: a wrapper around the real one, first in the agent's `PATH`.
 
+use crate::agent_lab::{AgentLab, PORTWAY};
 use crate::tool::{FAMILIES, Variant};
-use crate::world::{PORTWAY, World};
 use libtest_mimic::Failed;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// What it does wrong, by files beside it:
+/// Its faults, chosen by files in its directory:
 /// - `refuse`: text that no line may have in it.
 /// - `die`: it kills itself once, when the first table is done.
 /// - `hurry`: it waits a second for the lock, however long it was told to.
@@ -31,7 +31,7 @@ REAL "$@" < "$script"
 "#;
 
 /// The agent, in the iptables mode, with such a tool.
-pub(crate) fn wrap(world: &World, variant: Variant) -> Result<Command, Failed> {
+pub(crate) fn wrap(world: &AgentLab, variant: Variant) -> Result<Command, Failed> {
     let tools = world.path("tools");
     std::fs::create_dir_all(&tools)?;
     for family in FAMILIES {

@@ -1,8 +1,8 @@
-//! What other programs have in the same places: kube-proxy, whose leavings go, and everybody else, whose rules stay
+//! Rules of other programs: those that kube-proxy left behind, which are removed, and those of all others, which stay
 //! byte for byte.
 
+use crate::agent_lab::AgentLab;
 use crate::tool::{FAMILIES, VARIANTS, Variant};
-use crate::world::World;
 use crate::{Outcome, ensure};
 use libtest_mimic::Failed;
 
@@ -53,7 +53,7 @@ table ip kube-proxy-like {
 }
 ";
 
-impl World {
+impl AgentLab {
     /// kube-proxy ran in its iptables mode.
     pub(crate) fn kube_proxy_iptables(&self, variant: Variant) -> Outcome {
         FAMILIES.into_iter().zip(IPTABLES).try_for_each(|(family, rules)| self.load(variant, family, rules))
@@ -76,7 +76,7 @@ impl World {
         Ok(())
     }
 
-    /// What is left of kube-proxy's ipvs mode, besides rules.
+    /// The sets and devices that kube-proxy's ipvs mode left behind.
     pub(crate) fn ipvs_left(&self) -> Result<Vec<String>, Failed> {
         let sets = self.tool("ipset", &["list", "-name"], "")?;
         let links = self.tool("ip", &["-brief", "link"], "")?;
@@ -100,7 +100,7 @@ impl World {
     }
 }
 
-/// What is nobody's business but its owners', as it was.
+/// The rules of other programs.
 pub(crate) struct Foreign {
     variant: Variant,
     rules: Vec<String>,
@@ -110,7 +110,7 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     /// Makes it, and notes what there is now, the kubelet's included.
-    pub(crate) fn make(world: &World, variant: Variant) -> Result<Foreign, Failed> {
+    pub(crate) fn make(world: &AgentLab, variant: Variant) -> Result<Foreign, Failed> {
         world.tool("ipset", &["restore"], "create KUBE-MINE hash:net\nadd KUBE-MINE 203.0.113.0/25\n")?;
         world.load(variant, FAMILIES[0], FOREIGN)?;
         world.tool("nft", &["-f", "-"], FOREIGN_TABLE)?;
@@ -120,7 +120,7 @@ impl Foreign {
     }
 
     /// It is still there, in the same order, whatever else is.
-    pub(crate) fn is_there(&self, world: &World, when: &str) -> Outcome {
+    pub(crate) fn is_there(&self, world: &AgentLab, when: &str) -> Outcome {
         for (family, before) in FAMILIES.into_iter().zip(&self.rules) {
             let now = world.save(self.variant, family)?;
             for (table, before) in by_table(before) {
@@ -140,7 +140,7 @@ impl Foreign {
     }
 
     /// It is still there, and in the tables of iptables there is nothing else.
-    pub(crate) fn is_alone(&self, world: &World, when: &str) -> Outcome {
+    pub(crate) fn is_alone(&self, world: &AgentLab, when: &str) -> Outcome {
         self.is_there(world, when)?;
         for (family, before) in FAMILIES.into_iter().zip(&self.rules) {
             let now = world.save(self.variant, family)?;
@@ -167,13 +167,13 @@ fn by_table(text: &str) -> Vec<(&str, Vec<&str>)> {
 }
 
 /// With handles: a table that was removed and made again would have others.
-fn tables(world: &World) -> Result<Vec<String>, Failed> {
+fn tables(world: &AgentLab) -> Result<Vec<String>, Failed> {
     [["inet", "mine"], ["ip", "kube-proxy-like"]]
         .iter()
         .map(|[family, name]| world.nft(&["-a", "list", "table", family, name]))
         .collect()
 }
 
-fn set(world: &World) -> Result<String, Failed> {
+fn set(world: &AgentLab) -> Result<String, Failed> {
     world.tool("ipset", &["save", "KUBE-MINE"], "")
 }

@@ -1,7 +1,7 @@
-//! The PROXY protocol: a pod that asks for it is told who the client is.
+//! The PROXY protocol: a pod of a Service with the annotation receives the client's address.
 
 use super::start;
-use crate::world::{WEB, World, patience};
+use crate::agent_lab::{AgentLab, WEB, patience};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::Namespace;
@@ -11,14 +11,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub(super) const TESTS: &[Test] = &[
-    ("a_pod_is_told_who_the_client_is", told),
-    ("an_unknown_version_is_said_and_not_sent", unknown),
-    ("another_mode_says_that_it_sends_none", elsewhere),
+    ("a_pod_receives_the_clients_address", received),
+    ("an_unknown_version_is_reported_and_no_header_is_sent", unknown),
+    ("other_modes_report_that_they_send_no_header", other_mode),
 ];
 
 const PORT: u16 = 9000;
 
-/// What a pod receives over one connection, up to its end.
+/// The bytes that a pod receives over one connection.
 fn listen(pod: &Namespace, ip: IpAddr) -> Result<JoinHandle<std::io::Result<Vec<u8>>>, Failed> {
     let listener = pod.run(|| TcpListener::bind(SocketAddr::new(ip, PORT)))?;
     Ok(std::thread::spawn(move || {
@@ -30,7 +30,7 @@ fn listen(pod: &Namespace, ip: IpAddr) -> Result<JoinHandle<std::io::Result<Vec<
     }))
 }
 
-fn annotated(world: &World, version: &str) {
+fn annotated(world: &AgentLab, version: &str) {
     let ips = "clusterIPs: ['10.96.0.70', 'fd96::70']";
     let service = objects::service("proxied", "10.96.0.70", ips);
     let note = format!("metadata:\n  annotations: {{portway.dev/proxy-protocol: {version}}}\n");
@@ -42,9 +42,9 @@ fn annotated(world: &World, version: &str) {
     }
 }
 
-/// Says something and ends its direction; its own address, and what the pod answered.
-fn say(from: &Namespace, to: SocketAddr) -> Result<(SocketAddr, String), Failed> {
-    let said = from.run(|| {
+/// Sends `hello` and ends its direction; returns its own address and the pod's answer.
+fn greet(from: &Namespace, to: SocketAddr) -> Result<(SocketAddr, String), Failed> {
+    let answered = from.run(|| {
         let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
         stream.write_all(b"hello")?;
@@ -53,10 +53,10 @@ fn say(from: &Namespace, to: SocketAddr) -> Result<(SocketAddr, String), Failed>
         stream.read_to_string(&mut answer)?;
         Ok::<_, std::io::Error>((stream.local_addr()?, answer))
     });
-    Ok(said?)
+    Ok(answered?)
 }
 
-/// The header as section 2.2 of the specification has it, read back.
+/// Parses a header as section 2.2 of the specification defines it.
 fn parse(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     let rest = bytes.strip_prefix(b"\r\n\r\n\0\r\nQUIT\n\x21")?;
     let (family, rest) = rest.split_first()?;
@@ -79,7 +79,7 @@ fn parse(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     Some((source, SocketAddr::new(ip(size)?, port(2 * size + 2)?), rest))
 }
 
-fn told(world: &mut World) -> Outcome {
+fn received(world: &mut AgentLab) -> Outcome {
     annotated(world, "v2");
     start(world, &[])?;
     world.web_works()?;
@@ -87,7 +87,7 @@ fn told(world: &mut World) -> Outcome {
         let to = SocketAddr::new(ip.parse()?, 80);
         for from in [world.client(), world.pod("pod1a")] {
             let pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[i])?;
-            let (client, answer) = say(from, to)?;
+            let (client, answer) = greet(from, to)?;
             ensure(answer == "bye", || format!("{to}: answered {answer:?}"))?;
             let bytes = pod.join().map_err(|_| "the pod panicked")??;
             let (source, destination, rest) = parse(&bytes).ok_or_else(|| format!("no header: {bytes:?}"))?;
@@ -97,32 +97,34 @@ fn told(world: &mut World) -> Outcome {
             ensure(rest == b"hello", || format!("then {rest:?}"))?;
         }
     }
-    // Without an agent nobody writes headers: such pods get no connection rather than one that they would misread.
+    // Without an agent no header is sent: the connection is rejected, because the pod would misread it.
     world.stop()?;
     let _pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[0])?;
-    ensure(say(world.client(), "10.96.0.70:80".parse()?).is_err(), || "it was led to the pod".to_owned())?;
+    ensure(greet(world.client(), "10.96.0.70:80".parse()?).is_err(), || {
+        "the connection reached the pod".to_owned()
+    })?;
     world.reaches(SocketAddr::new(WEB[0], 80), &["pod1a", "pod1b"])
 }
 
-fn elsewhere(world: &mut World) -> Outcome {
+fn other_mode(world: &mut AgentLab) -> Outcome {
     annotated(world, "v2");
     world.start(&["--proxy-mode=nftables"])?;
     world.logged(&[
         "WARN",
         "default/proxied",
         "portway.dev/proxy-protocol",
-        "mode nftables sends no header",
+        "mode nftables sends no PROXY protocol header",
     ])?;
     world.web_works()
 }
 
-fn unknown(world: &mut World) -> Outcome {
+fn unknown(world: &mut AgentLab) -> Outcome {
     annotated(world, "v1");
     start(world, &[])?;
     world.logged(&["WARN", "default/proxied", "portway.dev/proxy-protocol", "\"v1\"", "only \"v2\""])?;
     world.web_works()?;
     let pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[0])?;
-    say(world.client(), "10.96.0.70:80".parse()?)?;
+    greet(world.client(), "10.96.0.70:80".parse()?)?;
     let bytes =
         portway_lab::eventually(patience(), || if pod.is_finished() { Ok(()) } else { Err("no end") });
     bytes?;

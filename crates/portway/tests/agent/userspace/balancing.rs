@@ -1,8 +1,8 @@
-//! Whom a connection goes to.
+//! Which endpoint a connection goes to.
 
 use super::{open, start};
-use crate::switch::HEADER;
-use crate::world::{WEB, World, patience};
+use crate::agent_lab::{AgentLab, WEB, patience};
+use crate::mode_change::HEADER;
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::{Conversation, Probe, eventually};
@@ -10,17 +10,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(super) const TESTS: &[Test] = &[
-    ("one_after_the_other", in_turn),
-    ("the_one_with_the_fewest_connections", fewest),
-    ("the_way_of_choosing_may_change_while_running", changed),
+    ("round_robin_takes_turns", in_turn),
+    ("least_connections_fills_the_emptiest_endpoint", fewest),
+    ("balancing_can_be_changed_while_running", changed),
 ];
 
 fn web() -> SocketAddr {
     SocketAddr::new(WEB[0], 80)
 }
 
-/// A number of connections that stay open, and who serves each.
-fn several(world: &World, count: usize) -> Result<Vec<(String, Conversation)>, Failed> {
+/// A number of connections that stay open, with the pod that serves each.
+fn several(world: &AgentLab, count: usize) -> Result<Vec<(String, Conversation)>, Failed> {
     let one = |_| {
         let mut conversation = open(world, web())?;
         let reply = conversation.ask("who?").map_err(|e| e.to_string())?;
@@ -33,7 +33,7 @@ fn count(open: &[(String, Conversation)], pod: &str) -> usize {
     open.iter().filter(|(server, _)| server == pod).count()
 }
 
-fn in_turn(world: &mut World) -> Outcome {
+fn in_turn(world: &mut AgentLab) -> Outcome {
     start(world, &[])?;
     world.web_works()?;
     let open = several(world, 20)?;
@@ -41,15 +41,15 @@ fn in_turn(world: &mut World) -> Outcome {
     ensure(servers.windows(2).all(|pair| pair[0] != pair[1]), || format!("not in turn: {servers:?}"))
 }
 
-fn fewest(world: &mut World) -> Outcome {
+fn fewest(world: &mut AgentLab) -> Outcome {
     start(world, &["--userspace-balancing=least-connections"])?;
     world.web_works()?;
     let name = r#"portway_userspace_connections_open{namespace="default",service="web",port="",protocol="TCP",ip_family="IPv4"}"#;
-    // Those that were to see whether it works have ended.
+    // The connections of the check above have ended.
     world.metric(name, |open| open == 0.0)?;
     let mut held = several(world, 20)?;
     ensure(count(&held, "pod1a") == 10, || format!("{} of 20 at pod1a", count(&held, "pod1a")))?;
-    // Those of one pod end; the next ones go there, until there are as many again.
+    // The connections of one pod end; the next ones go there, until it has as many again.
     held.retain(|(server, _)| server == "pod1b");
     world.metric(name, |open| open == 10.0)?;
     let more = several(world, 10)?;
@@ -58,8 +58,8 @@ fn fewest(world: &mut World) -> Outcome {
     ensure(outcome.all_answered() && outcome.servers().len() == 2, || outcome.to_string())
 }
 
-/// No Service changes with it, so none is told anew.
-fn changed(world: &mut World) -> Outcome {
+/// The relay has to learn of it, though no Service changes.
+fn changed(world: &mut AgentLab) -> Outcome {
     world.write("config.yaml", &format!("{HEADER}mode: userspace\n"));
     world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
     world.web_works()?;
@@ -68,7 +68,7 @@ fn changed(world: &mut World) -> Outcome {
     let fewest = format!("{HEADER}mode: userspace\nuserspace: {{balancing: least-connections}}\n");
     world.write("config.yaml", &fewest);
     world.logged(&["configuration applied", "userspace.balancing"])?;
-    // Three more at a time leave pod1a with fewer, so long as each of them is noticed to end.
+    // Three more at a time leave pod1a with fewer, once the relay has seen the previous ones end.
     let all_there = || match several(world, 3) {
         Ok(more) if count(&more, "pod1a") == 3 => Ok(()),
         Ok(more) => Err(format!("{} of 3 at pod1a", count(&more, "pod1a"))),

@@ -1,18 +1,15 @@
-//! `portway carry`: the process that carries the connections of the userspace mode.
-//!
-//! The agent starts it; nobody else has to.
+//! `portway relay`: the relay process of the userspace mode. The agent starts it.
 
-use crate::logging;
 use anyhow::Context;
 use clap::Args;
-use portway_proxy::config::LogFormat;
-use portway_userspace::{Carrier, Handle};
+use portway_serve::{LogFormat, logging};
+use portway_userspace::{Handle, Relay};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What the agent says.
+/// The flags that the agent passes on.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
-    /// How much is said
+    /// Verbosity of the log
     #[arg(long, default_value_t = 0)]
     v: u32,
     /// Write logs as JSON
@@ -20,22 +17,22 @@ pub(crate) struct Flags {
     json: bool,
 }
 
-/// Carries until told to leave, and then until the last connection has ended.
+/// Runs until told to leave, and then until the last connection has ended.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let format = if flags.json { LogFormat::Json } else { LogFormat::Text };
     logging::start(format, flags.v);
-    let carrier = Carrier::start().context("start the threads that carry connections")?;
-    let handle = carrier.handle();
+    let relay = Relay::start().context("start the worker threads of the relay")?;
+    let handle = relay.handle();
     std::thread::Builder::new()
         .name("signals".into())
-        .spawn(move || heed(&handle))
+        .spawn(move || handle_signals(&handle))
         .context("start a thread")?;
-    carrier.run().context("carry connections")
+    relay.run().context("relay connections")
 }
 
-/// Hears signals. While there is an agent, it is for the agent to say when to leave: a signal to end reaches both, and the
-/// rules have to lead elsewhere first.
-fn heed(handle: &Handle) {
+/// Shuts down on SIGTERM and SIGINT, unless an agent is connected: a service manager signals both processes, and the agent
+/// has to change the rules before the relay may stop accepting.
+fn handle_signals(handle: &Handle) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     runtime.block_on(async {
         let (Ok(mut terminate), Ok(mut interrupt)) =
@@ -48,7 +45,7 @@ fn heed(handle: &Handle) {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            handle.end();
+            handle.shut_down();
         }
     });
 }

@@ -1,25 +1,25 @@
-//! What can be seen from outside of the process that carries connections, and of the kernel's queues.
+//! The relay process and the kernel's queues, as seen from outside.
 
-use crate::world::World;
+use crate::agent_lab::AgentLab;
 use libtest_mimic::Failed;
 use portway_lab::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 
-/// The process that carries connections.
+/// The relay process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Carrier(u32);
+pub(super) struct RelayProcess(u32);
 
-impl Carrier {
-    /// The one that the agent started.
-    pub(super) fn of(world: &mut World) -> Result<Carrier, Failed> {
-        let line = world.logged(&["started the process that carries connections"])?;
+impl RelayProcess {
+    /// The relay that the agent started.
+    pub(super) fn of(world: &mut AgentLab) -> Result<RelayProcess, Failed> {
+        let line = world.logged(&["started the relay process"])?;
         let number = line.rsplit_once("process=").and_then(|(_, number)| number.trim().parse().ok());
-        Ok(Carrier(number.ok_or_else(|| format!("no process in {line:?}"))?))
+        Ok(RelayProcess(number.ok_or_else(|| format!("no process in {line:?}"))?))
     }
 
-    /// Its sockets. A number is never counted twice, however many come and go meanwhile, and the kernel gives the lowest
-    /// that is free: so it is never more than there were at some time.
+    /// The number of its sockets. The kernel assigns the lowest free descriptor and none is counted twice, so the count never
+    /// exceeds what was open at some time.
     pub(super) fn sockets(self) -> Result<usize, String> {
         self.descriptors("socket:")
     }
@@ -27,7 +27,7 @@ impl Carrier {
     fn descriptors(self, kind: &str) -> Result<usize, String> {
         let all =
             fs::read_dir(format!("/proc/{}/fd", self.0)).map_err(|e| format!("its descriptors: {e}"))?;
-        // Those that have gone since are not counted.
+        // Descriptors that were closed meanwhile are not counted.
         let is =
             |path: &std::path::Path| fs::read_link(path).is_ok_and(|l| l.to_string_lossy().starts_with(kind));
         Ok(all.flatten().filter(|entry| is(&entry.path())).count())
@@ -49,7 +49,7 @@ impl Carrier {
     }
 }
 
-/// A file of `/proc/net`, as a place sees it.
+/// A file of `/proc/net` in a namespace.
 fn proc_net(place: &Namespace, file: &str) -> Result<String, String> {
     place
         .run(|| fs::read_to_string(format!("/proc/thread-self/net/{file}")))
@@ -65,7 +65,7 @@ pub(super) fn tcp_counter(place: &Namespace, name: &str) -> Result<u64, String> 
     found.and_then(|(_, value)| value.parse().ok()).ok_or_else(|| format!("no counter {name}"))
 }
 
-/// What the buffers of all TCP sockets of this machine take, in bytes: the kernel counts them together (`tcp_mem`).
+/// The memory of all TCP sockets' buffers of this machine, in bytes: the kernel counts them together (`tcp_mem`).
 pub(super) fn tcp_memory(place: &Namespace) -> Result<u64, String> {
     let text = proc_net(place, "sockstat")?;
     let line = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default();
@@ -73,7 +73,7 @@ pub(super) fn tcp_memory(place: &Namespace) -> Result<u64, String> {
     Ok(pages.ok_or_else(|| format!("no memory in {line:?}"))? * rustix::param::page_size() as u64)
 }
 
-/// Bytes that wait in the queues of a place's TCP sockets, to be sent or to be read.
+/// Bytes in the send and receive queues of a namespace's TCP sockets.
 pub(super) fn queued(place: &Namespace) -> Result<u64, String> {
     const LISTENING: &str = "0A";
     let text = proc_net(place, "tcp")?;

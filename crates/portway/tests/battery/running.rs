@@ -1,16 +1,14 @@
-//! The stage a case is played on: the lab, the agents, the manifests they read.
+//! A case of the battery that is running: the lab, the agents, the manifests they read.
 
-use crate::SHOWS_THE_NODE;
+use crate::CLIENTS_ARE_NODES;
 use crate::mode::Mode;
-use portway_dataplane::battery::{
-    Case, Expect, Net, OTHER_PORT, PORT, Place, Script, Source, Step, node_object,
-};
 use portway_lab::guest;
 use portway_lab::{
     Agent, Conversation, Failure, Lab, Layout, Load, Namespace, Outcome, Port, Probe, Protocol, eventually,
 };
-use portway_model::api::{Kind, Object};
 use portway_model::{self as model, Family};
+use portway_testkit::battery::{Case, Expect, LabNetwork, OTHER_PORT, PORT, Script, Sender, Source, Step};
+use portway_testkit::objects::{Manifest, node};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -19,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long something may take to come true; in a guest everything takes several times as long.
+/// How long a condition is awaited; in a guest everything takes several times as long.
 fn patience() -> Duration {
     Duration::from_secs(if guest::is_inside() { 60 } else { 30 })
 }
-/// How long a packet that vanishes is waited for.
+/// How long an answer to a dropped packet is awaited.
 fn silence() -> Duration {
     Duration::from_millis(if guest::is_inside() { 1000 } else { 250 })
 }
@@ -35,18 +33,18 @@ fn rate() -> f64 {
     if guest::is_inside() { 60.0 } else { 200.0 }
 }
 
-pub(crate) struct Stage {
+pub(crate) struct RunningCase {
     mode: Mode,
     script: Script,
-    net: Net,
+    net: LabNetwork,
     agents: Vec<Agent>,
     conversations: HashMap<&'static str, Conversation>,
     manifests: Manifests,
     lab: Lab,
 }
 
-impl Stage {
-    pub(crate) fn build(mode: Mode, family: Family, case: Case) -> Result<Stage, String> {
+impl RunningCase {
+    pub(crate) fn build(mode: Mode, family: Family, case: Case) -> Result<RunningCase, String> {
         let layout = Layout { nodes: NODES, pods_per_node: 2, clients: 1 };
         let lab = layout.build().map_err(|e| e.to_string())?;
         for pod in lab.pods() {
@@ -54,7 +52,7 @@ impl Stage {
             pod.serve(&ports).map_err(|e| e.to_string())?;
         }
         let index = usize::from(family == Family::V6);
-        let net = Net {
+        let net = LabNetwork {
             family,
             pods: lab.pods().iter().map(|p| (p.name().to_owned(), p.ips()[index])).collect(),
             nodes: lab.nodes().iter().map(|n| n.ips()[index]).collect(),
@@ -62,22 +60,29 @@ impl Stage {
         let manifests = Manifests::new(&format!("{}-{family}-{}", mode.name(), case.name));
         for (n, zone) in [(1, "zone-a"), (2, "zone-b")] {
             let cidrs = [format!("10.244.{n}.0/24"), format!("fd10:244:{n}::/64")];
-            manifests.apply(&node_object(n, zone, &lab.node(n).ips(), &cidrs));
+            manifests.apply(&node(&format!("node{n}"), zone, &lab.node(n).ips(), &cidrs));
         }
         lab.nodes().iter().for_each(|node| mode.prepare(node.namespace()));
         let script = (case.script)(&net);
-        let mut stage =
-            Stage { mode, script, net, agents: Vec::new(), conversations: HashMap::new(), manifests, lab };
-        stage.start_agents()?;
-        Ok(stage)
+        let mut running = RunningCase {
+            mode,
+            script,
+            net,
+            agents: Vec::new(),
+            conversations: HashMap::new(),
+            manifests,
+            lab,
+        };
+        running.start_agents()?;
+        Ok(running)
     }
 
-    pub(crate) fn play(&mut self) -> Result<(), String> {
+    pub(crate) fn run(&mut self) -> Result<(), String> {
         let steps = std::mem::take(&mut self.script.steps);
-        self.play_all(&steps)
+        self.run_all(&steps)
     }
 
-    fn play_all(&mut self, steps: &[Step]) -> Result<(), String> {
+    fn run_all(&mut self, steps: &[Step]) -> Result<(), String> {
         for (i, step) in steps.iter().enumerate() {
             self.step(step).map_err(|e| format!("step {i}: {step:?}\n{e}"))?;
         }
@@ -87,7 +92,8 @@ impl Stage {
     fn step(&mut self, step: &Step) -> Result<(), String> {
         match step {
             Step::Apply(object) => self.manifests.apply(object),
-            Step::Delete(kind, name) => self.manifests.delete(*kind, name),
+            Step::DeleteService(name) => self.manifests.delete("Service", name),
+            Step::DeleteSlice(name) => self.manifests.delete("EndpointSlice", name),
             Step::Probe { from, to, protocol, expect } => return self.probe(*from, *to, *protocol, expect),
             Step::ProbeAfterPauses { pause, from, to, expect } => {
                 let probe = Probe::tcp(self.namespace(*from), *to).count(8).timeout(ANSWER);
@@ -110,7 +116,7 @@ impl Stage {
             }
             Step::UnderLoad { from, to, steps } => {
                 let load = Load::start(self.namespace(*from), *to, rate());
-                self.play_all(steps)?;
+                self.run_all(steps)?;
                 let report = load.stop();
                 if !report.is_clean() {
                     return Err(report.to_string());
@@ -134,11 +140,11 @@ impl Stage {
         Ok(())
     }
 
-    fn namespace(&self, place: Place) -> &Namespace {
+    fn namespace(&self, place: Sender) -> &Namespace {
         match place {
-            Place::Pod(name) => self.lab.pod(name).namespace(),
-            Place::Node(n) => self.lab.node(n).namespace(),
-            Place::Client => self.lab.client(1).namespace(),
+            Sender::Pod(name) => self.lab.pod(name).namespace(),
+            Sender::Node(n) => self.lab.node(n).namespace(),
+            Sender::Client => self.lab.client(1).namespace(),
         }
     }
 
@@ -166,13 +172,13 @@ impl Stage {
 
     fn probe(
         &self,
-        from: Place,
+        from: Sender,
         to: SocketAddr,
         protocol: model::Protocol,
         expect: &Expect,
     ) -> Result<(), String> {
         let (count, timeout) = match expect {
-            // Enough for each pod to be met, or else it is tried again; and for any other pod to be met.
+            // Enough connections to reach every pod, or the probe is repeated; and to reach a pod that should not answer.
             Expect::Spread(pods, _) => (8 + 8 * pods.len(), ANSWER),
             Expect::Sticks(_) => (16, ANSWER),
             Expect::Refused => (4, ANSWER),
@@ -180,7 +186,7 @@ impl Stage {
         };
         let probe = Probe::new(self.namespace(from), lab_protocol(protocol), to).timeout(timeout);
         let attempt = || {
-            // A first one alone, so that waiting for what is not there yet is short.
+            // One connection first, so that waiting for a Service that does not work yet is short.
             let first = probe.timeout(silence().min(timeout)).run();
             self.judge(from, expect, &first, true)?;
             let outcome = probe.count(count).run();
@@ -189,8 +195,8 @@ impl Stage {
         eventually(patience(), attempt).map_err(|e| e.to_string())
     }
 
-    /// Whether an outcome is as expected; of a single attempt only what one attempt can tell.
-    fn judge(&self, from: Place, expect: &Expect, outcome: &Outcome, single: bool) -> Result<(), String> {
+    /// Whether an outcome is the expected one; a single attempt need not reach every pod.
+    fn judge(&self, from: Sender, expect: &Expect, outcome: &Outcome, single: bool) -> Result<(), String> {
         let wrong = |why: &str| Err(format!("{why}: {outcome}"));
         let servers: Vec<&str> = outcome.answers.keys().map(String::as_str).collect();
         match expect {
@@ -200,7 +206,7 @@ impl Stage {
             Expect::TimedOut => wrong("should time out"),
             Expect::Sticks(pods) => {
                 if !outcome.all_answered() || servers.len() != 1 || !pods.contains(&servers[0]) {
-                    return wrong("should stick to one");
+                    return wrong("should be answered by one pod");
                 }
                 Ok(())
             }
@@ -208,7 +214,7 @@ impl Stage {
                 let right =
                     servers.iter().all(|s| pods.contains(s)) && (single || servers.len() == pods.len());
                 if !outcome.all_answered() || !right {
-                    return wrong("should be answered by others");
+                    return wrong("should be answered by other pods");
                 }
                 let allowed = self.sources(from, *source);
                 let seen = || outcome.answers.values().flat_map(|a| &a.sources);
@@ -222,17 +228,17 @@ impl Stage {
         }
     }
 
-    fn sources(&self, from: Place, source: Source) -> Option<Vec<IpAddr>> {
+    fn sources(&self, from: Sender, source: Source) -> Option<Vec<IpAddr>> {
         match source {
             Source::Any => None,
-            _ if SHOWS_THE_NODE.contains(&self.mode) => {
+            _ if CLIENTS_ARE_NODES.contains(&self.mode) => {
                 let gateways = (1..=NODES as u8).flat_map(|n| [IpAddr::from([10, 244, n, 1]), gateway6(n)]);
                 Some(self.lab.nodes().iter().flat_map(|node| node.ips()).chain(gateways).collect())
             }
             Source::Own => Some(match from {
-                Place::Pod(name) => self.lab.pod(name).ips().to_vec(),
-                Place::Node(n) => self.lab.node(n).ips().to_vec(),
-                Place::Client => self.lab.client(1).ips().to_vec(),
+                Sender::Pod(name) => self.lab.pod(name).ips().to_vec(),
+                Sender::Node(n) => self.lab.node(n).ips().to_vec(),
+                Sender::Client => self.lab.client(1).ips().to_vec(),
             }),
             // Towards a pod, a node has its gateway address.
             Source::Node(n) => {
@@ -262,7 +268,7 @@ impl Stage {
     fn health(&self, node: usize, port: u16, status: u16, endpoints: usize) -> Result<(), String> {
         let to = SocketAddr::new(self.net.nodes[node - 1], port);
         let attempt = || {
-            let (head, body) = self.namespace(Place::Client).run(|| get(to)).map_err(|e| e.to_string())?;
+            let (head, body) = self.namespace(Sender::Client).run(|| get(to)).map_err(|e| e.to_string())?;
             let answer: Value = serde_json::from_str(&body).map_err(|e| format!("{e}: {head}{body}"))?;
             let told = json!({
                 "service": {"namespace": "default", "name": "web"},
@@ -279,7 +285,7 @@ impl Stage {
         eventually(patience(), attempt).map_err(|e| e.to_string())
     }
 
-    /// What there is to look at when a case fails.
+    /// The logs, and with PORTWAY_EVIDENCE the rules, of a case that fails.
     pub(crate) fn evidence(&self) -> String {
         let mut text = String::new();
         for (agent, node) in self.agents.iter().zip(self.lab.nodes()) {
@@ -319,7 +325,7 @@ fn get(to: SocketAddr) -> std::io::Result<(String, String)> {
     Ok((format!("{head}\r\n"), body.to_owned()))
 }
 
-/// The directory the agents read, gone when dropped.
+/// The directory the agents read, removed when dropped.
 struct Manifests {
     directory: PathBuf,
 }
@@ -331,30 +337,18 @@ impl Manifests {
         Manifests { directory }
     }
 
-    fn path(&self, kind: Kind, name: &str) -> PathBuf {
+    fn path(&self, kind: &str, name: &str) -> PathBuf {
         self.directory.join(format!("{kind}-{name}.json"))
     }
 
-    fn apply(&self, object: &Object) {
-        let (version, mut value) = match object {
-            Object::Service(o) => ("v1", serde_json::to_value(o)),
-            Object::EndpointSlice(o) => ("discovery.k8s.io/v1", serde_json::to_value(o)),
-            Object::Node(o) => ("v1", serde_json::to_value(o)),
-            Object::ServiceCidr(o) => ("networking.k8s.io/v1", serde_json::to_value(o)),
-        };
-        if let Ok(value) = &mut value {
-            value["apiVersion"] = version.into();
-            value["kind"] = object.kind().to_string().into();
-        }
-        let name = object.metadata().map_or("", |m| &m.name);
-        let path = self.path(object.kind(), name);
+    fn apply(&self, object: &Manifest) {
+        let path = self.path(object.kind(), object.name());
         let next = path.with_extension("next");
-        std::fs::write(&next, value.expect("objects are JSON").to_string())
-            .expect("manifests can be written");
+        std::fs::write(&next, object.to_string()).expect("manifests can be written");
         std::fs::rename(next, path).expect("manifests can be replaced");
     }
 
-    fn delete(&self, kind: Kind, name: &str) {
+    fn delete(&self, kind: &str, name: &str) {
         std::fs::remove_file(self.path(kind, name)).expect("manifests can be removed");
     }
 }

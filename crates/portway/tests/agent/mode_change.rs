@@ -1,29 +1,29 @@
 //! From one mode to another, and back, under load.
 
-use crate::hidden::{hide, unhide};
+use crate::agent_lab::{AgentLab, patience};
+use crate::faulty_tools::wrap;
+use crate::hidden_tools::{hide, unhide};
 use crate::tool::{FAMILIES, Legacy, Nft, Variant};
 use crate::traffic::Traffic;
-use crate::world::{World, patience};
-use crate::wrapped::wrap;
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("by_restart_and_back_with_nf_tables", |world| by_restart(world, Nft)),
-    ("by_restart_and_back_with_legacy", |world| by_restart(world, Legacy)),
-    ("while_running_and_back_with_nf_tables", |world| while_running(world, Nft)),
-    ("while_running_and_back_with_legacy", |world| while_running(world, Legacy)),
-    ("the_other_variant_is_left_clean", other_variant),
-    ("a_mode_that_cannot_be_used_is_waited_for", unusable),
-    ("a_switch_that_fails_half_way_leaves_nothing", |world| half_way(world, Nft)),
-    ("a_switch_that_fails_half_way_leaves_nothing_legacy", |world| half_way(world, Legacy)),
+    ("mode_changes_by_restart_and_back_with_nf_tables", |world| by_restart(world, Nft)),
+    ("mode_changes_by_restart_and_back_with_legacy", |world| by_restart(world, Legacy)),
+    ("mode_changes_while_running_and_back_with_nf_tables", |world| while_running(world, Nft)),
+    ("mode_changes_while_running_and_back_with_legacy", |world| while_running(world, Legacy)),
+    ("rules_of_the_other_variant_are_removed", other_variant),
+    ("an_unusable_mode_is_retried", unusable),
+    ("a_failed_mode_change_leaves_no_rules", |world| half_way(world, Nft)),
+    ("a_failed_mode_change_leaves_no_rules_legacy", |world| half_way(world, Legacy)),
 ];
 
 /// How every configuration file begins.
 pub(crate) const HEADER: &str =
     "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-fn by_restart(world: &mut World, variant: Variant) -> Outcome {
+fn by_restart(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     world.start(&["--proxy-mode=nftables"])?;
     let mut traffic = Traffic::begin(world)?;
@@ -37,7 +37,7 @@ fn by_restart(world: &mut World, variant: Variant) -> Outcome {
     traffic.end()
 }
 
-fn while_running(world: &mut World, variant: Variant) -> Outcome {
+fn while_running(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     world.write("config.yaml", &format!("{HEADER}mode: nftables\n"));
     world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
@@ -57,7 +57,7 @@ fn while_running(world: &mut World, variant: Variant) -> Outcome {
 }
 
 /// Waits until a mode is in force, and nothing of the others is left.
-pub(crate) fn only(world: &World, mode: &str, variant: Variant) -> Outcome {
+pub(crate) fn only(world: &AgentLab, mode: &str, variant: Variant) -> Outcome {
     let attempt = || {
         let page = world.status("/proxyMode")?;
         let words = |e: libtest_mimic::Failed| e.message().unwrap_or_default().to_owned();
@@ -80,7 +80,7 @@ pub(crate) fn only(world: &World, mode: &str, variant: Variant) -> Outcome {
 }
 
 /// What comes after a switch is programmed too: a Service comes and goes.
-pub(crate) fn follows_changes(world: &World) -> Outcome {
+pub(crate) fn follows_changes(world: &AgentLab) -> Outcome {
     world.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
     world.apply("late-slice.yaml", &objects::slice("late", "late", &world.pod_ips("pod1b")[..1]));
     world.reaches("10.96.0.80:80".parse()?, &["pod1b"])?;
@@ -89,7 +89,7 @@ pub(crate) fn follows_changes(world: &World) -> Outcome {
 }
 
 /// The host went over to the other variant of the tool.
-fn other_variant(world: &mut World) -> Outcome {
+fn other_variant(world: &mut AgentLab) -> Outcome {
     world.kubelet(Legacy)?;
     world.start(&["--proxy-mode=iptables"])?;
     let traffic = Traffic::begin(world)?;
@@ -108,7 +108,7 @@ fn other_variant(world: &mut World) -> Outcome {
     traffic.end()
 }
 
-fn unusable(world: &mut World) -> Outcome {
+fn unusable(world: &mut AgentLab) -> Outcome {
     world.write("config.yaml", &format!("{HEADER}mode: nftables\n"));
     let config = format!("--config={}", world.path("config.yaml").display());
     world.start_as(hide(world, &[&config])?)?;
@@ -130,8 +130,8 @@ fn unusable(world: &mut World) -> Outcome {
     traffic.end()
 }
 
-/// The tool dies when the first table is done: the mode that runs goes on, what was made goes, and it is tried again.
-fn half_way(world: &mut World, variant: Variant) -> Outcome {
+/// The tool is killed after the first table: the running mode stays, the new rules are removed, and the change is retried.
+fn half_way(world: &mut AgentLab, variant: Variant) -> Outcome {
     world.kubelet(variant)?;
     world.write("config.yaml", &format!("{HEADER}mode: nftables\n"));
     let mut command = wrap(world, variant)?;
@@ -141,7 +141,12 @@ fn half_way(world: &mut World, variant: Variant) -> Outcome {
     std::fs::write(world.path("tools/die"), "")?;
     world.write("config.yaml", &format!("{HEADER}mode: iptables\n"));
     world.logged(&["ERROR", "stays in mode nftables", "not all rules of mode iptables could be written"])?;
-    world.logged(&["removed what another mode left behind: iptables", "IPv4: table nat: KUBE-"])?;
+    world.logged(&[
+        "removed leftovers of a previous proxy mode",
+        "location=iptables",
+        "IPv4",
+        "table nat: KUBE-",
+    ])?;
     traffic.is_alive("half-way")?;
     world.logged(&["the mode was switched", "to=\"iptables\""])?;
     only(world, "iptables", variant)?;
