@@ -29,17 +29,17 @@ pub struct EndpointSlice {
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Endpoint {
-    /// Addresses, of which the first counts.
+    /// Addresses. Only the first one is used.
     #[prost(string, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_empty")]
     pub addresses: Vec<String>,
     /// Conditions.
     #[prost(message, optional, tag = "2")]
     pub conditions: Option<EndpointConditions>,
-    /// Where it runs.
+    /// Name of the node that the endpoint runs on.
     #[prost(string, optional, tag = "6")]
     pub node_name: Option<String>,
-    /// Zones and nodes that should use it.
+    /// Zones and nodes that should use the endpoint.
     #[prost(message, optional, tag = "8")]
     pub hints: Option<EndpointHints>,
 }
@@ -92,7 +92,7 @@ pub struct EndpointPort {
     /// `TCP` (also when absent), `UDP`, `SCTP`.
     #[prost(string, optional, tag = "2")]
     pub protocol: Option<String>,
-    /// Port at the endpoint; absent means it is ignored.
+    /// Port at the endpoint. An entry without it is ignored.
     #[prost(int32, optional, tag = "3")]
     pub port: Option<i32>,
 }

@@ -1,19 +1,20 @@
-//! `events.k8s.io/v1 Event`: what `kubectl describe` shows below an object. Named apart from [`crate::Event`], a change
-//! of a watched object.
+//! `events.k8s.io/v1 Event`, which `kubectl describe` shows below an object. The type is named `EventRecord` because
+//! [`crate::Event`] is a change to a watched object.
 
 use crate::resource::resource;
 use crate::{MicroTime, ObjectMeta, Writable, is_zero};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-/// `events.k8s.io/v1 Event`. The deprecated fields, which only converters write, are left out.
+/// `events.k8s.io/v1 Event`. The deprecated fields, which exist for conversion from `v1.Event`, are left out; an Event
+/// is created and patched, never replaced.
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventRecord {
     /// Metadata.
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<ObjectMeta>,
-    /// When it was first observed.
+    /// Time of the first observation.
     #[prost(message, optional, tag = "2")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_time: Option<MicroTime>,
@@ -21,31 +22,31 @@ pub struct EventRecord {
     #[prost(message, optional, tag = "3")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<EventSeries>,
-    /// The program that writes it.
+    /// Name of the controller that reports the Event.
     #[prost(string, tag = "4")]
     #[serde(skip_serializing_if = "is_zero")]
     pub reporting_controller: String,
-    /// The process that writes it.
+    /// Name of the controller's instance.
     #[prost(string, tag = "5")]
     #[serde(skip_serializing_if = "is_zero")]
     pub reporting_instance: String,
-    /// What was done or failed, in one word.
+    /// The action that was taken or that failed, in one word.
     #[prost(string, tag = "6")]
     #[serde(skip_serializing_if = "is_zero")]
     pub action: String,
-    /// Why, in one CamelCase word.
+    /// Reason for the action, in one CamelCase word.
     #[prost(string, tag = "7")]
     #[serde(skip_serializing_if = "is_zero")]
     pub reason: String,
-    /// The object that it is about.
+    /// The object that the Event is about.
     #[prost(message, optional, tag = "8")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regarding: Option<ObjectReference>,
-    /// A second object.
+    /// A second object, for actions that involve two.
     #[prost(message, optional, tag = "9")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub related: Option<ObjectReference>,
-    /// A sentence for people.
+    /// Human-readable description.
     #[prost(string, tag = "10")]
     #[serde(skip_serializing_if = "is_zero")]
     pub note: String,
@@ -59,10 +60,10 @@ pub struct EventRecord {
 #[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventSeries {
-    /// How often it was observed.
+    /// Number of observations.
     #[prost(int32, tag = "1")]
     pub count: i32,
-    /// When it was last observed.
+    /// Time of the last observation.
     #[prost(message, optional, tag = "2")]
     pub last_observed_time: Option<MicroTime>,
 }

@@ -1,4 +1,4 @@
-//! `coordination.k8s.io/v1 Lease`, by which one of several processes leads.
+//! `coordination.k8s.io/v1 Lease`, the object that leader election uses.
 
 use crate::resource::resource;
 use crate::{MicroTime, ObjectMeta, Writable};
@@ -21,31 +21,31 @@ pub struct Lease {
 #[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaseSpec {
-    /// Holder; absent or empty: the lease is free.
+    /// Identity of the holder. Absent or empty if the Lease is free.
     #[prost(string, optional, tag = "1")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder_identity: Option<String>,
-    /// How long after the last renewal other candidates wait.
+    /// Seconds that other candidates wait after the last renewal.
     #[prost(int32, optional, tag = "2")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_duration_seconds: Option<i32>,
-    /// When the holder took it.
+    /// Time when the holder acquired the Lease.
     #[prost(message, optional, tag = "3")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acquire_time: Option<MicroTime>,
-    /// When the holder renewed it last, by the holder's clock.
+    /// Time of the last renewal, by the holder's clock.
     #[prost(message, optional, tag = "4")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renew_time: Option<MicroTime>,
-    /// How often the holder changed.
+    /// Number of changes of the holder.
     #[prost(int32, optional, tag = "5")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_transitions: Option<i32>,
-    /// How a coordinated election picks the holder.
+    /// Strategy of a coordinated leader election.
     #[prost(string, optional, tag = "6")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
-    /// The candidate that the holder should yield to.
+    /// Candidate in whose favour the holder should release the Lease.
     #[prost(string, optional, tag = "7")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preferred_holder: Option<String>,

@@ -2,12 +2,12 @@
 //!
 //! One struct serves both wire formats: prost reads the API server's protobuf (the tags are those of upstream's
 //! `generated.proto`), serde reads its JSON and the YAML of manifests. Both skip fields that are not listed, so a
-//! watched object is never held whole. A type that [`Writable`] is implemented for has every field of its kind and
-//! can be sent back.
+//! watched object is never held whole. A type that implements [`Writable`] has every field that a client may set, so an
+//! object that was read can be written back.
 //!
-//! [`Resource`] says where a type is served and how it is decoded; [`ResourceType`] is the same as a value.
-//! [`Event`] is a change of one resource, and [`Store`] keeps what a consumer makes of the objects. Everything here
-//! is pure: no clock, no I/O.
+//! [`Resource`] describes the path under which a type is served and how it is decoded; [`ResourceType`] is the same
+//! description as a value. [`Event`] is a change to the objects of one resource, and [`Store`] keeps the compact values
+//! that a consumer derives from objects. Everything here is pure: no clock, no I/O.
 
 mod endpoint_slice;
 mod event;
@@ -40,12 +40,13 @@ pub use time::{MicroTime, Time};
 
 use serde::{Deserialize, Deserializer};
 
-/// Go writes an empty list as `null`, and people write `ports:` with nothing behind it.
+/// Reads `null` as the default value: Go encodes an empty list as `null`, and a manifest may have `ports:` without a
+/// value.
 fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
-/// Whether a field has its zero value, which the API server leaves out of JSON too.
+/// Whether a field has its zero value. The API server leaves such fields out of JSON too.
 fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

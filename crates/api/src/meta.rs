@@ -5,7 +5,8 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// `metadata` of any object. `managedFields` is left out: the server keeps it when an object is sent back without.
+/// `metadata` of any object. Fields that only the server sets, such as `managedFields`, are left out: the server keeps
+/// them when an object is written back without them.
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
@@ -13,7 +14,7 @@ pub struct ObjectMeta {
     #[prost(string, tag = "1")]
     #[serde(skip_serializing_if = "is_zero")]
     pub name: String,
-    /// Beginning of a name that the server completes.
+    /// Prefix of a name that the server completes.
     #[prost(string, tag = "2")]
     #[serde(skip_serializing_if = "is_zero")]
     pub generate_name: String,
@@ -21,15 +22,15 @@ pub struct ObjectMeta {
     #[prost(string, tag = "3")]
     #[serde(skip_serializing_if = "is_zero")]
     pub namespace: String,
-    /// Unique id, quoted in Events.
+    /// Unique id, which Kubernetes Events refer to.
     #[prost(string, tag = "5")]
     #[serde(skip_serializing_if = "is_zero")]
     pub uid: String,
-    /// Version to watch from, and to compare with before a write.
+    /// Version to watch from, and which the server compares before a write.
     #[prost(string, tag = "6")]
     #[serde(skip_serializing_if = "is_zero")]
     pub resource_version: String,
-    /// Creation time: of two Services that claim the same address, the older one has it.
+    /// Creation time: if two Services claim the same address, the older one gets it.
     #[prost(message, optional, tag = "8")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<Time>,
@@ -49,7 +50,7 @@ pub struct ObjectMeta {
     #[prost(message, repeated, tag = "13")]
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub owner_references: Vec<OwnerReference>,
-    /// Names that have to be removed before the object is deleted.
+    /// Finalizers; the object is deleted after all of them have been removed.
     #[prost(string, repeated, tag = "14")]
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,

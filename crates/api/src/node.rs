@@ -1,4 +1,4 @@
-//! `v1.Node`: addresses, pod networks and taints.
+//! `v1.Node`: addresses, pod CIDRs and taints.
 
 use crate::resource::resource;
 use crate::{ObjectMeta, null_is_empty};
@@ -12,7 +12,7 @@ pub struct Node {
     /// Metadata.
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<ObjectMeta>,
-    /// Pod networks and taints.
+    /// Pod CIDRs and taints.
     #[prost(message, optional, tag = "2")]
     pub spec: Option<NodeSpec>,
     /// Addresses.
@@ -24,7 +24,7 @@ pub struct Node {
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpec {
-    /// First pod network.
+    /// First pod CIDR.
     #[prost(string, tag = "1")]
     #[serde(rename = "podCIDR")]
     pub pod_cidr: String,
@@ -32,7 +32,7 @@ pub struct NodeSpec {
     #[prost(message, repeated, tag = "5")]
     #[serde(deserialize_with = "null_is_empty")]
     pub taints: Vec<Taint>,
-    /// Pod networks, one per family.
+    /// Pod CIDRs, one per family.
     #[prost(string, repeated, tag = "7")]
     #[serde(rename = "podCIDRs")]
     #[serde(deserialize_with = "null_is_empty")]

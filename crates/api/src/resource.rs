@@ -1,4 +1,4 @@
-//! Where a kind of object is served, and how it is decoded.
+//! Description of a resource: group, version, kind, path, and how objects are decoded.
 //!
 //! [`Resource`] is the type-level description; [`ResourceType`] is the same description as a small value that can be a
 //! map key, a metrics label or a part of a message.
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
 
-/// Whether objects live in namespaces.
+/// Whether objects are in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// One object per name in the cluster.
@@ -25,7 +25,7 @@ pub trait Resource:
 {
     /// API group; empty for the core group.
     const GROUP: &'static str;
-    /// Version that is asked for.
+    /// Version that is requested from the API server.
     const VERSION: &'static str = "v1";
     /// Older versions with the same fields, which manifests may name.
     const OLDER_VERSIONS: &'static [&'static str] = &[];
@@ -33,9 +33,9 @@ pub trait Resource:
     const KIND: &'static str;
     /// Plural name in lower case, as in paths and RBAC rules.
     const PLURAL: &'static str;
-    /// Whether objects live in namespaces.
+    /// Whether objects are in namespaces.
     const SCOPE: Scope;
-    /// All of that as a value.
+    /// The same description as a value.
     const TYPE: ResourceType = ResourceType(&Description {
         group: Self::GROUP,
         version: Self::VERSION,
@@ -61,7 +61,7 @@ pub trait Resource:
     }
 }
 
-/// A resource whose type has every field of its kind, so that sending it back loses nothing.
+/// A resource whose type has every field that a client may set, so that writing an object back loses no data.
 pub trait Writable: Resource {}
 
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,7 +73,7 @@ struct Description {
     scope: Scope,
 }
 
-/// A [`Resource`] as a value, as large as a pointer. Printed, it is the kind.
+/// A [`Resource`] as a value of pointer size. `Display` prints the kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceType(&'static Description);
 
@@ -98,12 +98,12 @@ impl ResourceType {
         self.0.plural
     }
 
-    /// Whether objects live in namespaces.
+    /// Whether objects are in namespaces.
     pub const fn scope(self) -> Scope {
         self.0.scope
     }
 
-    /// `v1`, `discovery.k8s.io/v1`: as an object's `apiVersion` has it.
+    /// The value of `apiVersion`: `v1`, `discovery.k8s.io/v1`.
     pub fn api_version(self) -> String {
         match self.0.group {
             "" => self.0.version.to_owned(),
@@ -111,7 +111,8 @@ impl ResourceType {
         }
     }
 
-    /// `services`, `endpointslices.discovery.k8s.io`: as RBAC's messages and `kubectl auth can-i` write it.
+    /// Plural name and group, as RBAC messages and `kubectl auth can-i` write them: `services`,
+    /// `endpointslices.discovery.k8s.io`.
     pub fn qualified(self) -> String {
         match self.0.group {
             "" => self.0.plural.to_owned(),
@@ -119,7 +120,7 @@ impl ResourceType {
         }
     }
 
-    /// Path of the collection: in one namespace, or in all of them (and of cluster-scoped objects) without one.
+    /// Path of the collection in a namespace; without one, in all namespaces or of cluster-scoped objects.
     pub fn path(self, namespace: Option<&str>) -> String {
         let Description { group, version, plural, .. } = self.0;
         let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
@@ -169,7 +170,7 @@ mod tests {
     use crate::{EndpointSlice, Lease, Node, Resource, Service, ServiceCidr};
 
     #[test]
-    fn a_type_knows_its_paths_and_names() {
+    fn paths_and_names_of_resource_types() {
         assert_eq!(Service::TYPE.path(None), "/api/v1/services");
         assert_eq!(Node::TYPE.path(None), "/api/v1/nodes");
         assert_eq!(Service::TYPE.path(Some("shop")), "/api/v1/namespaces/shop/services");

@@ -1,4 +1,4 @@
-//! `v1.Service`: the fields that decide where a Service answers and how it balances.
+//! `v1.Service`: the fields that determine its frontends and how it balances connections.
 
 use crate::resource::resource;
 use crate::{ObjectMeta, null_is_empty};
@@ -15,7 +15,7 @@ pub struct Service {
     /// Desired behaviour.
     #[prost(message, optional, tag = "2")]
     pub spec: Option<ServiceSpec>,
-    /// Load balancer's answer.
+    /// Addresses that the load balancer assigned.
     #[prost(message, optional, tag = "3")]
     pub status: Option<ServiceStatus>,
 }
@@ -54,7 +54,7 @@ pub struct ServiceSpec {
     /// Port of the health check for policy `Local`.
     #[prost(int32, tag = "12")]
     pub health_check_node_port: i32,
-    /// Affinity's time-out.
+    /// Time-out of session affinity.
     #[prost(message, optional, tag = "14")]
     pub session_affinity_config: Option<SessionAffinityConfig>,
     /// All cluster IPs, one per family.
@@ -75,7 +75,7 @@ pub struct ServiceSpec {
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServicePort {
-    /// Name; empty if it is the only one.
+    /// Name; may be empty if the Service has only one port.
     #[prost(string, tag = "1")]
     pub name: String,
     /// `TCP` (also when empty), `UDP`, `SCTP`.
@@ -103,7 +103,7 @@ pub struct SessionAffinityConfig {
 #[derive(Clone, Copy, PartialEq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientIpConfig {
-    /// Seconds a client sticks to an endpoint after its last new connection.
+    /// Seconds for which a client keeps its endpoint after its last new connection.
     #[prost(int32, optional, tag = "1")]
     pub timeout_seconds: Option<i32>,
 }
@@ -121,7 +121,7 @@ pub struct ServiceStatus {
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerStatus {
-    /// Its addresses.
+    /// Addresses of the load balancer.
     #[prost(message, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_empty")]
     pub ingress: Vec<LoadBalancerIngress>,

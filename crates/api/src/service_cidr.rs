@@ -12,7 +12,7 @@ pub struct ServiceCidr {
     /// Metadata.
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<ObjectMeta>,
-    /// The ranges.
+    /// Specification.
     #[prost(message, optional, tag = "2")]
     pub spec: Option<ServiceCidrSpec>,
 }
@@ -21,7 +21,7 @@ pub struct ServiceCidr {
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceCidrSpec {
-    /// At most one per family.
+    /// The ranges, at most one per family.
     #[prost(string, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_empty")]
     pub cidrs: Vec<String>,

@@ -1,21 +1,22 @@
-//! A reflector's memory: what a consumer keeps of each object of a resource, and which keys changed.
+//! The store of a reflector: a compact value for each object of a resource, and the keys that changed.
 //!
-//! In: what a list and watch tells, object by object, already reduced to a compact value. Out: what went, what was
-//! replaced, and, if asked for, the set of keys that changed since it was last drained. Each value carries the number
-//! of the list it was last seen in, so that the end of a relist finds the objects that were missing from it.
+//! In: the events of a list and watch, with each object already reduced to a compact value. Out: values that were
+//! replaced or deleted, and the set of keys that the caller marked as changed since it was last taken. Each value has
+//! the number of the list in which its object was last seen, so that the end of a relist finds the objects that the
+//! list did not contain.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-/// What [`Store::apply`] did.
+/// The result of [`Store::apply`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Applied<V> {
-    /// The value is the one that was there.
+    /// The stored value is the same.
     Unchanged,
     /// The key is new.
     Inserted,
-    /// Another value was there.
+    /// The stored value was different; this is the old one.
     Replaced(V),
 }
 
@@ -41,12 +42,12 @@ impl<K, V> Default for Store<K, V> {
 }
 
 impl<K: Eq + Hash + Clone, V: PartialEq> Store<K, V> {
-    /// A list begins: objects that it does not mention are gone at its end.
+    /// Begins a list. [`Store::finish_list`] returns the objects that it does not contain.
     pub fn begin_list(&mut self) {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// An object is there. Its value replaces the one before, if they differ.
+    /// Stores the value of an object. It replaces the previous value if they differ.
     pub fn apply(&mut self, key: K, value: V) -> Applied<V> {
         let generation = self.generation;
         match self.entries.get_mut(&key) {
@@ -64,7 +65,8 @@ impl<K: Eq + Hash + Clone, V: PartialEq> Store<K, V> {
         }
     }
 
-    /// An object is there, but the value before stays, for instance because the new one is malformed.
+    /// Marks an object as seen in the current list and keeps its value, for instance because the new version is
+    /// malformed.
     pub fn keep<Q: Eq + Hash + ?Sized>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
@@ -74,7 +76,7 @@ impl<K: Eq + Hash + Clone, V: PartialEq> Store<K, V> {
         }
     }
 
-    /// An object is gone. Its key and value come back, if there was one.
+    /// Deletes an object and returns its key and value, if it was stored.
     pub fn delete<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<(K, V)>
     where
         K: Borrow<Q>,
@@ -82,20 +84,20 @@ impl<K: Eq + Hash + Clone, V: PartialEq> Store<K, V> {
         self.entries.remove_entry(key).map(|(key, entry)| (key, entry.value))
     }
 
-    /// The list is complete. The keys that it did not mention come back; they are still in the store, to be deleted one
-    /// by one.
+    /// Completes the list and returns the keys that it did not contain. They stay in the store until the caller deletes
+    /// them.
     pub fn finish_list(&mut self) -> Vec<K> {
         self.listed = true;
-        let gone = self.entries.iter().filter(|(_, entry)| entry.generation != self.generation);
-        gone.map(|(key, _)| key.clone()).collect()
+        let unseen = self.entries.iter().filter(|(_, entry)| entry.generation != self.generation);
+        unseen.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Whether a list was completed once.
+    /// Whether any list has been completed.
     pub fn is_listed(&self) -> bool {
         self.listed
     }
 
-    /// Number of the list that runs or was last complete.
+    /// Number of the list that was begun last.
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -108,7 +110,7 @@ impl<K: Eq + Hash + Clone, V: PartialEq> Store<K, V> {
         self.entries.get(key).map(|entry| &entry.value)
     }
 
-    /// Keys and values, in no order.
+    /// Keys and values, in arbitrary order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, entry)| (key, &entry.value))
     }
@@ -118,12 +120,12 @@ impl<K: Eq + Hash + Clone, V: PartialEq> Store<K, V> {
         self.entries.len()
     }
 
-    /// Whether there is no value.
+    /// Whether the store has no values.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Marks a key as changed, whether it has a value or not: the value itself, or something that depends on it.
+    /// Marks a key as changed: its value, or state derived from it. The key need not have a value.
     pub fn mark_dirty(&mut self, key: K) {
         self.dirty.insert(key);
     }
@@ -133,12 +135,12 @@ impl<K: Eq + Hash + Clone, V: PartialEq> Store<K, V> {
         self.dirty.extend(self.entries.keys().cloned());
     }
 
-    /// Whether a key is marked.
+    /// Whether any key is marked.
     pub fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// The marked keys; none is marked afterwards.
+    /// Returns the marked keys and clears the marks.
     pub fn take_dirty(&mut self) -> HashSet<K> {
         std::mem::take(&mut self.dirty)
     }
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn gone(store: &mut Store<&'static str, u32>) -> Vec<&'static str> {
+    fn finish_and_delete(store: &mut Store<&'static str, u32>) -> Vec<&'static str> {
         let mut keys = store.finish_list();
         for key in &keys {
             store.delete(key);
@@ -159,46 +161,46 @@ mod tests {
     }
 
     #[test]
-    fn a_relist_finds_the_objects_that_it_did_not_mention() {
+    fn a_relist_returns_the_objects_that_it_does_not_contain() {
         let mut store = Store::default();
         store.begin_list();
         for key in ["a", "b", "c", "d"] {
             assert_eq!(store.apply(key, 1), Applied::Inserted);
         }
         assert!(!store.is_listed());
-        assert_eq!(gone(&mut store), [""; 0]);
+        assert_eq!(finish_and_delete(&mut store), [""; 0]);
         assert!(store.is_listed());
         store.begin_list();
         assert_eq!(store.apply("a", 1), Applied::Unchanged);
         assert_eq!(store.apply("b", 2), Applied::Replaced(1));
         store.keep("c");
-        assert_eq!(gone(&mut store), ["d"]);
+        assert_eq!(finish_and_delete(&mut store), ["d"]);
         assert_eq!((store.get("b"), store.get("c"), store.get("d")), (Some(&2), Some(&1), None));
     }
 
     #[test]
-    fn a_list_that_starts_over_forgets_what_the_broken_one_mentioned() {
+    fn objects_of_an_aborted_list_do_not_count_as_seen() {
         let mut store = Store::default();
         store.begin_list();
         store.apply("a", 1);
         store.begin_list();
         store.apply("b", 1);
-        assert_eq!(gone(&mut store), ["a"]);
+        assert_eq!(finish_and_delete(&mut store), ["a"]);
     }
 
     #[test]
-    fn marked_keys_are_drained_once() {
+    fn marked_keys_are_returned_once() {
         let mut store = Store::default();
         store.apply("a", 1);
-        store.mark_dirty("elsewhere");
+        store.mark_dirty("without-value");
         store.mark_all_dirty();
         assert!(store.has_dirty());
-        assert_eq!(store.take_dirty(), HashSet::from(["a", "elsewhere"]));
+        assert_eq!(store.take_dirty(), HashSet::from(["a", "without-value"]));
         assert!(!store.has_dirty() && store.take_dirty().is_empty());
     }
 
     proptest! {
-        /// After a relist the store has exactly what the list had.
+        /// After a relist the store has exactly the objects of the list.
         #[test]
         fn a_relist_equals_a_first_list(
             before in prop::collection::hash_map(0u8..20, any::<u8>(), 0..20),

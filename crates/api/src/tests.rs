@@ -1,4 +1,4 @@
-//! Both wire formats decode to the same object.
+//! Objects survive encoding and decoding in both wire formats.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-fn both_ways<T>(object: &T) -> Result<(), TestCaseError>
+fn assert_round_trip<T>(object: &T) -> Result<(), TestCaseError>
 where
     T: Message + Default + PartialEq + std::fmt::Debug + Serialize + for<'de> Deserialize<'de>,
 {
@@ -125,22 +125,22 @@ fn node() -> impl Strategy<Value = Node> {
 proptest! {
     #[test]
     fn services(object in service()) {
-        both_ways(&object)?;
+        assert_round_trip(&object)?;
     }
 
     #[test]
     fn slices(object in slice()) {
-        both_ways(&object)?;
+        assert_round_trip(&object)?;
     }
 
     #[test]
     fn nodes(object in node()) {
-        both_ways(&object)?;
+        assert_round_trip(&object)?;
     }
 
     #[test]
-    fn ranges(metadata in metadata(), cidrs in texts()) {
-        both_ways(&ServiceCidr { metadata, spec: Some(ServiceCidrSpec { cidrs }) })?;
+    fn service_cidrs(metadata in metadata(), cidrs in texts()) {
+        assert_round_trip(&ServiceCidr { metadata, spec: Some(ServiceCidrSpec { cidrs }) })?;
     }
 
     #[test]
@@ -154,22 +154,23 @@ proptest! {
             lease_transitions: Some(micros),
             ..LeaseSpec::default()
         };
-        both_ways(&Lease { metadata, spec: Some(spec) })?;
+        assert_round_trip(&Lease { metadata, spec: Some(spec) })?;
     }
 
     #[test]
-    fn garbage_is_an_error_and_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = Service::decode(&*bytes);
         let _ = EndpointSlice::decode(&*bytes);
         let _ = serde_json::from_slice::<Service>(&bytes);
     }
 }
 
-/// Bytes as an API server sends them, by hand: tags of upstream's `generated.proto`, with fields we do not read.
+/// Hand-written bytes as an API server sends them: the tags of upstream's `generated.proto`, with fields that Portway
+/// does not read.
 #[test]
-fn the_tags_are_upstreams() {
+fn field_tags_match_upstream() {
     let field = |number: u8, content: &[u8]| [&[number << 3 | 2, content.len() as u8], content].concat();
-    let far = |number: u16, content: &[u8]| {
+    let two_byte_tag = |number: u16, content: &[u8]| {
         let tag = number << 3 | 2;
         [&[(tag & 0x7f) as u8 | 0x80, (tag >> 7) as u8, content.len() as u8], content].concat()
     };
@@ -182,8 +183,8 @@ fn the_tags_are_upstreams() {
         field(4, b"NodePort"),
         field(7, b"ClientIP"),
         field(11, b"Local"),
-        far(18, b"10.96.0.1"),
-        far(22, b"Cluster"),
+        two_byte_tag(18, b"10.96.0.1"),
+        two_byte_tag(22, b"Cluster"),
     ]
     .concat();
     let metadata = [field(1, b"web"), field(3, b"default"), field(8, &[1 << 3, 100])].concat();

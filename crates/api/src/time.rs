@@ -1,5 +1,5 @@
-//! Times of objects: seconds in protobuf, RFC 3339 text in JSON, read as far as the API server writes it (UTC or with an
-//! offset, with or without fractions) and written as it does.
+//! Timestamps of objects: seconds in protobuf, RFC 3339 text in JSON. The parser reads UTC or an offset, with or
+//! without fractions of a second; times are written as the API server writes them.
 
 use prost::Message;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -20,7 +20,7 @@ impl Serialize for Time {
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (seconds, _) = read(d)?;
+        let (seconds, _) = deserialize_time(d)?;
         Ok(Time { seconds })
     }
 }
@@ -31,13 +31,13 @@ pub struct MicroTime {
     /// Seconds since the epoch.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// Nanoseconds; only whole microseconds are written.
+    /// Nanoseconds; JSON has only whole microseconds.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
 
 impl MicroTime {
-    /// From the time since the epoch.
+    /// From the duration since the epoch.
     pub fn since_epoch(since: std::time::Duration) -> MicroTime {
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         MicroTime { seconds, nanos: since.subsec_micros() as i32 * 1000 }
@@ -53,19 +53,19 @@ impl Serialize for MicroTime {
 
 impl<'de> Deserialize<'de> for MicroTime {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (seconds, nanos) = read(d)?;
+        let (seconds, nanos) = deserialize_time(d)?;
         Ok(MicroTime { seconds, nanos: i32::try_from(nanos).unwrap_or(0) })
     }
 }
 
-fn read<'de, D: Deserializer<'de>>(d: D) -> Result<(i64, u32), D::Error> {
+fn deserialize_time<'de, D: Deserializer<'de>>(d: D) -> Result<(i64, u32), D::Error> {
     let text = String::deserialize(d)?;
     parse_rfc3339(&text).ok_or_else(|| {
         serde::de::Error::custom(format_args!("{text:?} is not a time such as 2006-01-02T15:04:05Z"))
     })
 }
 
-/// Seconds since the epoch and nanoseconds, or `None` if `text` is not such a time.
+/// Seconds since the epoch and nanoseconds, or `None` if `text` is not an RFC 3339 time.
 pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
     let (date, rest) = text.split_once(['T', 't'])?;
     let mut parts = date.splitn(3, '-');
@@ -87,7 +87,7 @@ pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
     Some((local - offset(zone)?, nanos))
 }
 
-/// Seconds since the epoch as the API server writes them.
+/// Formats seconds since the epoch as the API server does.
 pub fn format_rfc3339(seconds: i64) -> String {
     let (days, clock) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = date(days);
@@ -119,7 +119,8 @@ fn offset(zone: &str) -> Option<i64> {
     Some(sign * (digits(hours, 2)? * 3600 + digits(minutes, 2)? * 60))
 }
 
-/// Days from 1970-01-01 in the proleptic Gregorian calendar; years begin in March so that leap days come last.
+/// Days from 1970-01-01 in the proleptic Gregorian calendar; years are counted from March so that the leap day comes
+/// last.
 fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -128,7 +129,7 @@ fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// The date so many days after 1970-01-01: the inverse of [`days_since_epoch`].
+/// The date `days` days after 1970-01-01: the inverse of [`days_since_epoch`].
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -146,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn times_of_the_api_server() {
+    fn rfc3339_times_are_parsed() {
         assert_eq!(parse_rfc3339("1970-01-01T00:00:00Z"), Some((0, 0)));
         assert_eq!(parse_rfc3339("2024-02-29T12:34:56Z"), Some((1_709_210_096, 0)));
         assert_eq!(parse_rfc3339("2024-02-29T12:34:56.789Z"), Some((1_709_210_096, 789_000_000)));
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_time_is_none() {
+    fn other_text_is_none() {
         for text in
             ["", "yesterday", "2024-02-29", "2024-13-01T00:00:00Z", "2024-02-29T12:34:56", "2024-2-9T1:2:3Z"]
         {
@@ -164,13 +165,13 @@ mod tests {
     }
     proptest! {
         #[test]
-        fn a_written_time_is_read_back(seconds in -62_135_596_800i64..253_402_300_800) {
+        fn a_formatted_time_parses_to_the_same_time(seconds in -62_135_596_800i64..253_402_300_800) {
             let text = format_rfc3339(seconds);
             prop_assert_eq!(parse_rfc3339(&text), Some((seconds, 0)), "{}", text);
         }
 
         #[test]
-        fn no_text_is_a_panic(text in "[0-9TtZz:.+-]{0,30}|\\PC{0,30}") {
+        fn arbitrary_text_does_not_panic(text in "[0-9TtZz:.+-]{0,30}|\\PC{0,30}") {
             parse_rfc3339(&text);
         }
     }

@@ -1,26 +1,26 @@
-//! Kubernetes Events: `kubectl describe` shows which objects could not be served, and why.
+//! Kubernetes Events: `kubectl describe` shows which objects could not be programmed, and why.
 //!
-//! In: warnings, from anywhere, without waiting. Out: `events.k8s.io/v1` Events. The same warning is written at most
-//! once in ten minutes, with a count. At most [`KEPT`] warnings are remembered and [`QUEUED`] wait to be written; beyond
-//! that they are dropped, since they are an aid and must never cost the agent memory or time.
+//! In: warnings, which callers queue without waiting. Out: `events.k8s.io/v1` Events. The same warning is written at
+//! most once in ten minutes, with a count. At most [`COUNTED`] warnings are kept for counting, and at most [`QUEUED`]
+//! are queued; further ones are dropped, because Events must not cost the agent memory or delay it.
 
 mod series;
 
-use crate::{Client, ObjectName, Part, Patch, RequestError};
+use crate::{Client, ObjectName, Patch, RequestError, Subresource};
 use portway_api::{EventRecord, EventSeries, MicroTime, ObjectMeta, ObjectReference, ResourceType};
 use serde_json::json;
 use series::{Due, Series};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 
-/// Warnings waiting to be written.
+/// Capacity of the queue of warnings to be written.
 const QUEUED: usize = 64;
 
-/// Warnings remembered to count their repetitions.
-const KEPT: usize = 256;
+/// Number of warnings whose repetitions are counted.
+const COUNTED: usize = 256;
 
-/// `note` may have 1 kB.
-const LONGEST_NOTE: usize = 1024;
+/// Longest `note` that the API server accepts, in bytes.
+const MAX_NOTE: usize = 1024;
 
 const CONTROLLER: &str = "portway-proxy";
 
@@ -37,7 +37,7 @@ pub struct Regarding {
     pub uid: String,
 }
 
-/// One warning.
+/// A warning about an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Warning {
     regarding: Regarding,
@@ -45,32 +45,32 @@ struct Warning {
     note: String,
 }
 
-/// Takes warnings; cheap to clone.
+/// Queues warnings to be written as Events. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     queue: Option<mpsc::Sender<Warning>>,
 }
 
 impl Recorder {
-    /// A recorder for one API server, and the future that writes what it takes, to be spawned. `instance` names this
-    /// agent: the node.
+    /// A recorder for one API server, and the future that writes its warnings, which the caller spawns. `instance` is
+    /// the name of the node.
     pub fn new(client: &Client, instance: &str) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (sender, receiver) = mpsc::channel(QUEUED);
         let writer = Writer { client: client.clone(), instance: instance.to_owned() };
         (Recorder { queue: Some(sender) }, writer.run(receiver))
     }
 
-    /// A recorder that drops everything, where there is no API server.
+    /// A recorder that drops all warnings, for use without an API server.
     pub fn none() -> Self {
         Recorder::default()
     }
 
-    /// Warns about an object. Returns at once, always. `reason` is one CamelCase word, `note` a sentence.
+    /// Queues a warning about an object and returns at once. `reason` is one CamelCase word, `note` a sentence.
     pub fn warn(&self, regarding: Regarding, reason: &str, note: &str) {
         let Some(queue) = &self.queue else { return };
-        let note = note[..note.floor_char_boundary(LONGEST_NOTE)].to_owned();
+        let note = note[..note.floor_char_boundary(MAX_NOTE)].to_owned();
         if queue.try_send(Warning { regarding, reason: reason.to_owned(), note }).is_err() {
-            tracing::debug!(reason, "too many warnings at once: no Kubernetes Event for this one");
+            tracing::debug!(reason, "queue of Kubernetes Events is full; warning dropped");
         }
     }
 }
@@ -82,13 +82,13 @@ struct Writer {
 
 impl Writer {
     async fn run(self, mut warnings: mpsc::Receiver<Warning>) {
-        let mut series = Series::new(KEPT);
+        let mut series = Series::new(COUNTED);
         let mut failing = false;
         while let Some(warning) = warnings.recv().await {
             let written = match series.due(&warning, Instant::now()) {
-                Due::Not => continue,
+                Due::NotYet => continue,
                 Due::First => self.create(&warning).await,
-                Due::Again { event, count } => self.count(&warning, &event, count).await,
+                Due::Repeated { event, count } => self.update_count(&warning, &event, count).await,
             };
             match written {
                 Ok(event) => {
@@ -98,7 +98,7 @@ impl Writer {
                 Err(error) if !failing => {
                     let Regarding { resource, namespace, name, .. } = &warning.regarding;
                     let reason = warning.reason;
-                    tracing::debug!(%error, %resource, namespace, name, reason, "Kubernetes Event not written");
+                    tracing::debug!(%error, %resource, namespace, name, reason, "cannot write Kubernetes Event");
                     failing = true;
                 }
                 Err(_) => {}
@@ -112,12 +112,13 @@ impl Writer {
         Ok(written.metadata.map(|meta| meta.name).unwrap_or_default())
     }
 
-    /// Counts an Event up; a new one if the old one has been deleted, an hour after it was written.
-    async fn count(&self, warning: &Warning, event: &str, count: i32) -> Result<String, RequestError> {
+    /// Updates the count of an Event. Creates a new Event if the old one was deleted, as the API server does after its
+    /// time to live (one hour by default).
+    async fn update_count(&self, warning: &Warning, event: &str, count: i32) -> Result<String, RequestError> {
         let series = EventSeries { count, last_observed_time: Some(MicroTime::since_epoch(now())) };
         let name = ObjectName::new(event_namespace(warning), event);
         let patch = Patch::Merge(json!({ "series": series }));
-        match self.client.patch::<EventRecord>(name, Part::Main, &patch).await {
+        match self.client.patch::<EventRecord>(name, Subresource::None, &patch).await {
             Ok(_) => Ok(event.to_owned()),
             Err(error) if error.is_not_found() => self.create(warning).await,
             Err(error) => Err(error),
@@ -125,7 +126,7 @@ impl Writer {
     }
 }
 
-/// Events about objects without a namespace are in `default`.
+/// Events about cluster-scoped objects are in the namespace `default`.
 fn event_namespace(warning: &Warning) -> &str {
     match warning.regarding.namespace.as_str() {
         "" => "default",
@@ -133,12 +134,12 @@ fn event_namespace(warning: &Warning) -> &str {
     }
 }
 
-/// Time since the epoch.
+/// Duration since the epoch.
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The Event of a new warning.
+/// The Event for a new warning.
 fn event(warning: &Warning, instance: &str, now: Duration) -> EventRecord {
     let Regarding { resource, namespace, name, uid } = &warning.regarding;
     EventRecord {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_points_at_its_object() {
+    fn an_event_refers_to_its_object() {
         let event = event(&warning("shop"), "node-1", Duration::new(1_700_000_000, 5_000));
         let event = serde_json::to_value(event).unwrap();
         assert_eq!(event["metadata"], json!({ "namespace": "shop", "name": "web.17979cfe362a1388" }));
@@ -195,21 +196,21 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_a_namespace_is_reported_in_default() {
+    fn events_about_cluster_scoped_objects_are_in_the_namespace_default() {
         let event = serde_json::to_value(event(&warning(""), "n", Duration::ZERO)).unwrap();
         assert_eq!(event["metadata"]["namespace"], "default");
         assert_eq!(event["regarding"].get("namespace"), None);
     }
 
     #[test]
-    fn a_full_queue_drops_and_does_not_wait() {
+    fn a_full_queue_drops_warnings_without_waiting() {
         let (sender, mut receiver) = mpsc::channel(1);
         let recorder = Recorder { queue: Some(sender) };
-        let long = "é".repeat(LONGEST_NOTE);
+        let long = "é".repeat(MAX_NOTE);
         recorder.warn(warning("a").regarding, "First", &long);
         recorder.warn(warning("a").regarding, "Second", "dropped");
-        assert_eq!(receiver.try_recv().unwrap().note.len(), LONGEST_NOTE);
+        assert_eq!(receiver.try_recv().unwrap().note.len(), MAX_NOTE);
         assert!(receiver.try_recv().is_err());
-        Recorder::none().warn(warning("a").regarding, "Nowhere", "");
+        Recorder::none().warn(warning("a").regarding, "Dropped", "");
     }
 }

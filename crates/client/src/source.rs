@@ -1,9 +1,9 @@
-//! What a source of objects sends, and the channel it sends it through.
+//! The notices of a source of objects, and the channel through which they are sent.
 //!
 //! In: the futures of [`crate::watch`] and [`crate::manifests::watch`]. Out: their [`Notice`]s, in order per resource,
-//! with `E`, the consumer's own type for the events of all its resources. The channel holds few objects on purpose: a
-//! decoded object waits in it only until the consumer has stored its compact form, so the memory of a list does not
-//! depend on its length.
+//! where `E` is the consumer's own type for the events of all its resources. The channel is small on purpose: a decoded
+//! object is in it only until the consumer has stored its compact form, so the memory that a list takes does not depend
+//! on its length.
 
 mod sink;
 
@@ -20,17 +20,17 @@ use tokio::task::JoinSet;
 /// One message to the consumer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice<E> {
-    /// Objects changed.
+    /// A change to an object, or the beginning or end of a list.
     Event(E),
-    /// An object or a file could not be read; the others are sent as usual.
+    /// An object or a file could not be decoded; all other objects are sent as usual.
     Rejected(Rejected),
-    /// The source cannot be read at the moment. Sent when it begins and when its message changes.
+    /// The source cannot be read at the moment. Sent when the outage begins and when its message changes.
     Outage(Outage),
     /// The outage last reported for this resource is over.
     Recovered(Option<ResourceType>),
 }
 
-/// An object or a file that could not be decoded. Its last good version stays in force.
+/// An object or a file that could not be decoded. Its last valid version stays in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rejected {
     /// Resource, if it is known.
@@ -39,13 +39,13 @@ pub struct Rejected {
     pub namespace: String,
     /// Name, or empty.
     pub name: String,
-    /// Unique id, or empty. Needed to attach a Kubernetes Event.
+    /// Unique id, or empty. Kubernetes Events refer to it.
     pub uid: String,
-    /// The file it is in, if it comes from one.
+    /// The manifest file, if the object is from a directory.
     pub file: Option<PathBuf>,
-    /// The line in that file, counted from 1.
+    /// The line in the file, counted from 1.
     pub line: Option<u64>,
-    /// The mistake.
+    /// Why it was rejected.
     pub reason: String,
 }
 
@@ -67,14 +67,14 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// Why a source cannot be read, and what to do about it.
+/// A failure that keeps a source from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// The resource whose list or watch fails; a directory fails as a whole.
+    /// The resource whose list or watch fails. `None` for a directory, which fails as a whole.
     pub resource: Option<ResourceType>,
-    /// Its class, for metrics and health.
+    /// Class of the failure, for metrics and health checks.
     pub reason: OutageReason,
-    /// The failure and the next step, for people.
+    /// The failure and how to fix it, for the log.
     pub message: String,
 }
 
@@ -87,15 +87,15 @@ impl fmt::Display for Outage {
 /// Classes of [`Outage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutageReason {
-    /// No connection, or a connection that breaks.
+    /// The server cannot be connected to, or connections break.
     Unreachable,
-    /// The credential is not accepted (401).
+    /// The server does not accept the credential (401).
     Unauthorized,
     /// The credential may not read this resource (403).
     Forbidden,
     /// The server does not have this resource (404).
     NotServed,
-    /// The server asks for fewer requests (429, 503).
+    /// The server is overloaded or unavailable (429, 503).
     Overloaded,
     /// Any other refusal, or a response that cannot be decoded.
     Refused,
@@ -103,7 +103,7 @@ pub enum OutageReason {
     Directory,
 }
 
-/// A running source of [`Notice`]s. Dropping it stops everything it started.
+/// A running source of [`Notice`]s. Dropping it stops its watches.
 #[derive(Debug)]
 pub struct Source<E> {
     batches: mpsc::Receiver<Vec<Notice<E>>>,
@@ -111,7 +111,7 @@ pub struct Source<E> {
     _tasks: JoinSet<()>,
 }
 
-/// A channel of notices: watches push into the [`Sink`], the consumer takes them from the [`Source`].
+/// A channel of notices: watches send to the [`Sink`], the consumer receives from the [`Source`].
 pub fn channel<E>() -> (Sink<E>, Source<E>) {
     let (sink, batches) = sink::channel();
     (sink, Source { batches, batch: Vec::new().into_iter(), _tasks: JoinSet::new() })
@@ -131,7 +131,7 @@ impl<E: Send + 'static> Source<E> {
         source
     }
 
-    /// The next notice, or `None` once there cannot be any more. Cancel-safe.
+    /// Waits for the next notice. `None` after all watches have ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Notice<E>> {
         loop {
             if let Some(notice) = self.batch.next() {
@@ -141,7 +141,7 @@ impl<E: Send + 'static> Source<E> {
         }
     }
 
-    /// The next notice if one has already arrived, to take a burst in one go.
+    /// The next notice if one has already arrived, so that a burst can be handled at once.
     pub fn ready(&mut self) -> Option<Notice<E>> {
         loop {
             if let Some(notice) = self.batch.next() {
@@ -152,7 +152,7 @@ impl<E: Send + 'static> Source<E> {
     }
 }
 
-/// The resources that a source watches, before it is used.
+/// A source under construction, to which resources are added.
 #[derive(Debug)]
 pub struct Subscriptions<E> {
     client: Client,
@@ -166,11 +166,11 @@ impl<E: Send + 'static> Subscriptions<E> {
     where
         E: From<Event<R>>,
     {
-        self.source._tasks.spawn(crate::watch::<R, E>(self.client.clone(), selection, self.sink.another()));
+        self.source._tasks.spawn(crate::watch::<R, E>(self.client.clone(), selection, self.sink.duplicate()));
         self
     }
 
-    /// The source of all of them.
+    /// Returns the source of all added resources.
     pub fn start(self) -> Source<E> {
         self.source
     }
@@ -182,7 +182,7 @@ mod tests {
     use portway_api::{Node, Service};
 
     #[test]
-    fn a_rejected_file_is_printed_as_compilers_do() {
+    fn a_rejected_file_is_printed_with_file_and_line() {
         let rejected = Rejected {
             file: Some(PathBuf::from("m/web.yaml")),
             line: Some(7),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_object_is_named() {
+    fn a_rejected_object_is_printed_with_kind_and_name() {
         let rejected = Rejected {
             resource: Some(Service::TYPE),
             namespace: "default".into(),

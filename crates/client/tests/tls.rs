@@ -1,5 +1,5 @@
-//! Certificate authorities, client certificates and credential plugins, with real TLS handshakes, and what follows when one of
-//! them changes.
+//! Certificate authorities, client certificates, tokens, credential plugins and proxies, with real TLS handshakes, and
+//! their rotation.
 
 use portway_api::{Event, Service};
 use portway_client::{Access, Notice, OutageReason, Selection, Source, connect};
@@ -19,7 +19,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A certificate authority.
 struct Authority {
@@ -38,7 +38,7 @@ impl Authority {
         Authority { pem, root, issuer: Issuer::new(parameters, key) }
     }
 
-    /// Certificate and key for a name, in PEM, and the certificate as it is on the wire.
+    /// Certificate and key for a name, in PEM, and the certificate in DER.
     fn issue(&self, name: &str) -> (String, String, Vec<u8>) {
         let mut parameters = CertificateParams::new(vec![name.to_owned()]).unwrap();
         parameters.distinguished_name.push(DnType::CommonName, name);
@@ -48,29 +48,29 @@ impl Authority {
     }
 }
 
-/// The end of a streamed list with nothing in it.
+/// The end of a streamed list, which is empty.
 const INITIAL_END: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
 
 /// A watch of Services.
 type Services = Source<Event<Service>>;
 
-/// What a client showed: its certificate, and its `Authorization` header.
+/// The client certificate and the `Authorization` header of a request.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
+struct ClientAuth {
     certificate: Option<Vec<u8>>,
     authorization: Option<String>,
 }
 
-/// An API server with nothing in it, which takes every certificate of an authority but insists on none.
+/// An API server without objects. It accepts client certificates of its authority but does not require one.
 struct Server {
     port: u16,
-    shown: Receiver<Shown>,
+    requests: Receiver<ClientAuth>,
     authority: Authority,
     files: tempfile::TempDir,
 }
 
 impl Server {
-    /// `name` is in its certificate; a header in `refused` gets a 401.
+    /// `name` is the name in the server's certificate. A request whose `Authorization` is in `refused` gets a 401.
     async fn start(name: &str, refused: &'static [&'static str]) -> Server {
         let authority = Authority::new();
         let (_, key, certificate) = authority.issue(name);
@@ -86,9 +86,9 @@ impl Server {
             .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (sender, shown) = channel(64);
+        let (sender, requests) = channel(64);
         tokio::spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), sender, refused));
-        Server { port, shown, authority, files: tempfile::tempdir().unwrap() }
+        Server { port, requests, authority, files: tempfile::tempdir().unwrap() }
     }
 
     fn file(&self, name: &str, text: &str) -> PathBuf {
@@ -97,7 +97,7 @@ impl Server {
         path
     }
 
-    /// Watches with a kubeconfig of these fields, in YAML. `{dir}` is the directory of its files.
+    /// Starts a watch with a kubeconfig of these fields, in YAML. `{dir}` is replaced by the directory of the files.
     async fn watch(&self, cluster: &str, user: &str) -> Services {
         let (cluster, user) = (self.fill(cluster), self.fill(user));
         let kubeconfig = self.file(
@@ -119,9 +119,9 @@ impl Server {
         text.replace("{dir}", &self.files.path().display().to_string())
     }
 
-    /// What the next request showed.
-    async fn next(&mut self) -> Shown {
-        timeout(PATIENCE, self.shown.recv()).await.expect("no request came").unwrap()
+    /// The authentication of the next request.
+    async fn next(&mut self) -> ClientAuth {
+        timeout(TIMEOUT, self.requests.recv()).await.expect("no request received").unwrap()
     }
 }
 
@@ -133,17 +133,17 @@ fn pem_key(pem: &str) -> PrivateKeyDer<'static> {
 async fn serve(
     listener: TcpListener,
     tls: TlsAcceptor,
-    shown: Sender<Shown>,
+    requests: Sender<ClientAuth>,
     refused: &'static [&'static str],
 ) {
     while let Ok((stream, _)) = listener.accept().await {
         let Ok(stream) = tls.accept(stream).await else { continue };
-        tokio::spawn(answer(stream, shown.clone(), refused));
+        tokio::spawn(respond(stream, requests.clone(), refused));
     }
 }
 
-/// Answers one request after the other, as an API server does.
-async fn answer(mut stream: TlsStream<TcpStream>, shown: Sender<Shown>, refused: &[&str]) {
+/// Responds to the requests of one connection.
+async fn respond(mut stream: TlsStream<TcpStream>, requests: Sender<ClientAuth>, refused: &[&str]) {
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -161,25 +161,25 @@ async fn answer(mut stream: TlsStream<TcpStream>, shown: Sender<Shown>, refused:
         let certificates = stream.get_ref().1.peer_certificates();
         let certificate = certificates.and_then(|c| c.first()).map(|c| c.to_vec());
         let status = if authorization.as_deref().is_some_and(|a| refused.contains(&a)) { 401 } else { 200 };
-        // A watch ends at once, so the next request comes soon.
+        // A watch ends at once, so that the next request follows soon.
         let body = match (status, head.contains("sendInitialEvents=")) {
             (200, true) => INITIAL_END,
             (200, false) => "",
             _ => "{\"code\":401,\"message\":\"Unauthorized\"}",
         };
-        let answer = format!(
+        let response = format!(
             "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        stream.write_all(answer.as_bytes()).await.ok();
-        if shown.send(Shown { certificate, authorization }).await.is_err() {
+        stream.write_all(response.as_bytes()).await.ok();
+        if requests.send(ClientAuth { certificate, authorization }).await.is_err() {
             return;
         }
     }
 }
 
 /// Waits for a complete list.
-async fn is_listed(notices: &mut Services) {
+async fn wait_listed(notices: &mut Services) {
     let listed = async {
         loop {
             match notices.next().await.unwrap() {
@@ -189,7 +189,7 @@ async fn is_listed(notices: &mut Services) {
             }
         }
     };
-    timeout(PATIENCE, listed).await.expect("no list came");
+    timeout(TIMEOUT, listed).await.expect("no list received");
 }
 
 /// The first outage.
@@ -201,7 +201,7 @@ async fn outage(mut notices: Services) -> (OutageReason, String) {
             }
         }
     };
-    timeout(PATIENCE, found).await.expect("no outage came")
+    timeout(TIMEOUT, found).await.expect("no outage received")
 }
 
 fn encoded(pem: &str) -> String {
@@ -209,35 +209,35 @@ fn encoded(pem: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_authority_in_a_file_or_in_the_kubeconfig_is_trusted_and_no_other() {
+async fn only_the_configured_certificate_authority_is_trusted() {
     let server = Server::start("127.0.0.1", &[]).await;
     server.file("ca.pem", &server.authority.pem);
     server.file("other.pem", &Authority::new().pem);
-    is_listed(&mut server.watch("certificate-authority: \"{dir}/ca.pem\"", "").await).await;
+    wait_listed(&mut server.watch("certificate-authority: \"{dir}/ca.pem\"", "").await).await;
     // Relative to the kubeconfig.
-    is_listed(&mut server.watch("certificate-authority: ca.pem", "").await).await;
+    wait_listed(&mut server.watch("certificate-authority: ca.pem", "").await).await;
     let data = format!("certificate-authority-data: {}", encoded(&server.authority.pem));
-    is_listed(&mut server.watch(&data, "").await).await;
+    wait_listed(&mut server.watch(&data, "").await).await;
     for cluster in ["certificate-authority: other.pem", ""] {
         let (reason, message) = outage(server.watch(cluster, "").await).await;
         assert_eq!(reason, OutageReason::Unreachable);
         assert!(message.contains("check certificate-authority in kubeconfig"), "{message}");
     }
-    is_listed(&mut server.watch("insecure-skip-tls-verify: true", "").await).await;
+    wait_listed(&mut server.watch("insecure-skip-tls-verify: true", "").await).await;
 }
 
 #[tokio::test]
-async fn the_name_in_the_certificate_counts_and_may_be_another_than_the_host() {
+async fn tls_server_name_is_expected_in_the_certificate_instead_of_the_host() {
     let server = Server::start("kubernetes.default.svc", &[]).await;
     server.file("ca.pem", &server.authority.pem);
     let (_, message) = outage(server.watch("certificate-authority: ca.pem", "").await).await;
     assert!(message.contains("certificate"), "{message}");
     let cluster = "certificate-authority: ca.pem, tls-server-name: kubernetes.default.svc";
-    is_listed(&mut server.watch(cluster, "").await).await;
+    wait_listed(&mut server.watch(cluster, "").await).await;
 }
 
 #[tokio::test]
-async fn a_rotated_client_certificate_is_shown_though_the_connection_is_kept() {
+async fn a_rotated_client_certificate_is_used_although_connections_are_kept() {
     let mut server = Server::start("127.0.0.1", &[]).await;
     server.file("ca.pem", &server.authority.pem);
     let rotate = |server: &Server| {
@@ -249,13 +249,13 @@ async fn a_rotated_client_certificate_is_shown_though_the_connection_is_kept() {
     let first = rotate(&server);
     let user = "client-certificate: client.pem, client-key: client.key";
     let mut notices = server.watch("certificate-authority: ca.pem", user).await;
-    is_listed(&mut notices).await;
+    wait_listed(&mut notices).await;
     assert_eq!(server.next().await.certificate, Some(first));
     let second = rotate(&server);
-    timeout(PATIENCE, async { while server.next().await.certificate.as_ref() != Some(&second) {} })
+    timeout(TIMEOUT, async { while server.next().await.certificate.as_ref() != Some(&second) {} })
         .await
-        .expect("the new certificate is not shown");
-    // Half of a rotation leaves the last one in use.
+        .expect("the new certificate is not used");
+    // After an incomplete rotation the previous certificate stays in use.
     server.file("client.pem", "");
     for _ in 0..4 {
         assert_eq!(server.next().await.certificate.as_ref(), Some(&second));
@@ -270,19 +270,19 @@ async fn a_token_in_a_file_is_read_for_every_request() {
     let _notices = server.watch("certificate-authority: ca.pem", "tokenFile: token, token: other").await;
     assert_eq!(server.next().await.authorization.as_deref(), Some("Bearer one"));
     server.file("token", "two");
-    timeout(PATIENCE, async { while server.next().await.authorization.as_deref() != Some("Bearer two") {} })
+    timeout(TIMEOUT, async { while server.next().await.authorization.as_deref() != Some("Bearer two") {} })
         .await
         .expect("the new token is not sent");
 }
 
 #[tokio::test]
-async fn a_plugin_counts_only_where_there_is_nothing_else() {
+async fn a_plugin_is_used_only_without_another_credential() {
     let mut server = Server::start("127.0.0.1", &[]).await;
     server.file("ca.pem", &server.authority.pem);
     let plugin = plugin(&server, "{\"token\":\"from-the-plugin\"}");
     for (user, sent) in [("token: t", "Bearer t"), ("username: a, password: b", "Basic YTpi")] {
         let notices = server.watch("certificate-authority: ca.pem", &format!("{user}, {plugin}")).await;
-        timeout(PATIENCE, async { while server.next().await.authorization.as_deref() != Some(sent) {} })
+        timeout(TIMEOUT, async { while server.next().await.authorization.as_deref() != Some(sent) {} })
             .await
             .expect(sent);
         drop(notices);
@@ -290,7 +290,7 @@ async fn a_plugin_counts_only_where_there_is_nothing_else() {
     assert_eq!(runs(server.files.path()), 0);
 }
 
-/// A plugin that counts its runs in a file and writes what `status` makes of the number, in shell.
+/// A plugin that counts its runs in a file and prints `status`, in which the shell replaces `'$n'` by the count.
 fn plugin(server: &Server, status: &str) -> String {
     let path = server.file(
         "plugin",
@@ -312,7 +312,7 @@ fn runs(directory: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn a_plugin_is_asked_once_and_again_when_its_token_is_refused() {
+async fn a_plugin_is_run_once_and_again_when_its_token_is_refused() {
     let mut server = Server::start("127.0.0.1", &["Bearer number-1"]).await;
     server.file("ca.pem", &server.authority.pem);
     let user = plugin(&server, "{\"token\":\"number-'$n'\",\"clientCertificateData\":null}");
@@ -333,12 +333,12 @@ async fn a_plugin_is_asked_once_and_again_when_its_token_is_refused() {
 }
 
 #[tokio::test]
-async fn a_plugins_certificate_is_shown_and_replaced_when_it_expires() {
+async fn the_certificate_of_a_plugin_is_used_and_replaced_when_it_expires() {
     let mut server = Server::start("127.0.0.1", &[]).await;
     server.file("ca.pem", &server.authority.pem);
     let (certificate, key, wire) = server.authority.issue("dev");
     let json = |pem: &str| serde_json::to_string(pem).unwrap();
-    // Expired when it is handed out, so every request asks anew.
+    // Expired when it is issued, so that every request runs the plugin.
     let status = format!(
         "{{\"clientCertificateData\":{},\"clientKeyData\":{},\"expirationTimestamp\":\"2020-01-01T00:00:00Z\"}}",
         json(&certificate),
@@ -346,49 +346,49 @@ async fn a_plugins_certificate_is_shown_and_replaced_when_it_expires() {
     );
     let user = plugin(&server, &status);
     let mut notices = server.watch("certificate-authority: ca.pem", &user).await;
-    is_listed(&mut notices).await;
+    wait_listed(&mut notices).await;
     for _ in 0..2 {
-        assert_eq!(server.next().await, Shown { certificate: Some(wire.clone()), authorization: None });
+        assert_eq!(server.next().await, ClientAuth { certificate: Some(wire.clone()), authorization: None });
     }
     assert!(runs(server.files.path()) >= 2);
 }
 
 #[tokio::test]
-async fn a_plugin_that_fails_is_named_with_its_own_words() {
+async fn the_outage_of_a_failed_plugin_has_its_name_and_standard_error() {
     let server = Server::start("127.0.0.1", &[]).await;
     server.file("ca.pem", &server.authority.pem);
     let user = plugin(&server, "{}");
     let (reason, message) = outage(server.watch("certificate-authority: ca.pem", &user).await).await;
     assert_eq!(reason, OutageReason::Unauthorized);
     assert!(message.contains("user \"u\"") && !message.contains("check that it runs"), "{message}");
-    assert!(message.contains("plugin: it gives neither a token nor a client certificate"), "{message}");
+    assert!(message.contains("plugin: its output has neither a token nor a client certificate"), "{message}");
     server.file("plugin", "#!/bin/sh\necho log in first >&2\nexit 3\n");
     let (_, message) = outage(server.watch("certificate-authority: ca.pem", &user).await).await;
     assert!(message.contains("exit status: 3: log in first"), "{message}");
-    let user = user.replace("./plugin", "./absent, installHint: get it from the shop");
+    let user = user.replace("./plugin", "./absent, installHint: get it from example.com");
     let (_, message) = outage(server.watch("certificate-authority: ca.pem", &user).await).await;
-    assert!(message.contains("No such file") && message.contains("get it from the shop"), "{message}");
+    assert!(message.contains("No such file") && message.contains("get it from example.com"), "{message}");
 }
 
 #[tokio::test]
-async fn authorities_that_change_in_their_file_are_trusted_without_a_restart() {
+async fn changed_certificate_authorities_are_trusted_without_a_restart() {
     let server = Server::start("127.0.0.1", &[]).await;
     server.file("ca.pem", &Authority::new().pem);
     let mut notices = server.watch("certificate-authority: ca.pem", "").await;
     assert!(matches!(notices.next().await, Some(Notice::Outage(_))));
-    // Half a file, as while it is being written, changes nothing.
+    // An incomplete file, as while it is being written, is ignored.
     server.file("ca.pem", "-----BEGIN CERTIFICATE-----\n");
     server.file("ca.pem", &server.authority.pem);
     let recovered = async { while !matches!(notices.next().await, Some(Notice::Recovered(_))) {} };
-    timeout(PATIENCE, recovered).await.expect("the new authority is not trusted");
-    is_listed(&mut notices).await;
+    timeout(TIMEOUT, recovered).await.expect("the new authority is not trusted");
+    wait_listed(&mut notices).await;
 }
 
-/// A proxy for one connection: its CONNECT request comes back.
+/// Serves one connection as a proxy and returns its CONNECT request.
 async fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(mut client: S) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        assert_ne!(client.read_buf(&mut head).await.unwrap(), 0, "the client hung up");
+        assert_ne!(client.read_buf(&mut head).await.unwrap(), 0, "the client closed the connection");
     }
     let head = String::from_utf8(head).unwrap();
     let target = head.split(' ').nth(1).unwrap();
@@ -423,13 +423,13 @@ async fn connections_go_through_the_proxy_of_the_kubeconfig() {
                 _ => tunnel(tls.accept(stream).await.unwrap()).await,
             }
         };
-        let head = timeout(PATIENCE, accepted).await.expect("the proxy is not used");
+        let head = timeout(TIMEOUT, accepted).await.expect("the proxy is not used");
         assert!(head.starts_with(&format!("CONNECT 127.0.0.1:{} HTTP/1.1", server.port)), "{head}");
         let authorization = format!("basic {}", data_encoding::BASE64.encode(b"me:s@cret"));
         assert!(
             head.to_lowercase().contains(&format!("proxy-authorization: {}", authorization.to_lowercase())),
             "{head}"
         );
-        is_listed(&mut notices).await;
+        wait_listed(&mut notices).await;
     }
 }

@@ -1,10 +1,10 @@
-//! Durations as Go writes them: `1m30s`, `250ms`, `24h0m0s`.
+//! Durations in Go's syntax: `1m30s`, `250ms`, `24h0m0s`.
 //!
-//! Negative durations are refused: no setting has a meaning for one.
+//! Negative durations are errors, because no setting accepts them.
 
 use std::time::Duration;
 
-/// Units by name, in nanoseconds. Both the micro sign and the Greek letter occur in the wild.
+/// Units by name, in nanoseconds. Go accepts both the micro sign and the Greek letter.
 const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -19,24 +19,24 @@ const UNITS: [(&str, u128); 8] = [
 /// Go keeps a duration in a signed 64-bit count of nanoseconds, about 292 years.
 const MAX_NANOS: u128 = i64::MAX as u128;
 
-/// Text that is no duration.
+/// The reason that a text is not a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDuration {
     /// Not Go's syntax.
     #[error("is not a duration such as 30s, 1m30s or 250ms")]
     Syntax,
-    /// A number without a unit, the commonest slip.
+    /// A number without a unit, the most common error.
     #[error("lacks a unit: write for example 30s, 5m or 1h")]
     NoUnit,
     /// Below zero.
     #[error("must not be negative")]
     Negative,
-    /// More than Go could hold.
+    /// Longer than Go's `time.Duration` can hold.
     #[error("is longer than 292 years")]
     TooLong,
 }
 
-/// Reads Go's duration syntax: numbers with an optional fraction, each followed by its unit.
+/// Parses Go's duration syntax: numbers with an optional fraction, each followed by its unit.
 pub fn parse_duration(text: &str) -> Result<Duration, InvalidDuration> {
     let (negative, mut rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
@@ -63,7 +63,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidDuration> {
     }
 }
 
-/// One number with its unit, in nanoseconds, and what follows.
+/// Parses one number with its unit. Returns the nanoseconds and the rest of the text.
 fn parse_part(text: &str) -> Result<(u128, &str), InvalidDuration> {
     let (whole, rest) = split_digits(text);
     let (fraction, rest) = match rest.strip_prefix('.') {
@@ -88,7 +88,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// `.5` of an hour, in nanoseconds; digits below a nanosecond are cut off, as Go does.
+/// The nanoseconds of a fraction such as `.5` of a unit; digits below a nanosecond are cut off, as Go does.
 fn scale_fraction(digits: &str, scale: u128) -> u128 {
     let (mut value, mut divisor) = (0u128, 1u128);
     for digit in digits.bytes().take(18) {
@@ -98,7 +98,7 @@ fn scale_fraction(digits: &str, scale: u128) -> u128 {
     value * scale / divisor
 }
 
-/// Writes a duration the way Go's `Duration.String` does, so that files diff cleanly against kube-proxy's own.
+/// Formats a duration as Go's `Duration.String` does, so that printed files can be compared with kube-proxy's.
 pub fn format_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let unit = match nanos {
@@ -133,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_go_reads() {
+    fn go_durations_are_parsed() {
         for (text, millis) in [
             ("0", 0),
             ("0s", 0),
@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn refuses_with_the_reason() {
-        for (text, why) in [
+    fn invalid_durations_are_rejected_with_the_reason() {
+        for (text, reason) in [
             ("", InvalidDuration::Syntax),
             ("-", InvalidDuration::Syntax),
             ("s", InvalidDuration::Syntax),
@@ -168,12 +168,12 @@ mod tests {
             ("9999999999h", InvalidDuration::TooLong),
             ("340282366920938463463374607431768211456s", InvalidDuration::TooLong),
         ] {
-            assert_eq!(parse_duration(text), Err(why), "{text}");
+            assert_eq!(parse_duration(text), Err(reason), "{text}");
         }
     }
 
     #[test]
-    fn writes_as_go_writes() {
+    fn durations_are_formatted_as_in_go() {
         for (text, nanos) in [
             ("0s", 0),
             ("1ns", 1),
@@ -190,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(nanos in 0..=i64::MAX as u64) {
+        fn formatted_durations_parse_back(nanos in 0..=i64::MAX as u64) {
             let duration = Duration::from_nanos(nanos);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }

@@ -1,36 +1,36 @@
-//! What is wrong with a configuration, and where: one value per mistake, made to be shown as it is.
+//! Errors in a configuration, each with its file and line or its flag; printed as one line.
 //!
 //! `config.yaml:12: nftables.masqueradBit: unknown field, did you mean "masqueradeBit"?`
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a setting came from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A configuration file.
     File {
-        /// The file's name as it was given.
+        /// The file's name as typed.
         name: Arc<str>,
-        /// The line, counted from one; zero when it is not known.
+        /// The line, from 1; 0 if it is not known.
         line: u64,
     },
     /// A flag on the command line, with its dashes.
     Flag(&'static str),
 }
 
-/// One mistake in the configuration.
+/// One error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Where it was made.
+    /// The file and line, or the flag.
     pub origin: Origin,
-    /// The field, with the sections it stands in: `nftables.masqueradeBit`. Empty for the document as a whole.
+    /// The field with its sections: `nftables.masqueradeBit`. Empty for the document as a whole.
     pub field: String,
-    /// What is wrong.
+    /// The error.
     pub problem: Problem,
 }
 
-/// What can be wrong.
+/// The kinds of errors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The text is neither YAML nor JSON.
@@ -39,36 +39,36 @@ pub enum Problem {
     /// No such field.
     #[error("unknown field{}", did_you_mean(nearest))]
     UnknownField {
-        /// The right name most like the wrong one, if one is near.
+        /// The most similar valid name, if there is one.
         nearest: Option<&'static str>,
     },
     /// The field occurs twice.
     #[error("is set twice, first on line {first_line}")]
     Duplicate {
-        /// Where it was first set.
+        /// The line where it was first set.
         first_line: u64,
     },
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("is missing, it must be {expected}")]
     Missing {
-        /// What it must be.
+        /// The only valid value.
         expected: &'static str,
     },
     /// A value of the wrong kind.
     #[error("should be {expected}, but is {found}")]
     WrongType {
-        /// The kind that is right.
+        /// The expected kind.
         expected: &'static str,
-        /// The kind that was found.
+        /// The kind of the value.
         found: &'static str,
     },
-    /// The right kind, but not a value that means anything; `why` continues the sentence.
-    #[error("{value:?} {why}")]
+    /// A value of the right kind that is not valid; `reason` continues a sentence that begins with the value.
+    #[error("{value:?} {reason}")]
     Invalid {
         /// The value as typed.
         value: String,
-        /// What is wrong with it.
-        why: String,
+        /// The reason.
+        reason: String,
     },
 }
 
@@ -79,7 +79,7 @@ fn did_you_mean(nearest: &Option<&'static str>) -> String {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
-            // A flag's name says all that the field's path would.
+            // The flag identifies the setting, so the path of the field is not printed.
             Origin::Flag(flag) => return write!(f, "{flag}: {}", self.problem),
             Origin::File { name, line: 0 } => write!(f, "{name}: ")?,
             Origin::File { name, line } => write!(f, "{name}:{line}: ")?,
@@ -97,10 +97,10 @@ impl std::error::Error for ConfigError {
     }
 }
 
-/// The candidate most like `wrong`, if it is like enough to be worth suggesting: a third of its letters may differ.
+/// The candidate most similar to `wrong`, if the edit distance is at most a third of its length.
 pub(crate) fn nearest(wrong: &str, candidates: &[&'static str]) -> Option<&'static str> {
     let wrong = wrong.to_lowercase();
-    // Longer names than any field has are not slips; comparing them would cost the square of their length.
+    // A name longer than that of any field is not a misspelling, and comparing it would cost the square of its length.
     if wrong.len() > 64 {
         return None;
     }
@@ -135,7 +135,7 @@ mod tests {
     const NAMES: [&str; 4] = ["masqueradeBit", "masqueradeAll", "syncPeriod", "min"];
 
     #[test]
-    fn suggests_only_what_is_near() {
+    fn only_similar_names_are_suggested() {
         assert_eq!(nearest("masqueradBit", &NAMES), Some("masqueradeBit"));
         assert_eq!(nearest("masquerade_all", &NAMES), Some("masqueradeAll"));
         assert_eq!(nearest("SYNCPERIOD", &NAMES), Some("syncPeriod"));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_one_line() {
+    fn an_error_is_one_line() {
         let file = |line| Origin::File { name: "config.yaml".into(), line };
         let unknown = |nearest| Problem::UnknownField { nearest };
         for (origin, field, problem, text) in [
@@ -170,7 +170,7 @@ mod tests {
             (
                 Origin::Flag("--proxy-mode"),
                 "mode",
-                Problem::Invalid { value: "nft".into(), why: "is not a proxy mode".into() },
+                Problem::Invalid { value: "nft".into(), reason: "is not a proxy mode".into() },
                 r#"--proxy-mode: "nft" is not a proxy mode"#,
             ),
         ] {

@@ -1,7 +1,8 @@
-//! Flags built from the table, and their values read as pflag reads them.
+//! Builds flags from the table, and reads their values as pflag does.
 //!
-//! `--masquerade-all` and `--masquerade-all=true`, lists with commas or by repetition, the last of several values
-//! (the command has to be told `args_override_self`), and, through [`normalize_args`], underscores for dashes.
+//! `--masquerade-all` means `--masquerade-all=true`, lists are given with commas or by repetition, the last of several
+//! values applies (the command needs clap's `args_override_self`), and [`normalize_args`] allows underscores instead of
+//! dashes.
 
 use crate::error::Origin;
 use crate::setting::Setting;
@@ -11,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use std::ffi::OsString;
 
 impl<C: 'static> Table<C> {
-    /// The flags, each with its help and its default.
+    /// The flags, with help and defaults.
     pub fn args(&self, defaults: &C) -> Vec<Arg> {
         self.settings().iter().filter_map(|setting| self.arg(setting, defaults)).collect()
     }
@@ -39,7 +40,7 @@ impl<C: 'static> Table<C> {
         })
     }
 
-    /// The settings that a command line gives.
+    /// The values that a command line gives.
     pub fn typed(&self, matches: &ArgMatches) -> Typed {
         let mut typed = Typed::default();
         for setting in self.settings() {
@@ -61,15 +62,15 @@ impl<C: 'static> Table<C> {
     }
 }
 
-/// Turns underscores in the names of flags into dashes: `--cluster_cidr` is `--cluster-cidr`. Values and everything
-/// after `--` are left alone.
+/// Turns underscores in the names of flags into dashes: `--cluster_cidr` is `--cluster-cidr`. Values and all arguments
+/// after `--` are not changed.
 pub fn normalize_args(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut flags_over = false;
+    let mut after_separator = false;
     args.into_iter()
         .map(|arg| {
-            flags_over |= arg == "--";
+            after_separator |= arg == "--";
             match arg.to_str() {
-                Some(text) if !flags_over && text.starts_with("--") => {
+                Some(text) if !after_separator && text.starts_with("--") => {
                     let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
                     format!("{}{value}", name.replace('_', "-")).into()
                 }

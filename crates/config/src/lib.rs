@@ -1,13 +1,13 @@
-//! One definition per setting: a program describes its settings in a [`Table`], and everything else is made from it.
+//! One definition per setting: a program describes its settings in a [`Table`], and this crate does the rest.
 //!
-//! Two steps, each a pure function. *As typed*: [`Table::read`] turns the text of a YAML or JSON file, and
-//! [`Table::typed`] a command line, into [`Typed`]: the values that were given, each with its line or flag. *As
-//! meant*: [`Table::assign`] puts them into the program's own configuration type, where the defaults already are.
-//! The same table prints a configuration, compares two of them, builds the flags and their help, and writes the
-//! reference page.
+//! There are two steps, each a pure function. First, [`Table::read`] turns the text of a YAML or JSON file, and
+//! [`Table::typed`] a command line, into [`Typed`]: the values as typed, each with its line or flag. Then
+//! [`Table::assign`] checks the values and assigns them to the program's own configuration type, which already has the
+//! defaults. The same table prints a configuration, compares two of them, builds the flags and their help, and writes
+//! the reference page.
 //!
-//! What always holds: no input causes a panic, and all mistakes are reported at once with file, line and field. This
-//! crate opens no files: it is handed their text.
+//! Invariants: no input causes a panic, and all errors are reported at once with file, line and field. This crate opens
+//! no files: the caller passes their text.
 
 mod check;
 mod duration;

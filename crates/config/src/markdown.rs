@@ -1,4 +1,4 @@
-//! The reference page of all settings.
+//! Writes the reference page of all settings.
 
 use crate::setting::{Effect, Setting};
 use crate::table::Table;
@@ -31,7 +31,7 @@ impl<C: 'static> Table<C> {
     fn row(&self, text: &mut String, setting: &Setting<C>, defaults: &C) {
         let field = if setting.in_file() { setting.path } else { "" };
         let default = match setting.default_text {
-            Some(words) => words.to_owned(),
+            Some(description) => description.to_owned(),
             None => code(&self.default_text(setting, defaults)),
         };
         let change = if setting.effect == Effect::Live { "live" } else { "restart" };

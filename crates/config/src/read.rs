@@ -1,7 +1,7 @@
-//! Reading a file: every field has to be known, and to be of its kind.
+//! Reads a file: every field has to be in the table, and its value of the right kind.
 //!
-//! The fields are those of the table, by their paths; their names are also the names suggested for a misspelt one. A
-//! `null` counts as absent, which is how Go writes a setting that is not set, and so does an empty list.
+//! The names in the table are also the names suggested for a misspelt one. A `null`, which Go writes for a setting that
+//! is not set, and an empty list are treated as absent.
 
 use crate::check::in_order;
 use crate::duration::parse_duration;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 const SECTION: &str = "a section of fields";
 
-/// Fields that a file must have, with the only value they may have.
+/// Fields that a file must have, with their only valid values.
 pub(crate) type Head = &'static [(&'static str, &'static str)];
 
-/// Reads a file's text. All mistakes are reported at once, in the order of their lines.
+/// Reads the text of a file. All errors are reported at once, in the order of their lines.
 pub(crate) fn read(
     file_name: &str,
     text: &str,
@@ -56,7 +56,7 @@ impl Reader<'_> {
         self.section("", entries);
     }
 
-    /// Refuses a file of another kind, say a Deployment that was mounted by mistake.
+    /// Rejects a file of another kind, for example a Deployment that was mounted by mistake.
     fn must_be(&mut self, name: &str, expected: &'static str, entry: Option<&(Key, Node)>) {
         let Some((_, node)) = entry.filter(|(_, node)| node.value != Tree::Null) else {
             return self.error(1, name, Problem::Missing { expected });
@@ -64,14 +64,14 @@ impl Reader<'_> {
         match &node.value {
             Tree::Text(text) if text == expected => {}
             Tree::Text(text) => {
-                let why = format!("must be {expected:?}");
-                self.error(node.line, name, Problem::Invalid { value: text.clone(), why });
+                let reason = format!("must be {expected:?}");
+                self.error(node.line, name, Problem::Invalid { value: text.clone(), reason });
             }
             other => self.wrong_type(node.line, name, "text", other),
         }
     }
 
-    /// The fields of a section whose paths begin with `prefix`.
+    /// Reads the fields of a section. Their paths begin with `prefix`.
     fn section(&mut self, prefix: &str, entries: Vec<(Key, Node)>) {
         for (key, node) in entries {
             let path = format!("{prefix}{}", key.name);
@@ -109,7 +109,7 @@ impl Reader<'_> {
         Some(match (kind, node.value) {
             (_, Tree::Null) => return None,
             (Kind::Bool, Tree::Bool(value)) => Value::Bool(value),
-            // Saturates: no setting's range comes near the ends, so the range check still refuses it.
+            // Saturates. No setting's valid range reaches these limits, so the range check still rejects the value.
             (Kind::Integer, Tree::Int(number)) => {
                 Value::Integer(number.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
             }
@@ -138,8 +138,8 @@ impl Reader<'_> {
     fn duration(&mut self, field: &'static str, line: u64, text: String) -> Option<Value> {
         match parse_duration(&text) {
             Ok(duration) => Some(Value::Duration(duration)),
-            Err(why) => {
-                self.error(line, field, Problem::Invalid { value: text, why: why.to_string() });
+            Err(reason) => {
+                self.error(line, field, Problem::Invalid { value: text, reason: reason.to_string() });
                 None
             }
         }
@@ -157,10 +157,10 @@ impl Reader<'_> {
         texts
     }
 
-    /// A section whose names are free.
+    /// A section with arbitrary names, each `true` or `false`.
     fn switches(&mut self, field: &'static str, entries: Vec<(Key, Node)>) -> Vec<Given<Value>> {
         let mut switches = Vec::new();
-        for (key, node) in self.without_doubles(&format!("{field}."), entries) {
+        for (key, node) in self.without_duplicates(&format!("{field}."), entries) {
             match node.value {
                 Tree::Bool(on) => {
                     let named = Value::Named(key.name, Value::Bool(on).into());
@@ -190,8 +190,8 @@ impl Reader<'_> {
             let mut inner = Reader { file, head: &[], fields: &fields, errors, typed: Typed::default() };
             inner.root(item);
             self.errors.extend(inner.errors.into_iter().map(|error| {
-                let place = format!("{field}[{index}].{}", error.field);
-                ConfigError { field: place.trim_end_matches('.').to_owned(), ..error }
+                let path = format!("{field}[{index}].{}", error.field);
+                ConfigError { field: path.trim_end_matches('.').to_owned(), ..error }
             }));
             let number = inner.typed.take(number).map_or(Value::Integer(0), |given| given.value);
             if let Some((name, _)) = inner.typed.text(name) {
@@ -205,7 +205,7 @@ impl Reader<'_> {
         match node.value {
             Tree::Map(entries) => {
                 let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
-                Some(self.without_doubles(&prefix, entries))
+                Some(self.without_duplicates(&prefix, entries))
             }
             other => {
                 self.wrong_type(node.line, path, SECTION, &other);
@@ -214,8 +214,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The entries of a section, each name once; a second one is a mistake.
-    fn without_doubles(&mut self, prefix: &str, mut entries: Vec<(Key, Node)>) -> Vec<(Key, Node)> {
+    /// The entries of a section, each name once; a duplicate is an error.
+    fn without_duplicates(&mut self, prefix: &str, mut entries: Vec<(Key, Node)>) -> Vec<(Key, Node)> {
         let mut seen: HashMap<String, u64> = HashMap::new();
         entries.retain(|(key, _)| {
             let Some(first_line) = seen.get(&key.name).copied() else {

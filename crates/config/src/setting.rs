@@ -1,8 +1,8 @@
 //! The definition of one setting: its path in a file, its flag, its kind, default, help and effect, and the field of
 //! the configuration that it sets.
 //!
-//! A constructor per kind of value takes the field as a [`Lens`] and what makes a value valid; the rest is added by
-//! the methods after it.
+//! Each kind of value has a constructor, which takes the field as a [`Lens`] and the rules for valid values; methods
+//! add the rest.
 
 use crate::check::{Checks, within};
 use crate::duration::format_duration;
@@ -13,11 +13,11 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A field of a configuration: how to look at it and how to change it.
+/// A field of a configuration, by its two accessors.
 pub struct Lens<C, T> {
-    /// Looks at the field.
+    /// Borrows the field.
     pub get: fn(&C) -> &T,
-    /// Gives access to the field.
+    /// Borrows the field mutably.
     pub get_mut: fn(&mut C) -> &mut T,
 }
 
@@ -26,9 +26,9 @@ pub struct Lens<C, T> {
 pub enum Effect {
     /// While running.
     Live,
-    /// When the program is started again.
+    /// After a restart.
     Restart,
-    /// Never: it is accepted because files of another program have it.
+    /// Never: the setting is accepted because files of another program have it.
     Unused,
 }
 
@@ -36,13 +36,13 @@ pub enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zero {
     /// A value like any other.
-    Meant,
+    Valid,
     /// The same as no value: Go writes it for a setting that is not set.
     Unset,
-    /// The same as no value in a file; a mistake on the command line, where it was typed on purpose.
+    /// The same as no value in a file; an error on the command line, where it was typed on purpose.
     UnsetInFile,
-    /// A mistake.
-    Refused,
+    /// An error.
+    Invalid,
 }
 
 /// A setting's flag.
@@ -62,20 +62,20 @@ type Copy<C> = Box<dyn Fn(&mut C, &C) + Send + Sync>;
 
 /// The definition of one setting of a configuration `C`.
 pub struct Setting<C> {
-    /// The path in a file, `nftables.masqueradeBit`; the flag with its dashes, if no file has the setting.
+    /// The path in a file, `nftables.masqueradeBit`; the flag with its dashes, if a file cannot have the setting.
     pub path: &'static str,
     /// When a change takes effect.
     pub effect: Effect,
-    /// Whether the flag counts beside a file.
-    pub beside_file: bool,
+    /// Whether the flag takes effect together with a file.
+    pub with_file: bool,
     pub(crate) kind: Kind,
     pub(crate) flag: Option<Flag>,
     pub(crate) heading: &'static str,
     pub(crate) help: &'static str,
     pub(crate) default_text: Option<&'static str>,
     pub(crate) zero: Zero,
-    /// The field of a file that does the same as a setting without one.
-    pub(crate) instead: Option<&'static str>,
+    /// The field of a file that replaces a deprecated flag.
+    pub(crate) replacement: Option<&'static str>,
     pub(crate) reset: Option<Reset<C>>,
     pub(crate) assign: Option<Assign<C>>,
     pub(crate) print: Option<Print<C>>,
@@ -93,14 +93,14 @@ impl<C: 'static> Setting<C> {
         Setting {
             path,
             effect: Effect::Unused,
-            beside_file: false,
+            with_file: false,
             kind,
             flag: None,
             heading: "",
             help: "",
             default_text: None,
-            zero: Zero::Meant,
-            instead: None,
+            zero: Zero::Valid,
+            replacement: None,
             reset: None,
             assign: None,
             print: None,
@@ -108,7 +108,7 @@ impl<C: 'static> Setting<C> {
         }
     }
 
-    /// A setting whose field has the type `T`: how a value becomes one, and how it is printed.
+    /// A setting with a field of type `T`. `parse` makes a `T` from a value, `print` prints it.
     fn typed<T: Clone + Send + Sync + 'static>(
         path: &'static str,
         kind: Kind,
@@ -148,7 +148,7 @@ impl<C: 'static> Setting<C> {
     {
         let parse = move |given: &Given<Value>, checks: &mut Checks| {
             let Value::Integer(number) = given.value else { return None };
-            within(number, &range).map_err(|why| checks.invalid(given, why)).ok()
+            within(number, &range).map_err(|reason| checks.invalid(given, reason)).ok()
         };
         Self::typed(path, Kind::Integer, lens, default, parse, |number| json!(number.clone().into()))
     }
@@ -165,7 +165,7 @@ impl<C: 'static> Setting<C> {
         Self::typed(path, Kind::Number, lens, default, parse, |number| json!(number))
     }
 
-    /// Text that means something; `parse` gets it without the spaces around it.
+    /// Text that `parse` validates, without leading and trailing spaces.
     pub fn text<T: Clone + Send + Sync + 'static>(
         path: &'static str,
         lens: Lens<C, T>,
@@ -175,12 +175,12 @@ impl<C: 'static> Setting<C> {
     ) -> Self {
         let parse = move |given: &Given<Value>, checks: &mut Checks| {
             let Value::Text(text) = &given.value else { return None };
-            parse(text.trim()).map_err(|why| checks.invalid(given, why)).ok()
+            parse(text.trim()).map_err(|reason| checks.invalid(given, reason)).ok()
         };
         Self::typed(path, Kind::Text, lens, default, parse, move |value| json!(print(value)))
     }
 
-    /// Text of any kind; none is printed as empty text.
+    /// Any text; `None` is printed as empty text.
     pub fn any_text(path: &'static str, lens: Lens<C, Option<String>>) -> Self {
         let (parse, print) = (
             |text: &str| Ok(Some(text.to_owned())),
@@ -207,7 +207,7 @@ impl<C: 'static> Setting<C> {
         Self::typed(path, Kind::Duration, lens, default, parse, print)
     }
 
-    /// A list of texts that mean something; the default is an empty one.
+    /// A list of texts that `parse` validates; the default is an empty list.
     pub fn texts<T: Clone + Send + Sync + 'static>(
         path: &'static str,
         lens: Lens<C, Vec<T>>,
@@ -219,7 +219,7 @@ impl<C: 'static> Setting<C> {
             for (index, item, text) in given.texts() {
                 match parse(text.trim()) {
                     Ok(value) => items.push(value),
-                    Err(why) => checks.invalid_item(item, &format!("[{index}]"), why),
+                    Err(reason) => checks.invalid_item(item, &format!("[{index}]"), reason),
                 }
             }
             Some(items)
@@ -228,7 +228,7 @@ impl<C: 'static> Setting<C> {
         Self::typed(path, Kind::Texts, lens, Vec::new(), parse, print)
     }
 
-    /// Free names that are switched on or off.
+    /// Arbitrary names, each `true` or `false`.
     pub fn switches(path: &'static str, lens: Lens<C, BTreeMap<String, bool>>) -> Self {
         let parse = |given: &Given<Value>, _: &mut Checks| {
             let switch = |item: &Given<Value>| match &item.value {
@@ -240,7 +240,7 @@ impl<C: 'static> Setting<C> {
         Self::typed(path, Kind::Switches, lens, BTreeMap::new(), parse, |switches| json!(switches))
     }
 
-    /// Names with a number each, in a file a list of sections with these two fields.
+    /// Names with a number each; in a file, a list of sections with the two fields `name` and `number`.
     pub fn pairs(
         path: &'static str,
         lens: Lens<C, Vec<(String, u32)>>,
@@ -255,9 +255,9 @@ impl<C: 'static> Setting<C> {
                 let Value::Integer(value) = **value else { continue };
                 match within(value, &range) {
                     Ok(value) => pairs.push((name.clone(), value)),
-                    Err(why) => {
+                    Err(reason) => {
                         let item = Given { value: Value::Integer(value), ..item.clone() };
-                        checks.invalid_item(&item, &format!("[{index}].{number}"), why);
+                        checks.invalid_item(&item, &format!("[{index}].{number}"), reason);
                     }
                 }
             }
@@ -269,8 +269,8 @@ impl<C: 'static> Setting<C> {
         Self::typed(path, Kind::Pairs(name, number), lens, Vec::new(), parse, print)
     }
 
-    /// A setting whose meaning depends on others: the program assigns it, the table reads and prints it.
-    pub fn worked_out(path: &'static str, kind: Kind, print: fn(&C) -> Json) -> Self {
+    /// A setting that depends on others: the program derives its value, the table reads and prints it.
+    pub fn derived(path: &'static str, kind: Kind, print: fn(&C) -> Json) -> Self {
         Setting { effect: Effect::Restart, print: Some(Box::new(print)), ..Setting::new(path, kind) }
     }
 
@@ -279,29 +279,29 @@ impl<C: 'static> Setting<C> {
         Setting::new(path, kind).help("Accepted and not used.")
     }
 
-    /// The same setting as a flag, and what the help shows for its value.
+    /// Adds a flag; `value_name` stands for its value in the help.
     pub fn flag(self, name: &'static str, value_name: &'static str) -> Self {
         Setting { flag: Some(Flag { name, value_name, short: None, hidden: false }), ..self }
     }
 
-    /// A letter for the flag.
+    /// Adds a one-letter form of the flag.
     pub fn short(mut self, letter: char) -> Self {
         self.flag = self.flag.map(|flag| Flag { short: Some(letter), ..flag });
         self
     }
 
-    /// An older flag, which the help does not show and which no file has: the field that a file has instead.
-    pub fn older_than(mut self, field: &'static str) -> Self {
+    /// Marks the flag as deprecated: the help does not show it, and a file has `field` instead.
+    pub fn deprecated_for(mut self, field: &'static str) -> Self {
         self.flag = self.flag.map(|flag| Flag { hidden: true, ..flag });
-        Setting { instead: Some(field), ..self }
+        Setting { replacement: Some(field), ..self }
     }
 
-    /// What it is for, in the help and on the reference page.
+    /// The description in the help and on the reference page.
     pub fn help(self, help: &'static str) -> Self {
         Setting { help, ..self }
     }
 
-    /// The default in words, where it depends on other settings.
+    /// A description of the default, where it depends on other settings.
     pub fn default_text(self, text: &'static str) -> Self {
         Setting { default_text: Some(text), ..self }
     }
@@ -316,29 +316,29 @@ impl<C: 'static> Setting<C> {
         Setting { effect: Effect::Live, ..self }
     }
 
-    /// The flag counts beside a file.
-    pub fn beside_file(self) -> Self {
-        Setting { beside_file: true, ..self }
+    /// The flag takes effect together with a file.
+    pub fn with_file(self) -> Self {
+        Setting { with_file: true, ..self }
     }
 
-    /// A file may have a whole number of nanoseconds for the duration.
+    /// A file may give the duration as a whole number of nanoseconds.
     pub fn or_nanos(self) -> Self {
         Setting { kind: Kind::DurationOrNanos, ..self }
     }
 
-    /// How the value of a worked-out setting is taken over from another configuration.
+    /// Sets how the value of a derived setting is copied from another configuration.
     pub fn copied(self, copy: fn(&mut C, &C)) -> Self {
         Setting { copy: Some(Box::new(copy)), ..self }
     }
 
-    /// Whether a file may have it.
+    /// Whether a file can have the setting.
     pub fn in_file(&self) -> bool {
         !self.path.starts_with('-')
     }
 
-    /// The field to set in a file in place of the flag.
+    /// The field of a file that has the effect of the flag.
     pub fn field(&self) -> &'static str {
-        self.instead.unwrap_or(self.path)
+        self.replacement.unwrap_or(self.path)
     }
 
     /// The flag with its dashes, if there is one.
@@ -346,7 +346,7 @@ impl<C: 'static> Setting<C> {
         self.flag.map(|flag| flag.name)
     }
 
-    /// Puts a given value into its field, if it means something.
+    /// Assigns a value to its field if it is valid; an empty text is ignored.
     pub(crate) fn assign(&self, config: &mut C, given: &Given<Value>, checks: &mut Checks) {
         let Some(assign) = &self.assign else { return };
         if given.value == Value::Text(String::new()) {
@@ -354,10 +354,10 @@ impl<C: 'static> Setting<C> {
         }
         if given.value.is_zero() {
             match self.zero {
-                Zero::Meant => {}
+                Zero::Valid => {}
                 Zero::Unset => return,
                 Zero::UnsetInFile if !given.by_flag() => return,
-                Zero::UnsetInFile | Zero::Refused => {
+                Zero::UnsetInFile | Zero::Invalid => {
                     return checks.invalid(given, "must be greater than zero");
                 }
             }
@@ -374,7 +374,7 @@ fn duration_of(given: &Given<Value>, _: &mut Checks) -> Option<Duration> {
 }
 
 impl Given<Value> {
-    /// The items of a list; none if it is no list.
+    /// The items of a list; empty for other values.
     pub fn items(&self) -> &[Given<Value>] {
         match &self.value {
             Value::List(items) => items,
@@ -382,7 +382,7 @@ impl Given<Value> {
         }
     }
 
-    /// The texts of a list with their places.
+    /// The texts of a list with their indices.
     pub fn texts(&self) -> impl Iterator<Item = (usize, &Given<Value>, &str)> {
         self.items().iter().enumerate().filter_map(|(index, item)| match &item.value {
             Value::Text(text) => Some((index, item, text.as_str())),

@@ -1,4 +1,4 @@
-//! The table of all settings of a program, and what is made from it.
+//! The table of all settings of a program: reads files, assigns values, prints and compares configurations.
 
 use crate::check::Checks;
 use crate::error::ConfigError;
@@ -19,7 +19,7 @@ pub struct Table<C> {
 pub struct Changes {
     /// Settings that take effect while running.
     pub applied: Vec<&'static str>,
-    /// Settings that take effect when the program is started again.
+    /// Settings that take effect after a restart.
     pub needs_restart: Vec<&'static str>,
 }
 
@@ -55,12 +55,12 @@ impl<C: 'static> Table<C> {
         read(file_name, text, self.head, &fields)
     }
 
-    /// Sets every setting to its default; those that are worked out stay as they are.
+    /// Sets every setting to its default; derived settings are not changed.
     pub fn set_defaults(&self, config: &mut C) {
         self.settings.iter().filter_map(|setting| setting.reset.as_ref()).for_each(|reset| reset(config));
     }
 
-    /// Puts the given values into a configuration; those that mean nothing are noted.
+    /// Assigns the given values to a configuration. Invalid values are added to `checks`.
     pub fn assign(&self, config: &mut C, typed: &Typed, checks: &mut Checks) {
         for setting in &self.settings {
             if let Some(given) = typed.get(setting.path) {
@@ -69,7 +69,7 @@ impl<C: 'static> Table<C> {
         }
     }
 
-    /// A configuration as the file that [`Table::read`] reads, every setting written out.
+    /// Prints a configuration as a file that [`Table::read`] reads, with every setting.
     pub fn to_json(&self, config: &C) -> Json {
         let mut root = Map::new();
         root.extend(self.head.iter().map(|(name, value)| ((*name).to_owned(), Json::from(*value))));
@@ -83,7 +83,7 @@ impl<C: 'static> Table<C> {
                     break;
                 }
                 let inner = map.entry(name).or_insert_with(|| Json::Object(Map::new()));
-                // A path never leads through a value: no setting is the beginning of another one's path.
+                // Always an object: no setting's path is the beginning of another setting's path.
                 let Json::Object(inner) = inner else { break };
                 map = inner;
             }
@@ -107,13 +107,13 @@ impl<C: 'static> Table<C> {
         changes
     }
 
-    /// Takes back the changes that need a restart.
-    pub fn keep_started(&self, started: &C, new: &mut C) {
+    /// Reverts the changes that need a restart: these settings get the values that they have in `running`.
+    pub fn keep_until_restart(&self, running: &C, new: &mut C) {
         let kept = self.settings.iter().filter(|setting| setting.effect != Effect::Live);
-        kept.filter_map(|setting| setting.copy.as_ref()).for_each(|copy| copy(new, started));
+        kept.filter_map(|setting| setting.copy.as_ref()).for_each(|copy| copy(new, running));
     }
 
-    /// The default of a setting in words; empty if there is nothing to tell.
+    /// The default of a setting as the help shows it; empty for no value, `false` and an empty list.
     pub(crate) fn default_text(&self, setting: &Setting<C>, defaults: &C) -> String {
         let printed = setting.print.as_ref().map(|print| print(defaults));
         match (setting.default_text, printed) {
@@ -127,7 +127,7 @@ impl<C: 'static> Table<C> {
     }
 }
 
-/// `24h` for `24h0m0s`.
+/// Shortens `24h0m0s` to `24h`.
 fn short_duration(text: &str) -> String {
     let text = text.strip_suffix("m0s").map_or(text.to_owned(), |rest| format!("{rest}m"));
     text.strip_suffix("h0m").map_or(text.clone(), |rest| format!("{rest}h"))

@@ -1,21 +1,21 @@
-//! A YAML or JSON document as a tree whose every node remembers its line.
+//! A YAML or JSON document as a tree in which every node has its line.
 //!
-//! Serde's derive stops at the first mistake and forgets where a value stood. Administrators mend a file faster
-//! when all its mistakes come at once, each with its line, so the document is first read into this tree and the
-//! fields are taken out of it by [`crate::read`]. Keys that occur twice are both kept, for the same reason.
+//! Serde's derive stops at the first error and does not keep the lines of values. A file is corrected faster when all
+//! its errors are reported at once, each with its line, so the document is first read into this tree, and
+//! [`crate::read`] takes the fields from it. Duplicate keys are kept, for the same reason.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 use std::fmt;
 
-/// A value and the line it stands on.
+/// A value and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) line: u64,
     pub(crate) value: Value,
 }
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Null,
@@ -35,7 +35,7 @@ pub(crate) struct Key {
 }
 
 impl Value {
-    /// What an administrator would call this kind of value.
+    /// The name of this kind of value in error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Value::Null => "nothing",
@@ -49,21 +49,21 @@ impl Value {
     }
 }
 
-/// The document does not parse at all.
+/// The error for a document that is neither YAML nor JSON.
 #[derive(Debug)]
 pub(crate) struct Malformed {
     pub(crate) line: Option<u64>,
     pub(crate) message: String,
 }
 
-/// Nodes a document may have after its aliases are followed. A complete configuration has about 150; a file with
-/// more is a mistake or a trap.
+/// The maximum number of nodes of a document after its aliases are expanded. A complete configuration has about 150; a
+/// document with far more is an error or an attack.
 const MAX_NODES: usize = 10_000;
 
 /// Reads one document; an empty one is a `Null` node.
 pub(crate) fn read(text: &str) -> Result<Node, Malformed> {
     let options = serde_saphyr::options! {
-        // LastWins streams every pair to the visitor, the doubles too: finding them is then our own business.
+        // With LastWins the visitor gets every pair, duplicates too; `crate::read` reports them.
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         budget: serde_saphyr::budget! { max_nodes: MAX_NODES },
         with_snippet: false,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_has_its_line_and_doubles_are_kept() {
+    fn every_key_has_its_line_and_duplicates_are_kept() {
         let node = read("a: 1\nb:\n  c: x\n\nb: 2\n").expect("parses");
         assert_eq!(keys(&node), [(1, "a"), (2, "b"), (5, "b")]);
     }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_document_says_where() {
+    fn a_malformed_document_reports_its_line() {
         let broken = read("a: 1\nb: [1, 2\nc: 3\n").expect_err("must not parse");
         assert!(broken.line.is_some_and(|line| line >= 2), "{broken:?}");
         assert!(!broken.message.contains('\n'), "{broken:?}");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_document_is_nothing() {
+    fn an_empty_document_is_null() {
         assert_eq!(read("").expect("parses").value, Value::Null);
         assert_eq!(read("# only a comment\n").expect("parses").value, Value::Null);
     }

@@ -1,4 +1,4 @@
-//! Settings as typed: a value, its kind, and where it was given. What a value means is not judged here.
+//! Settings as typed: a value, its kind and its origin. Values are not validated here.
 
 use crate::duration::{format_duration, parse_duration};
 use crate::error::Origin;
@@ -15,9 +15,9 @@ pub enum Value {
     Number(f32),
     Text(String),
     Duration(Duration),
-    /// Texts or [`Value::Named`].
+    /// A list of [`Value::Text`] or [`Value::Named`].
     List(Vec<Given<Value>>),
-    /// A switch or a number with its name.
+    /// A boolean or a number with its name.
     Named(String, Box<Value>),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// A value, the setting it was given for, and where it was given.
+/// A value, its setting, and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Given<T> {
     /// The value.
@@ -72,7 +72,7 @@ impl<T> Given<T> {
 /// The kind of value that a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `true` or `false`; as a flag the value may be left out.
+    /// `true` or `false`; a flag may omit the value, which means `true`.
     Bool,
     /// A whole number.
     Integer,
@@ -90,12 +90,12 @@ pub enum Kind {
     Texts,
     /// Free names, each `true` or `false`; as a flag `Name=true`.
     Switches,
-    /// A list of sections with a name and a number, whose fields are called so; as a flag `name=N`.
+    /// A list of sections with a name and a number, with the names of these two fields; as a flag `name=N`.
     Pairs(&'static str, &'static str),
 }
 
 impl Kind {
-    /// The kind as error messages and the reference page call it.
+    /// The description of the kind in error messages.
     pub fn expected(self) -> &'static str {
         match self {
             Kind::Bool => "true or false",
@@ -110,14 +110,16 @@ impl Kind {
         }
     }
 
-    /// Whether several values make one setting.
+    /// Whether the setting is a list of values.
     pub(crate) fn is_list(self) -> bool {
         matches!(self, Kind::Texts | Kind::Switches | Kind::Pairs(..))
     }
 
-    /// Reads one value of a flag, as Go's flag packages do.
+    /// Parses one value of a flag, as Go's flag packages do.
     pub(crate) fn parse(self, text: &str) -> Result<Value, String> {
-        let named = |why: &str| text.split_once('=').map(|(n, v)| (n.trim(), v.trim())).ok_or(why.to_owned());
+        let named = |error: &str| {
+            text.split_once('=').map(|(n, v)| (n.trim(), v.trim())).ok_or_else(|| error.to_owned())
+        };
         Ok(match self {
             Kind::Bool => Value::Bool(parse_bool(text)?),
             Kind::Integer => {
@@ -131,11 +133,11 @@ impl Kind {
                 Value::Duration(parse_duration(text).map_err(|e| e.to_string())?)
             }
             Kind::Switches => {
-                let (name, value) = named("no Name=true or Name=false")?;
+                let (name, value) = named("not of the form Name=true or Name=false")?;
                 Value::Named(name.to_owned(), Value::Bool(parse_bool(value)?).into())
             }
             Kind::Pairs(..) => {
-                let (name, number) = named("no pattern=N")?;
+                let (name, number) = named("not of the form pattern=N")?;
                 let number = number.parse().map_err(|_| format!("{number:?} is not a whole number"))?;
                 Value::Named(name.to_owned(), Value::Integer(number).into())
             }
@@ -152,7 +154,7 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The settings that a file or a command line gives.
+/// The values that a file or a command line gives for settings, by path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Typed(BTreeMap<&'static str, Given<Value>>);
 
@@ -175,24 +177,25 @@ impl Typed {
         }
     }
 
-    /// Gives a value for a setting, in place of the one there was.
+    /// Sets the value for a setting, and replaces an earlier one.
     pub fn set(&mut self, path: &'static str, given: Given<Value>) {
         self.0.insert(path, given);
     }
 
-    /// Lets what was given for one setting count for another one too.
+    /// Copies the value of one setting, if there is one, to another setting.
     pub fn copy(&mut self, from: &str, to: &'static str) {
         if let Some(given) = self.0.get(from).cloned() {
             self.0.insert(to, given);
         }
     }
 
-    /// Takes a value out.
+    /// Removes and returns a value.
     pub fn take(&mut self, path: &str) -> Option<Given<Value>> {
         self.0.remove(path)
     }
 
-    /// Adds values that count more than those there are. An empty text says nothing; lists are joined, theirs first.
+    /// Adds values that replace the present ones, except that an empty text keeps the present value, and lists are
+    /// joined, those of `over` first.
     pub fn overlay(&mut self, over: Typed) {
         for (path, mut given) in over.0 {
             match (&mut given.value, self.0.remove(path)) {
@@ -204,7 +207,7 @@ impl Typed {
         }
     }
 
-    /// Keeps the settings that `keep` says.
+    /// Keeps the values of the settings for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&'static str) -> bool) {
         self.0.retain(|path, _| keep(path));
     }

@@ -1,4 +1,4 @@
-//! A mode at work, as the agent knows it.
+//! The interface of an open mode.
 
 use crate::trace::{Host, Packet, Trace};
 use crate::{CounterSource, Drift, DriftSignal, Error, Location, Report, Settings, Wake};
@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Services whose plan is new, or gone, in one family.
+/// Services with a new plan, or without one any more, in one family.
 pub type PlanChanges = Vec<(ServiceName, Option<ServicePlan>)>;
 
 /// The result of a sync of one family, and how long it took.
@@ -21,10 +21,10 @@ pub struct Outcome {
     pub result: Result<Report, Error>,
 }
 
-/// A mode at work in every address family that it programs.
+/// An open mode, in every address family that it programs.
 ///
 /// The cost of [`Backend::sync`] is that of the changes. After an error, and after [`Backend::mark_stale`], the next
-/// sync lists the kernel and repairs what differs: recovery is the same code as the first start.
+/// sync lists the kernel and repairs the differences: recovery is the same code as the first start.
 pub trait Backend: fmt::Debug {
     /// The families that it programs.
     fn families(&self) -> Vec<Family>;
@@ -32,7 +32,7 @@ pub trait Backend: fmt::Debug {
     /// Makes the kernel hold the rules of `settings` and of all plans so far.
     fn sync(&mut self, family: Family, settings: &Settings, changes: PlanChanges) -> Result<Report, Error>;
 
-    /// Other processes may have changed the rules: the next sync compares everything.
+    /// Called when other processes may have changed the rules: the next sync compares all rules.
     fn mark_stale(&mut self);
 
     /// Compares the kernel with the applied rules, and changes nothing.
@@ -41,7 +41,7 @@ pub trait Backend: fmt::Debug {
     /// Follows the first packet of a connection through the applied rules.
     fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error>;
 
-    /// The places in the host that it uses, and that therefore are not leftovers.
+    /// The locations that it uses, whose objects therefore are not leftovers.
     fn locations(&self) -> Vec<Location>;
 
     /// The metric, without its prefix, that counts failed syncs.
@@ -54,30 +54,31 @@ pub trait Backend: fmt::Debug {
         None
     }
 
-    /// The agent is about to stop: everything that works only while it runs is handed over to the kernel.
+    /// Called before the agent stops: changes the rules so that they do not need a running agent.
     fn stop(&mut self, _settings: &Settings) {}
 
-    /// Listener threads call `wake`, and then [`Backend::detect_drift`] has something to say.
+    /// Sets the function that listener threads call; the agent then calls [`Backend::detect_drift`].
     fn set_wake(&mut self, wake: Wake);
 
-    /// Everything is compared at least this often, where the kernel announces nothing.
+    /// Sets the time between comparisons of all rules, for changes that the kernel does not announce. Expensive
+    /// comparisons are less frequent.
     fn set_audit_period(&mut self, period: Duration);
 
-    /// The syncs of all families are about to begin.
+    /// Called before the syncs of all families.
     fn sync_begins(&mut self, now: Instant);
 
-    /// The syncs of all families have ended. True if changes by other processes may have gone unnoticed.
+    /// Called after the syncs of all families. Returns whether changes by other processes may have gone unnoticed.
     fn sync_ended(&mut self, outcomes: &[Outcome], now: Instant) -> bool;
 
     /// Checks for drift: after a wake, and at [`Backend::next_drift_check`].
     fn detect_drift(&mut self, now: Instant) -> Option<DriftSignal>;
 
-    /// When to check for drift though nothing woke the agent.
+    /// When to check for drift if no listener thread wakes the agent.
     fn next_drift_check(&self) -> Option<Instant>;
 
-    /// Announcements of the kernel may have been lost: listening begins anew with the next sync.
+    /// Called when notifications of the kernel may have been lost: stops listening until the next sync.
     fn restart_drift_detection(&mut self);
 
-    /// Whether changes by other processes would be noticed.
+    /// Whether the mode listens for changes by other processes.
     fn is_listening(&self) -> bool;
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A source of counters. Any thread may ask it, and it answers within a second.
+/// A source of counters. It may be called from any thread, and returns within a second.
 pub trait CounterSource: Send + Sync + fmt::Debug {
     /// The counters in the Prometheus text format, with their HELP and TYPE lines.
     fn exposition(&self) -> String;

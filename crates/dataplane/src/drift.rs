@@ -1,8 +1,8 @@
 //! Drift: differences between the kernel and the rules that a mode applied, made by other processes.
 //!
-//! A mode detects drift in its own way: by the kernel's announcements, by sizes that are cheap to read, by comparing
-//! a sample, and by comparing everything once in a while. [`DriftDetector`] is the common form; it has no clock and no
-//! thread of the agent's: the current time is handed in, and a listener thread wakes the agent through [`Wake`].
+//! Each mode detects drift in its own way: by the kernel's notifications, by sizes that are cheap to read, by comparing
+//! a sample, and by comparing all rules from time to time. [`DriftDetector`] is the common interface. It has no clock:
+//! the caller passes the current time, and a listener thread of the mode wakes the agent through [`Wake`].
 
 use crate::{Driver, Outcome};
 use std::fmt;
@@ -18,11 +18,11 @@ pub struct Drift {
     pub altered: usize,
     /// Objects of other processes in a table or chain that belongs to the mode.
     pub foreign: usize,
-    /// The first few of them, in words.
+    /// Descriptions of the first few of these objects.
     pub examples: Vec<String>,
 }
 
-/// Examples that are kept for the log.
+/// The number of examples that are kept for the log.
 const EXAMPLES: usize = 8;
 
 impl Drift {
@@ -72,11 +72,11 @@ pub enum DriftSignal {
         /// The process, as far as the kernel names it: `nft (process 25318)`.
         process: String,
     },
-    /// Something that the mode uses looks different; another process may have changed only its own objects.
+    /// A table or counter that the mode shares with other programs changed; its own rules may not be affected.
     Possible,
 }
 
-/// Wakes the agent, which then asks for a [`DriftSignal`]. Called from listener threads.
+/// Wakes the agent, which then calls [`DriftDetector::check`]. Called from listener threads.
 #[derive(Clone)]
 pub struct Wake(Arc<dyn Fn() + Send + Sync>);
 
@@ -86,7 +86,7 @@ impl Wake {
         Wake(Arc::new(wake))
     }
 
-    /// Wakes.
+    /// Wakes the agent.
     pub fn wake(&self) {
         (self.0)();
     }
@@ -104,58 +104,59 @@ impl fmt::Debug for Wake {
     }
 }
 
-/// How a mode detects drift in all of its families.
+/// Detects drift of a mode in all of its families.
 pub trait DriftDetector<P>: fmt::Debug {
-    /// Listener threads call `wake` from now on.
+    /// Sets the function that listener threads call.
     fn set_wake(&mut self, wake: Wake);
 
-    /// Everything is compared at least this often, where nothing is announced.
+    /// Sets the time between comparisons of all rules, for changes that the kernel does not announce. Expensive
+    /// comparisons are less frequent.
     fn set_audit_period(&mut self, period: Duration);
 
-    /// A sync is about to begin.
+    /// Called before a sync.
     fn sync_begins(&mut self, programs: &mut [Driver<P>], now: Instant);
 
-    /// A sync has ended. Listening begins after the first one, because the kernel would announce every object of it.
-    /// True if changes by other processes may have gone unnoticed.
+    /// Called after a sync. Listening begins after the first one, because the kernel would announce every object of it.
+    /// Returns whether changes by other processes may have gone unnoticed.
     fn sync_ended(&mut self, programs: &mut [Driver<P>], outcomes: &[Outcome], now: Instant) -> bool;
 
-    /// Checks whatever is due: called after a wake, and at [`DriftDetector::next_check`].
+    /// Makes the checks that are due. Called after a wake, and at [`DriftDetector::next_check`].
     fn check(&mut self, programs: &mut [Driver<P>], now: Instant) -> Option<DriftSignal>;
 
-    /// When to check next though nothing woke the agent.
+    /// When to check next if no listener thread wakes the agent.
     fn next_check(&self) -> Option<Instant>;
 
-    /// Announcements may have been lost: stop listening, and begin again with the next sync.
+    /// Called when notifications of the kernel may have been lost: stops listening until the next sync.
     fn restart(&mut self);
 
-    /// Whether changes by other processes would be noticed.
+    /// Whether the detector listens for changes by other processes.
     fn is_listening(&self) -> bool;
 }
 
-/// When the checks of a mode are due that nothing announces. Their cost decides how often they are made.
+/// The times of a mode's periodic checks. The cost of a check decides how often it is made.
 #[derive(Clone, Debug)]
 pub struct CheckTimes {
     /// The next cheap check.
     cheap: Instant,
-    /// After a false alarm: no check that costs anything before this time.
+    /// After a false alarm: no check that may cause another one before this time.
     quiet: Instant,
     /// The next sample.
     sample: Instant,
-    /// The next comparison of everything.
+    /// The next comparison of all rules.
     audit: Option<Instant>,
-    /// Everything is compared at least this often.
+    /// The shortest time between two comparisons of all rules.
     audit_period: Duration,
 }
 
 /// The time between cheap checks.
 const CHEAP_PERIOD: Duration = Duration::from_secs(1);
-/// The time between comparisons of everything, unless the configuration says otherwise.
+/// The default time between comparisons of all rules.
 const AUDIT_PERIOD: Duration = Duration::from_secs(30);
-/// Comparing everything may take one part in this many of the time.
+/// Comparisons of all rules take at most one part in this many of the time.
 const AUDIT_SHARE: u32 = 100;
-/// Comparing samples may take one part in this many of the time.
+/// Comparisons of samples take at most one part in this many of the time.
 const SAMPLE_SHARE: u32 = 30;
-/// After a comparison of everything that found nothing: this many times its duration without another.
+/// After a comparison of all rules that found no difference, the pause is this many times its duration.
 const FALSE_ALARM: u32 = 10;
 
 impl CheckTimes {
@@ -170,7 +171,7 @@ impl CheckTimes {
         }
     }
 
-    /// Everything is compared at least this often.
+    /// Sets the shortest time between two comparisons of all rules.
     pub fn set_audit_period(&mut self, period: Duration) {
         self.audit_period = period;
     }
@@ -189,7 +190,7 @@ impl CheckTimes {
         due
     }
 
-    /// Whether checks may be made that can give a false alarm.
+    /// Whether checks that can cause a false alarm may be made.
     pub fn may_alarm(&self, now: Instant) -> bool {
         now >= self.quiet
     }
@@ -199,17 +200,17 @@ impl CheckTimes {
         now >= self.quiet.max(self.sample)
     }
 
-    /// A sample was compared; the next one is the later, the longer it took.
+    /// Records the comparison of a sample; the pause until the next one grows with its duration.
     pub fn sampled(&mut self, began: Instant, ended: Instant) {
         self.sample = ended + (ended - began) * SAMPLE_SHARE;
     }
 
-    /// Whether everything is to be compared with the next sync.
+    /// Whether a comparison of all rules is due.
     pub fn audit_is_due(&self, now: Instant) -> bool {
         self.audit.is_some_and(|due| due <= now)
     }
 
-    /// A sync has ended: if it compared everything, the next audit is due after a time that grows with its cost.
+    /// Records the end of a sync. If it compared all rules, the pause until the next audit grows with its duration.
     pub fn sync_ended(&mut self, outcomes: &[Outcome], now: Instant) {
         let full = || outcomes.iter().filter(|o| o.result.as_ref().is_ok_and(|r| r.full));
         let took: Duration = full().map(|o| o.took).sum();

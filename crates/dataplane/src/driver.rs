@@ -1,4 +1,4 @@
-//! The states of a mode in one family, and the one way through them.
+//! The state of a mode's rules in one family, and its transitions.
 //!
 //! ```text
 //!            reconcile                  commit fails, settings need it
@@ -8,20 +8,20 @@
 //! ```
 //!
 //! A mode implements [`Program`]: how plans become a transaction, how that is committed, and how the kernel is listed and
-//! compared. The driver decides which of these is called. What always holds: plans are taken over whatever fails,
-//! because the agent does not repeat them; drift is reported only if other processes may have caused it.
+//! compared. The driver decides which of these is called. Invariants: plans are staged even if the sync fails, because
+//! the agent does not repeat them; drift is reported only if other processes may have caused it.
 
 use crate::{Drift, Error, PlanChanges, Report, Settings};
 use portway_model::Family;
 
-/// The state of the kernel's rules, as far as the driver knows.
+/// The state of the kernel's rules, as known to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Nothing was applied yet; the kernel may hold the rules of an earlier run, or of kube-proxy.
     Fresh,
     /// The kernel holds the applied rules.
     InSync,
-    /// The kernel may hold something else: a commit failed, or another process changed the rules.
+    /// The kernel may hold other rules: a commit failed, or another process changed the rules.
     Stale,
 }
 
@@ -30,11 +30,11 @@ pub enum State {
 pub enum Committed {
     /// The changes are in force.
     Yes,
-    /// The kernel holds something else than expected: everything has to be compared.
+    /// The kernel holds other rules than expected: all rules have to be compared.
     CompareAll,
 }
 
-/// One mode in one family, as [`Driver`] drives it.
+/// One mode in one family. [`Driver`] calls these methods.
 pub trait Program {
     /// The changes of one sync.
     type Transaction;
@@ -42,8 +42,8 @@ pub trait Program {
     /// The family.
     fn family(&self) -> Family;
 
-    /// Takes over settings and plans, even if it returns an error. The transaction is used only in [`State::InSync`];
-    /// `None` if only comparing everything can apply the changes.
+    /// Stores settings and plans, even if it returns an error. The transaction is used only in [`State::InSync`];
+    /// `None` if the changes can be applied only by [`Program::reconcile`].
     fn stage(
         &mut self,
         settings: &Settings,
@@ -55,16 +55,17 @@ pub trait Program {
     /// Applies a transaction.
     fn commit(&mut self, transaction: &Self::Transaction, report: &mut Report) -> Result<Committed, Error>;
 
-    /// Lists the kernel, and makes it hold the rules of all plans. The differences found first come back.
+    /// Lists the kernel's rules, and makes the kernel hold the rules of all plans. Returns the differences that were
+    /// found before.
     fn reconcile(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error>;
 
-    /// The rules are in force: everything that has to wait for that.
+    /// Called when the rules are in force, for work that has to be done after that.
     fn finish(&mut self, report: &mut Report) -> Result<(), Error>;
 
     /// Compares the kernel with the applied rules, and changes nothing.
     fn verify(&mut self) -> Result<Drift, Error>;
 
-    /// Other processes may have changed something: facts about the host that were remembered are stale too.
+    /// Called when other processes may have changed the rules: cached facts about the host are stale too.
     fn mark_stale(&mut self) {}
 }
 
@@ -78,17 +79,17 @@ pub struct Driver<P> {
 }
 
 impl<P> Driver<P> {
-    /// Nothing is applied yet.
+    /// A driver in state [`State::Fresh`].
     pub fn new(program: P) -> Driver<P> {
         Driver { program, state: State::Fresh, tampered: false }
     }
 
-    /// The mode.
+    /// The mode's program.
     pub fn program(&mut self) -> &mut P {
         &mut self.program
     }
 
-    /// The mode, to read.
+    /// The mode's program, immutable.
     pub fn as_program(&self) -> &P {
         &self.program
     }
@@ -103,7 +104,7 @@ impl<P> Driver<P> {
         self.state == State::Fresh
     }
 
-    /// The kernel may hold something else, and the mode itself is the reason: the next sync compares everything, and
+    /// Called when the kernel may hold other rules because of the mode itself: the next sync compares all rules, and
     /// reports no drift.
     pub fn invalidate(&mut self) {
         if self.state == State::InSync {
@@ -116,7 +117,8 @@ impl<P: Program> Driver<P> {
     /// Makes the kernel hold the rules of `settings` and of all plans so far.
     pub fn sync(&mut self, settings: &Settings, changes: PlanChanges) -> Result<Report, Error> {
         let mut report = Report::default();
-        // The changes of other processes are repaired before new plans are taken over, so that only they are drift.
+        // Changes by other processes are repaired before new plans are staged, so that the new plans do not count as
+        // drift.
         let repaired = if self.tampered { self.reconcile(&mut report) } else { Ok(()) };
         let staged = self.program.stage(settings, changes, self.state, &mut report);
         repaired?;
@@ -128,7 +130,7 @@ impl<P: Program> Driver<P> {
         Ok(report)
     }
 
-    /// False if everything has to be compared instead.
+    /// Commits a transaction; false if all rules have to be compared instead.
     fn commit(&mut self, transaction: Option<P::Transaction>, report: &mut Report) -> Result<bool, Error> {
         let Some(transaction) = transaction.filter(|_| self.state == State::InSync) else { return Ok(false) };
         let committed = self.program.commit(&transaction, report).inspect_err(|_| self.invalidate())?;
@@ -149,7 +151,8 @@ impl<P: Program> Driver<P> {
         Ok(())
     }
 
-    /// Other processes may have changed the rules: the next sync compares everything, and reports the differences.
+    /// Called when other processes may have changed the rules: the next sync compares all rules, and reports the
+    /// differences.
     pub fn mark_stale(&mut self) {
         self.program.mark_stale();
         if self.state != State::Fresh {

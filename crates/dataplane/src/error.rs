@@ -1,4 +1,4 @@
-//! The errors of a mode: each says what failed and what an operator can do about it.
+//! The errors of a mode. Where an operator can correct the cause, the message says how.
 
 use portway_model::Family;
 
@@ -10,7 +10,7 @@ pub enum Error {
     Unsupported {
         /// The missing feature or program.
         feature: String,
-        /// How to get it.
+        /// How to install or enable it.
         hint: String,
     },
     /// The process lacks the privilege.
@@ -18,13 +18,13 @@ pub enum Error {
     Permission {
         /// The operation that was refused.
         operation: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Another process that the mode depends on failed.
     #[error("{process}: {source}")]
     Process {
-        /// The process, in words.
+        /// The name of the process.
         process: &'static str,
         /// The failure.
         source: std::io::Error,
@@ -32,28 +32,28 @@ pub enum Error {
     /// Leftover objects are still in use by connections.
     #[error("{objects} stay until their last connection ends ({open} open)")]
     Busy {
-        /// The objects, in words.
+        /// A description of the objects.
         objects: &'static str,
         /// The number of connections.
         open: usize,
     },
-    /// The kernel refused a request; the next sync compares everything.
+    /// The kernel refused a request; the next sync compares all rules.
     #[error("{family}: {source}")]
     Kernel {
         /// The address family.
         family: Family,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl Error {
-    /// A refusal by the kernel.
+    /// An error of the kernel.
     pub fn kernel(family: Family, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Kernel { family, source: source.into() }
     }
 
-    /// Whether only privilege is missing.
+    /// Whether the process lacks the privilege.
     pub fn is_permission(&self) -> bool {
         matches!(self, Error::Permission { .. })
     }

@@ -1,4 +1,4 @@
-//! A mode's programs of all families and its drift detector, as one [`Backend`].
+//! Joins a mode's programs of all families and its drift detector to one [`Backend`].
 
 use crate::trace::{Host, Packet, Trace};
 use crate::{
@@ -9,19 +9,19 @@ use portway_model::Family;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The part of a mode that [`Families`] needs besides [`Program`].
+/// The methods that [`Families`] needs besides those of [`Program`].
 pub trait FamilyProgram: Program + fmt::Debug {
     /// The metric, without its prefix, that counts failed syncs.
     const FAILURE_METRIC: &'static str;
 
-    /// The places in the host that it uses.
+    /// The locations that it uses.
     fn locations(&self) -> Vec<Location>;
 
     /// Follows the first packet of a connection through the applied rules.
     fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error>;
 }
 
-/// One program for each family, and what detects drift of all of them.
+/// One program for each family, and the drift detector of all of them.
 #[derive(Debug)]
 pub struct Families<P, D> {
     programs: Vec<Driver<P>>,
@@ -29,7 +29,7 @@ pub struct Families<P, D> {
 }
 
 impl<P: FamilyProgram, D: DriftDetector<P>> Families<P, D> {
-    /// Opens a program for each family. IPv6 may be missing; IPv4 may not.
+    /// Opens a program for each family. If IPv6 is not supported, only IPv4 is programmed; other errors are returned.
     pub fn open(
         families: &[Family],
         open: impl Fn(Family) -> Result<P, Error>,

@@ -1,10 +1,11 @@
 //! The contract between the node agent and a proxy mode.
 //!
-//! The agent opens a [`Mode`] from its registry and holds a [`Backend`]; it knows nothing else of a mode. A mode that
-//! programs the kernel family by family implements [`Program`] and gets its states from [`Driver`], its families and
-//! drift detection joined by [`Families`]. [`trace`] is the vocabulary for following a packet.
+//! The agent opens a [`Mode`] from its registry and gets a [`Backend`]; it uses a mode through these two traits only. A
+//! mode that programs the kernel family by family implements [`Program`]. [`Driver`] then keeps the state of its rules,
+//! and [`Families`] joins the programs of all families and the drift detection to a [`Backend`]. [`trace`] has the
+//! types for following a packet through the rules.
 //!
-//! No I/O here: the current time, the network and processes are handed in or belong to the modes.
+//! This crate does no I/O: the caller passes the current time, and the modes access the kernel and processes.
 
 mod backend;
 mod counters;

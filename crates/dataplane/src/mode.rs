@@ -1,4 +1,4 @@
-//! A mode as the registry lists it: how the host is checked for it, how it is opened, and how its leftovers are cleared.
+//! The interface of a mode in the registry: checks the host, opens the mode, and clears its leftovers.
 
 use crate::{Backend, Error, IpvsSettings, Settings, UserspaceSettings};
 use portway_model::Family;
@@ -7,12 +7,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A proxy mode. The agent knows modes by this trait and by [`Backend`] only.
+/// A proxy mode. The agent uses modes through this trait and [`Backend`] only.
 pub trait Mode: Sync {
-    /// The name, as `mode:` and `--proxy-mode` have it.
+    /// The name, as in `mode:` and `--proxy-mode`.
     fn name(&self) -> &'static str;
 
-    /// The section of the configuration that has its sync periods.
+    /// The section of the configuration with its settings.
     fn section(&self) -> Section {
         Section::Nftables
     }
@@ -22,31 +22,31 @@ pub trait Mode: Sync {
         Features::default()
     }
 
-    /// The settings without those of other modes, so that a change of these costs nothing.
+    /// The settings without those of other modes, so that a change of the latter does not cause any work.
     fn settings(&self, all: Settings) -> Settings {
         Settings { ipvs: IpvsSettings::default(), userspace: UserspaceSettings::default(), ..all }
     }
 
-    /// How long the agent may take to stop in this mode.
+    /// How long the agent may take to stop in this mode; `None` for the agent's default.
     fn stop_timeout(&self, _settings: &Settings) -> Option<Duration> {
         None
     }
 
-    /// Whether the host has everything that the mode needs. Changes nothing.
+    /// Checks that the host has everything that the mode needs. Changes nothing.
     fn check(&self) -> Result<(), Error>;
 
-    /// Opens the mode in the families given, and finds out whether this process may use it.
+    /// Opens the mode in the given families. Fails if the host does not support it or the process lacks the privilege.
     fn open(&self, options: &OpenOptions<'_>) -> Result<Box<dyn Backend>, Error>;
 
-    /// All places in which this mode, or kube-proxy's mode of the same kind, leaves objects behind; in the order in which
+    /// All locations in which this mode, or the same mode of kube-proxy, may have left objects, in the order in which
     /// they can be cleared.
     fn locations(&self) -> Vec<Location>;
 
-    /// The objects in one of these places, in words; removed afterwards unless `how` is [`Clear::Look`].
+    /// Descriptions of the objects in one of these locations. The objects are removed unless `how` is [`Clear::List`].
     fn clear(&self, location: &Location, how: Clear, settings: &Settings) -> Result<Vec<String>, Error>;
 }
 
-/// A section of kube-proxy's configuration file, or the one that Portway adds, with the settings of a mode.
+/// A section of the configuration file with the settings of a mode. All but `userspace` are kube-proxy's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the variants are their names")]
 pub enum Section {
@@ -70,17 +70,17 @@ impl fmt::Display for Section {
 /// Features that not every mode has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Node ports answer at 127.0.0.1 if the configuration asks for it.
+    /// Node ports are served at 127.0.0.1 if that is configured.
     pub localhost_node_ports: bool,
     /// Connections to pods can begin with a PROXY protocol header.
     pub proxy_protocol: bool,
     /// Its rules can redirect connections to a listener on this node, for the mode that relays them.
     pub redirects: bool,
-    /// It needs the node's own addresses in its settings.
+    /// It needs the node's addresses in its settings.
     pub node_addresses: bool,
 }
 
-/// What a mode is handed when it is opened.
+/// The arguments of [`Mode::open`].
 pub struct OpenOptions<'a> {
     /// The families to program.
     pub families: &'a [Family],
@@ -88,7 +88,7 @@ pub struct OpenOptions<'a> {
     pub settings: &'a Settings,
     /// All modes, for a mode that uses the rules of another one.
     pub modes: &'a [&'static dyn Mode],
-    /// Starts this program again with a subcommand, for a mode that needs a process of its own.
+    /// Makes the command that starts this program with a subcommand, for a mode that needs a second process.
     pub relaunch: Arc<dyn Fn(&str) -> Command + Send + Sync>,
 }
 
@@ -102,21 +102,21 @@ impl fmt::Debug for OpenOptions<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clear {
     /// List them, and change nothing.
-    Look,
-    /// Remove them once no connection uses them.
+    List,
+    /// Remove them, except for those that connections use.
     WhenIdle,
     /// Remove them.
     Now,
 }
 
-/// A place in the host that a mode keeps objects in: a table, the rules of one variant of a tool, a process.
+/// A location of a mode's objects on the host: a table, the rules of one variant of a tool, a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
-    /// The place, in words.
+    /// The name for log messages.
     pub label: String,
-    /// Tells places with the same label apart.
+    /// Distinguishes locations with the same label.
     pub id: String,
-    /// The family, if objects of one family are kept there.
+    /// The family, if the objects there are of one family.
     pub family: Option<Family>,
 }
 

@@ -1,4 +1,4 @@
-//! What a mode is told besides the plans.
+//! The settings of a mode.
 
 use ipnet::IpNet;
 use portway_model::Family;
@@ -6,76 +6,76 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The node's settings, in terms a mode can turn into rules.
+/// The settings that a mode turns into rules, besides the plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Masquerade everything that goes to a cluster IP.
+    /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
     /// The bit of a packet's mark that asks for masquerading.
     pub masquerade_mark: u32,
-    /// How traffic of pods is told from other traffic.
+    /// How traffic from pods is recognized.
     pub local: LocalTraffic,
-    /// Where node ports answer.
+    /// The addresses of node ports.
     pub node_ports: NodePortAddresses,
     /// Ranges of cluster IPs.
     pub service_cidrs: Vec<IpNet>,
-    /// Node ports answer at 127.0.0.1 too; only the iptables mode can, and only in IPv4.
+    /// Serve node ports at 127.0.0.1 too; only the iptables mode can, and only in IPv4.
     pub localhost_node_ports: bool,
-    /// Drop what conntrack calls invalid, lest a pod's late packet be answered with a reset.
+    /// Drop packets in conntrack state INVALID, so that a late packet of a pod is not answered with a reset.
     pub drop_invalid: bool,
-    /// What this node sends with this bit in its mark goes where it wants: no rule leads it elsewhere.
+    /// No rule redirects packets from this node that have this bit in their mark.
     pub bypass_mark: Option<u32>,
-    /// What only the ipvs mode asks for.
+    /// Settings of the ipvs mode.
     pub ipvs: IpvsSettings,
-    /// What only the userspace mode asks for.
+    /// Settings of the userspace mode.
     pub userspace: UserspaceSettings,
 }
 
-/// What only the ipvs mode asks for.
+/// Settings of the ipvs mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpvsSettings {
-    /// How Services are balanced that do not say.
+    /// The scheduler of Services that do not select one.
     pub scheduler: Scheduler,
-    /// Addresses at which virtual servers belong to other programs.
+    /// Ranges of addresses whose virtual servers other programs manage.
     pub exclude: Vec<IpNet>,
-    /// Keep this machine from answering ARP for addresses that are not on the link asked.
+    /// Answer ARP only for addresses of the interface that received the request.
     pub strict_arp: bool,
-    /// How long a TCP connection may be silent, in seconds; none leaves the kernel's.
+    /// The timeout of idle TCP connections, in seconds; `None` keeps the kernel's.
     pub tcp_timeout: Option<u32>,
-    /// How long one may take to close.
+    /// The timeout of TCP connections after a FIN, in seconds; `None` keeps the kernel's.
     pub tcp_fin_timeout: Option<u32>,
-    /// How long a UDP flow may be silent.
+    /// The timeout of idle UDP flows, in seconds; `None` keeps the kernel's.
     pub udp_timeout: Option<u32>,
 }
 
-/// What only the userspace mode asks for.
+/// Settings of the userspace mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserspaceSettings {
-    /// This node's addresses, its primary ones first: connections are accepted at one of each family.
+    /// This node's addresses, the primary ones first: connections are accepted at one of each family.
     pub addresses: Vec<IpAddr>,
     /// How an endpoint is chosen.
     pub balancing: Balancing,
     /// How long an endpoint may take to accept a connection, before the next one is tried.
     pub connect_timeout: Duration,
-    /// How many endpoints are tried for one connection, at most.
+    /// The maximum number of endpoints that are tried for one connection.
     pub connect_attempts: u32,
-    /// How long connections may go on whose endpoint has left.
+    /// How long connections stay open after their endpoint was removed.
     pub drain_timeout: Duration,
-    /// How long connections may go on when the agent is told to stop.
+    /// In a container: how long a stopping agent waits for open connections.
     pub stop_timeout: Duration,
-    /// How long a UDP session may be silent.
+    /// The idle timeout of a UDP session.
     pub udp_timeout: Duration,
-    /// How many UDP sessions there may be.
+    /// The maximum number of UDP sessions.
     pub udp_sessions: u32,
-    /// The bit in the mark of the relay's own connections, by which the rules know not to redirect them.
+    /// The bit in the mark of the relay's own connections, which the rules do not redirect.
     pub bypass_mark: u32,
 }
 
 impl UserspaceSettings {
-    /// A bit that is not the one which asks for masquerading.
-    pub fn bypass_mark_beside(masquerade_mark: u32) -> u32 {
-        let usual = 1 << 13;
-        if masquerade_mark == usual { 1 << 12 } else { usual }
+    /// Chooses a bit other than the one that asks for masquerading.
+    pub fn choose_bypass_mark(masquerade_mark: u32) -> u32 {
+        let preferred = 1 << 13;
+        if masquerade_mark == preferred { 1 << 12 } else { preferred }
     }
 }
 
@@ -90,7 +90,7 @@ impl Default for UserspaceSettings {
             stop_timeout: Duration::from_secs(20),
             udp_timeout: Duration::from_secs(120),
             udp_sessions: 16_384,
-            bypass_mark: UserspaceSettings::bypass_mark_beside(0),
+            bypass_mark: UserspaceSettings::choose_bypass_mark(0),
         }
     }
 }
@@ -98,30 +98,30 @@ impl Default for UserspaceSettings {
 /// How the userspace mode chooses among endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Balancing {
-    /// One after the other.
+    /// The endpoints in turn.
     #[default]
     RoundRobin,
-    /// The one with the fewest connections through this node.
+    /// The endpoint with the fewest connections through this node.
     LeastConnections,
 }
 
 impl Balancing {
-    /// All of them, with their names.
+    /// All methods, with their names.
     pub const ALL: [(Balancing, &'static str); 2] =
         [(Balancing::RoundRobin, "round-robin"), (Balancing::LeastConnections, "least-connections")];
 
-    /// Its name.
+    /// The name.
     pub fn as_str(self) -> &'static str {
         Balancing::ALL.iter().find(|(b, _)| *b == self).map_or("", |(_, name)| name)
     }
 
-    /// Reads it.
+    /// The method with this name.
     pub fn parse(text: &str) -> Option<Balancing> {
         Balancing::ALL.iter().find(|(_, name)| *name == text).map(|(b, _)| *b)
     }
 }
 
-/// How a virtual server chooses among those behind it.
+/// How a virtual server chooses among its real servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the variants are their names")]
 pub enum Scheduler {
@@ -142,7 +142,7 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
-    /// All of them, with the kernel's names; the module of each is `ip_vs_` and that.
+    /// All schedulers, with the kernel's names; the module of each is named `ip_vs_` and that name.
     pub const ALL: [(Scheduler, &'static str); 13] = [
         (Scheduler::RoundRobin, "rr"),
         (Scheduler::WeightedRoundRobin, "wrr"),
@@ -159,12 +159,12 @@ impl Scheduler {
         (Scheduler::Overflow, "ovf"),
     ];
 
-    /// The kernel's name for it.
+    /// The kernel's name.
     pub fn as_str(self) -> &'static str {
         Scheduler::ALL.iter().find(|(s, _)| *s == self).map_or("rr", |(_, name)| name)
     }
 
-    /// Reads it.
+    /// The scheduler with this name.
     pub fn parse(text: &str) -> Option<Scheduler> {
         Scheduler::ALL.iter().find(|(_, name)| *name == text).map(|(s, _)| *s)
     }
@@ -198,30 +198,30 @@ impl Default for Settings {
     }
 }
 
-/// How traffic of pods is told from other traffic.
+/// How traffic from pods is recognized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalTraffic {
-    /// It is not: nothing is masqueraded for coming from outside.
+    /// Not recognized: traffic from outside the cluster is not masqueraded.
     Unknown,
     /// By its source address.
     Cidrs(Vec<IpNet>),
-    /// By the bridge it comes in on.
+    /// By its input interface, a bridge.
     Interface(String),
-    /// By the beginning of the name of the interface it comes in on.
+    /// By the beginning of the name of its input interface.
     InterfacePrefix(String),
 }
 
-/// Where node ports answer.
+/// The addresses of the node at which node ports are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// At all addresses of the node but loopback.
+    /// All addresses of the node except loopback.
     All,
-    /// At the node's addresses within these ranges; a family without a range answers at none.
+    /// The node's addresses within these ranges; none of a family without a range.
     Within(Vec<IpNet>),
 }
 
 impl NodePortAddresses {
-    /// The ranges of one family, without overlaps or neighbours; `None` for all addresses.
+    /// The ranges of one family, with overlapping and adjacent ones joined; `None` for all addresses.
     pub fn ranges(&self, family: Family) -> Option<Vec<IpNet>> {
         match self {
             NodePortAddresses::All => None,
@@ -229,7 +229,7 @@ impl NodePortAddresses {
         }
     }
 
-    /// Whether a node port answers at `address`, if it is one of the node's.
+    /// Whether node ports are served at `address`, if it is one of the node's.
     pub fn contains(&self, address: IpAddr) -> bool {
         match self {
             NodePortAddresses::All => !address.is_loopback(),
@@ -239,14 +239,14 @@ impl NodePortAddresses {
 }
 
 impl Settings {
-    /// The ranges of cluster IPs of one family, without overlaps or neighbours.
+    /// The ranges of cluster IPs of one family, with overlapping and adjacent ones joined.
     pub fn service_cidrs(&self, family: Family) -> Vec<IpNet> {
         of_family(&self.service_cidrs, family)
     }
 }
 
 impl Settings {
-    /// Whether node ports answer at the loopback address of a family.
+    /// Whether node ports are served at the loopback address of a family.
     pub fn answers_at_loopback(&self, family: Family) -> bool {
         let v4 = family == Family::V4 && self.localhost_node_ports;
         let ranges = || self.node_ports.ranges(family);

@@ -1,20 +1,20 @@
-//! The vocabulary for following a packet: the host, the packet, the steps on its path, and the verdict.
+//! The types for following a packet through the rules: the host, the packet, the steps on its path, and the verdict.
 //!
-//! Each mode has an evaluator of its own that runs its rules without a kernel; all of them answer with a [`Trace`]. Random
-//! choices are not drawn but enumerated: each choice is a [`Path`] of its own, so the verdicts name every endpoint that
-//! the packet may reach.
+//! Each mode has its own evaluator, which runs its rules without a kernel and returns a [`Trace`]. Random choices are
+//! not drawn but enumerated: each choice has its own [`Path`], so the verdicts name every endpoint that the packet may
+//! reach.
 
 use portway_model::{Protocol, Target};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The facts about a node that rules ask for.
+/// The facts about a node that rules match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// The node's addresses; loopback is always among them.
     pub addresses: BTreeSet<IpAddr>,
-    /// Clients that a list of recent clients holds (`/proc/net/xt_recent`), by the list's name.
+    /// The clients in lists of recent clients (`/proc/net/xt_recent`), each with the name of its list.
     pub recent: BTreeSet<(String, IpAddr)>,
 }
 
@@ -24,7 +24,7 @@ impl Host {
         Host { addresses: addresses.into_iter().collect(), recent: BTreeSet::new() }
     }
 
-    /// Whether `address` is the node's.
+    /// Whether `address` is one of the node's addresses.
     pub fn owns(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.addresses.contains(&address)
     }
@@ -52,7 +52,7 @@ pub enum Verdict {
     Delivered {
         /// All endpoints that it may be sent to.
         to: BTreeSet<Target>,
-        /// It leaves with the node's address as its source.
+        /// It is sent with the node's address as its source.
         masqueraded: bool,
     },
     /// It is refused with a TCP reset or an ICMP message.
@@ -66,8 +66,8 @@ pub enum Verdict {
 /// The path of a packet, with all random choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The verdicts. There are several if chance decides about more than the endpoint: an endpoint that reaches
-    /// itself through its Service is masqueraded, the others it might have reached are not.
+    /// The verdicts. There are several if random choices decide about more than the endpoint: a packet that an endpoint
+    /// sends to its own Service is masqueraded if it is sent back to that endpoint, and not if it is sent to another.
     pub verdicts: Vec<Verdict>,
     /// Each path that the packet may take.
     pub paths: Vec<Path>,
@@ -102,10 +102,10 @@ pub enum Step {
         index: usize,
         /// The rule as its tool prints it, without the chain; `None` if the mode has no text for it.
         text: Option<String>,
-        /// The properties of the packet that the rule asks for; empty if it asks for none.
+        /// The properties of the packet that the rule matches; empty if it matches every packet.
         because: Vec<String>,
     },
-    /// A rule of another program was passed over: the evaluator cannot read it.
+    /// A rule of another program was skipped, because the evaluator cannot parse it.
     NotUnderstood {
         /// The chain that the rule is in.
         chain: String,
@@ -123,16 +123,16 @@ pub enum Step {
     },
     /// A random choice was made.
     Chosen(Chance),
-    /// It came to the end of a built-in chain whose policy is DROP.
+    /// It reached the end of a built-in chain with policy DROP.
     Policy,
     /// Its mark was set.
     Marked(u32),
     /// A virtual server accepted it.
     Accepted {
-        /// The server, in words.
+        /// A description of the server.
         by: String,
     },
-    /// The relay made a decision about it, in words.
+    /// The relay made this decision about it.
     Relay(String),
     /// Its destination was translated.
     Translated(Target),
@@ -178,7 +178,7 @@ impl Trace {
         Trace::new(vec![Path { steps: Vec::new(), verdict: Verdict::Untouched }])
     }
 
-    /// The verdict, if chance decides about nothing but the endpoint.
+    /// The verdict, if random choices decide about the endpoint only.
     pub fn verdict(&self) -> Option<&Verdict> {
         match &*self.verdicts {
             [only] => Some(only),
@@ -187,7 +187,7 @@ impl Trace {
     }
 }
 
-/// Adds the endpoints of `one` to `all` if the verdicts differ in nothing else; false if they do.
+/// Adds the endpoints of `one` to `all` if the verdicts differ only in their endpoints; else returns false.
 fn merge(all: &mut Verdict, one: &Verdict) -> bool {
     match (all, one) {
         (
@@ -206,13 +206,13 @@ fn merge(all: &mut Verdict, one: &Verdict) -> bool {
 pub struct PacketState {
     /// The source address.
     pub source: IpAddr,
-    /// The destination address by now.
+    /// The current destination address.
     pub destination: IpAddr,
-    /// The destination address at first.
+    /// The original destination address.
     pub original: IpAddr,
     /// The protocol.
     pub protocol: Protocol,
-    /// The destination port by now.
+    /// The current destination port.
     pub port: u16,
     /// The interface it arrived on.
     pub input: Option<String>,
@@ -224,7 +224,7 @@ pub struct PacketState {
     pub translated: bool,
     /// The source was translated.
     pub masqueraded: bool,
-    /// It left through the loopback interface and arrived again.
+    /// It was sent through the loopback interface and arrived again.
     pub looped: bool,
 }
 
@@ -246,20 +246,20 @@ impl PacketState {
         }
     }
 
-    /// It arrives again through the loopback interface.
+    /// Lets the packet arrive again through the loopback interface.
     pub fn loop_back(&mut self) {
         self.looped = true;
         self.input = Some("lo".to_owned());
     }
 
-    /// Its destination becomes an endpoint.
+    /// Changes its destination to an endpoint.
     pub fn translate(&mut self, target: Target) {
         self.destination = target.ip;
         self.port = target.port;
         self.translated = true;
     }
 
-    /// The verdict, if no rule stopped it.
+    /// The verdict, if no rule dropped or rejected it.
     pub fn verdict(&self) -> Verdict {
         if !self.translated && !self.masqueraded {
             return Verdict::Untouched;

@@ -1,15 +1,15 @@
-//! The iptables mode: the chains that administrators know from kube-proxy, changed one at a time.
+//! The iptables mode: the chains and rules of kube-proxy, updated incrementally.
 //!
 //! ```text
 //! nat     PREROUTING, OUTPUT ─▶ KUBE-SERVICES ─▶ KUBE-SVC-… ─▶ KUBE-SEP-… ─▶ DNAT to the endpoint
 //!                                    │                ▲
-//!                                    └▶ KUBE-NODEPORTS ─▶ KUBE-EXT-… (marks, or stays local)
-//!         POSTROUTING ─▶ KUBE-POSTROUTING ─▶ MASQUERADE packets with the mark
-//! filter  INPUT, FORWARD, OUTPUT ─▶ KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, … ─▶ REJECT or DROP without endpoints
+//!                                    └▶ KUBE-NODEPORTS ─▶ KUBE-EXT-… (masquerades, or only local endpoints)
+//!         POSTROUTING ─▶ KUBE-POSTROUTING ─▶ MASQUERADE marked packets
+//! filter  INPUT, FORWARD, OUTPUT ─▶ KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, … ─▶ REJECT or DROP if there is no endpoint
 //! ```
 //!
-//! A Service has chains of its own, and single rules in chains that all share. [`render`] turns settings and plans into
-//! them; [`portway_xtables`] brings them into the kernel; [`mode`] is the [`portway_dataplane::Mode`].
+//! A Service has its own chains, and rules in chains that all Services share. [`render`] renders both from settings and
+//! plans, [`portway_xtables`] applies them to the kernel, and [`mode`] implements [`portway_dataplane::Mode`].
 
 pub mod mode;
 pub mod render;

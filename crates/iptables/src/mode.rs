@@ -1,4 +1,4 @@
-//! The mode: its renderer, on the iptables engine.
+//! Implements [`Mode`] with the iptables engine and the renderer of this crate.
 
 use crate::render;
 use portway_dataplane::{
@@ -11,13 +11,13 @@ use portway_xtables::drift::TablesDetector;
 use portway_xtables::{Engine, Tools, leftovers};
 use std::time::Instant;
 
-/// The rules of this mode.
+/// Renders the rules of this mode.
 pub const RENDERER: Renderer = Renderer { base: render::base, service: render::service };
 
-/// The mode in one family.
+/// The mode for one family.
 pub type Iptables<K = Tool> = Driver<Engine<K>>;
 
-/// The mode in one family, with a kernel of the caller's choice.
+/// The mode for one family, on a kernel that the caller passes: the `iptables` commands, or the fake of tests.
 pub fn with_kernel<K: Kernel>(kernel: K, family: Family) -> Iptables<K> {
     Driver::new(Engine::with_kernel(kernel, family, RENDERER))
 }

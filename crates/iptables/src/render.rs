@@ -1,7 +1,7 @@
-//! From settings and plans to rules.
+//! Renders settings and plans to rules.
 //!
-//! [`base`] are the constant rules; [`service`] are the rules of a Service: chains of its own, and single rules in the
-//! chains that all share.
+//! [`base`] renders the constant rules, [`service`] the rules of one Service: its own chains, and its rules in the
+//! chains that all Services share.
 
 mod base;
 mod service;
@@ -17,7 +17,7 @@ use portway_model::Family;
 use portway_xtables::rules::{Is, Rule};
 use std::sync::Arc;
 
-/// How packets from pods are recognised.
+/// The match for packets from pods: their source range, or the interface that received them.
 #[derive(Clone, Debug)]
 enum Pods {
     Range(IpNet),
@@ -28,7 +28,7 @@ impl Pods {
     fn of(settings: &Settings, family: Family) -> Option<Pods> {
         match &settings.local {
             LocalTraffic::Unknown => None,
-            // A node has one range in each family.
+            // There is at most one range for each family.
             LocalTraffic::Cidrs(ranges) => {
                 ranges.iter().find(|r| Family::of(r.addr()) == family).map(|r| Pods::Range(*r))
             }
@@ -37,7 +37,7 @@ impl Pods {
         }
     }
 
-    /// The rule for packets from pods, or for all others.
+    /// Restricts the rule to packets from pods or, with `not`, to all other packets.
     fn restrict(&self, mut rule: Rule, not: bool) -> Rule {
         match self {
             Pods::Range(range) => rule.source = Some(Is { value: *range, not }),

@@ -1,12 +1,12 @@
-//! The door to the kernel: three conversations by netlink, in the order that a transaction asks for.
+//! The boundary to the kernel: ipset, ipvs and addresses by netlink, and the order in which a transaction is written.
 
 use crate::DEVICE;
 use crate::diff::Transaction;
-use crate::listing::Behind;
+use crate::listing::RealServerState;
 use crate::modules;
-use crate::servers::{DRAINED, Key, Server, number};
+use crate::servers::{DRAINING_WEIGHT, Key, Server, address_family};
 use crate::sets::Set;
-use crate::sysctl::{self, Prepared};
+use crate::sysctl::{self, SysctlOutcome};
 use ipnet::IpNet;
 use portway_dataplane::{IpvsSettings, Scheduler};
 use portway_flows::Tracker;
@@ -20,47 +20,47 @@ use portway_netlink::{self as netlink, Failed, Protocol, Socket};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-/// Why something could not be done.
+/// The error of a kernel operation.
 pub type Failure = netlink::Error;
-/// What the kernel answered.
-pub type Answer<T> = Result<T, Failure>;
+/// The result of a kernel operation.
+pub type KernelResult<T> = Result<T, Failure>;
 
-/// What the mode needs from a kernel. The real one is [`Netlink`].
+/// The kernel operations that the mode needs. [`Netlink`] implements them for the real kernel.
 pub trait Kernel: Tracker {
     /// All sets, without their members.
-    fn sets(&mut self) -> Answer<Vec<SetInfo>>;
+    fn sets(&mut self) -> KernelResult<Vec<SetInfo>>;
     /// The members of a set.
-    fn members(&mut self, name: &str) -> Answer<Vec<Member>>;
-    /// Makes a set; one that is there stays as it is.
-    fn make_set(&mut self, set: &NewSet) -> Answer<()>;
-    /// Changes what is in sets, and goes on after what fails.
-    fn change_sets(&mut self, changes: &[SetChange<'_>]) -> Answer<Vec<Failed>>;
+    fn members(&mut self, name: &str) -> KernelResult<Vec<Member>>;
+    /// Creates a set; an existing set is left as it is.
+    fn create_set(&mut self, set: &NewSet) -> KernelResult<()>;
+    /// Adds and removes members. A failed change does not stop the others.
+    fn change_sets(&mut self, changes: &[SetChange<'_>]) -> KernelResult<Vec<Failed>>;
     /// All virtual servers of a family.
-    fn servers(&mut self, family: Family) -> Answer<Vec<VirtualServer>>;
-    /// Whether there is one.
-    fn has_server(&mut self, server: &ipvs::Key) -> Answer<bool>;
-    /// Those behind one.
-    fn targets(&mut self, server: &ipvs::Key) -> Answer<HashMap<Target, Behind>>;
-    /// Changes servers, and goes on after what fails.
-    fn change_servers(&mut self, changes: &[Change<'_>]) -> Answer<Vec<Failed>>;
-    /// The number of our device, if it is there.
-    fn device(&mut self) -> Answer<Option<u32>>;
-    /// Makes it.
-    fn make_device(&mut self) -> Answer<u32>;
-    /// The addresses on a device.
-    fn addresses_on(&mut self, link: u32, family: Family) -> Answer<Vec<IpAddr>>;
-    /// The addresses that this machine has anyway, where node ports may answer.
-    fn own_addresses(&mut self, family: Family) -> Answer<BTreeSet<IpAddr>>;
-    /// Puts addresses on a device or takes them off, and goes on after what fails.
-    fn change_addresses(&mut self, link: u32, add: bool, ips: &[IpAddr]) -> Answer<Vec<Failed>>;
-    /// What happened to links and addresses, by others, since this was last asked; none if some of it was lost.
+    fn servers(&mut self, family: Family) -> KernelResult<Vec<VirtualServer>>;
+    /// Whether a virtual server exists.
+    fn has_server(&mut self, server: &ipvs::Key) -> KernelResult<bool>;
+    /// The real servers of a virtual server.
+    fn targets(&mut self, server: &ipvs::Key) -> KernelResult<HashMap<Target, RealServerState>>;
+    /// Changes virtual and real servers. A failed change does not stop the others.
+    fn change_servers(&mut self, changes: &[Change<'_>]) -> KernelResult<Vec<Failed>>;
+    /// The index of `kube-ipvs0`, if it exists.
+    fn device(&mut self) -> KernelResult<Option<u32>>;
+    /// Creates `kube-ipvs0` and returns its index.
+    fn create_device(&mut self) -> KernelResult<u32>;
+    /// The addresses on a device, without link-local ones.
+    fn addresses_on(&mut self, link: u32, family: Family) -> KernelResult<Vec<IpAddr>>;
+    /// The node's addresses on other devices than `kube-ipvs0`, which node ports may use.
+    fn node_addresses(&mut self, family: Family) -> KernelResult<BTreeSet<IpAddr>>;
+    /// Adds addresses to a device or removes them. A failed change does not stop the others.
+    fn change_addresses(&mut self, link: u32, add: bool, ips: &[IpAddr]) -> KernelResult<Vec<Failed>>;
+    /// Changes of links and addresses since the last call; `None` if some notifications were lost.
     fn events(&mut self) -> Option<Vec<Event>>;
-    /// Whether there is a scheduler, or it can be loaded.
+    /// Whether the kernel has a scheduler or can load it.
     fn has_scheduler(&mut self, scheduler: Scheduler) -> bool;
-    /// How many messages were sent so far.
+    /// The number of messages sent so far.
     fn sent(&self) -> u64;
-    /// Sets what the mode needs of the kernel's settings; what was there before is written on our device.
-    fn prepare(&mut self, link: u32, settings: &IpvsSettings) -> Prepared;
+    /// Sets the sysctls that the mode needs, and records their previous values in the alias of the device.
+    fn set_sysctls(&mut self, link: u32, settings: &IpvsSettings) -> SysctlOutcome;
 }
 
 /// The kernel of this thread's network namespace.
@@ -72,20 +72,20 @@ pub struct Netlink {
     route: Rtnetlink,
     monitor: Option<Monitor>,
     netfilter: Socket,
-    /// What we wrote on our device.
-    noted: String,
+    /// The previous sysctl values, as last recorded.
+    recorded: String,
 }
 
 impl Netlink {
-    /// Opens it; none of its parts may be missing ([`crate::modules::check`] says which is).
-    pub fn open(family: Family, ipvs: Genl, sets: Ipset) -> Answer<Netlink> {
+    /// Opens the sockets. [`crate::modules::check`] provides the arguments and reports missing modules.
+    pub fn open(family: Family, ipvs: Genl, sets: Ipset) -> KernelResult<Netlink> {
         let route = Rtnetlink::open()?;
         let monitor = Monitor::open(&[route.port()]);
         let monitor = monitor.inspect_err(|error| {
-            tracing::warn!(%error, "changes of addresses by others are noticed late");
+            tracing::warn!(%error, "cannot subscribe to address changes; changes by other processes are noticed only when all objects are compared");
         });
         let netfilter = Socket::open(Protocol::Netfilter)?;
-        Ok(Netlink { family, sets, ipvs, route, monitor: monitor.ok(), netfilter, noted: String::new() })
+        Ok(Netlink { family, sets, ipvs, route, monitor: monitor.ok(), netfilter, recorded: String::new() })
     }
 
     fn tracker(&mut self) -> portway_flows::Kernel<'_> {
@@ -94,76 +94,78 @@ impl Netlink {
 }
 
 impl Kernel for Netlink {
-    fn sets(&mut self) -> Answer<Vec<SetInfo>> {
+    fn sets(&mut self) -> KernelResult<Vec<SetInfo>> {
         self.sets.names()
     }
 
-    fn members(&mut self, name: &str) -> Answer<Vec<Member>> {
+    fn members(&mut self, name: &str) -> KernelResult<Vec<Member>> {
         self.sets.members(name)
     }
 
-    fn make_set(&mut self, set: &NewSet) -> Answer<()> {
+    fn create_set(&mut self, set: &NewSet) -> KernelResult<()> {
         self.sets.create(set).map(drop)
     }
 
-    fn change_sets(&mut self, changes: &[SetChange<'_>]) -> Answer<Vec<Failed>> {
+    fn change_sets(&mut self, changes: &[SetChange<'_>]) -> KernelResult<Vec<Failed>> {
         self.sets.apply_all(changes)
     }
 
-    fn servers(&mut self, family: Family) -> Answer<Vec<VirtualServer>> {
+    fn servers(&mut self, family: Family) -> KernelResult<Vec<VirtualServer>> {
         let mut all = ipvs::services(&mut self.ipvs)?;
-        all.retain(|server| server.family == number(family));
+        all.retain(|server| server.family == address_family(family));
         Ok(all)
     }
 
-    fn has_server(&mut self, server: &ipvs::Key) -> Answer<bool> {
+    fn has_server(&mut self, server: &ipvs::Key) -> KernelResult<bool> {
         Ok(ipvs::service(&mut self.ipvs, server)?.is_some())
     }
 
-    fn targets(&mut self, server: &ipvs::Key) -> Answer<HashMap<Target, Behind>> {
+    fn targets(&mut self, server: &ipvs::Key) -> KernelResult<HashMap<Target, RealServerState>> {
         let all = ipvs::servers(&mut self.ipvs, server)?;
-        let behind = all.into_iter().map(|real| {
+        let targets = all.into_iter().map(|real| {
             let target = Target { ip: real.address, port: real.port };
             let by_nat = real.forwarding == Forwarding::Masquerade;
-            (target, Behind { share: real.weight, connections: real.active + real.inactive, by_nat })
+            (
+                target,
+                RealServerState { weight: real.weight, connections: real.active + real.inactive, by_nat },
+            )
         });
-        Ok(behind.collect())
+        Ok(targets.collect())
     }
 
-    fn change_servers(&mut self, changes: &[Change<'_>]) -> Answer<Vec<Failed>> {
+    fn change_servers(&mut self, changes: &[Change<'_>]) -> KernelResult<Vec<Failed>> {
         ipvs::apply_all(&mut self.ipvs, changes)
     }
 
-    fn device(&mut self) -> Answer<Option<u32>> {
+    fn device(&mut self) -> KernelResult<Option<u32>> {
         Ok(self.route.link(DEVICE)?.map(|link| link.index))
     }
 
-    fn make_device(&mut self) -> Answer<u32> {
-        // Down, as kube-proxy has it: its addresses are this machine's all the same, and no packet is sent through it.
+    fn create_device(&mut self) -> KernelResult<u32> {
+        // Down, as with kube-proxy: its addresses are local addresses all the same, and no packet is sent through it.
         let new = NewLink { name: DEVICE.into(), kind: LinkKind::Dummy, up: false, master: None };
         match self.route.apply(&route::Change::AddLink(new)) {
             Err(e) if !e.is_exists() => return Err(e),
             _ => {}
         }
-        self.device()?.ok_or_else(|| netlink::Error::NoAnswer(format!("make {DEVICE}")))
+        self.device()?.ok_or_else(|| netlink::Error::NoAnswer(format!("create {DEVICE}")))
     }
 
-    fn addresses_on(&mut self, link: u32, family: Family) -> Answer<Vec<IpAddr>> {
-        let all = self.route.addresses_of(link, number(family))?;
-        let meant = |ip: &IpAddr| !is_link_local(*ip);
-        Ok(all.into_iter().map(|a| a.net.addr()).filter(meant).collect())
+    fn addresses_on(&mut self, link: u32, family: Family) -> KernelResult<Vec<IpAddr>> {
+        let all = self.route.addresses_of(link, address_family(family))?;
+        Ok(all.into_iter().map(|a| a.net.addr()).filter(|ip| !is_link_local(*ip)).collect())
     }
 
-    fn own_addresses(&mut self, family: Family) -> Answer<BTreeSet<IpAddr>> {
+    fn node_addresses(&mut self, family: Family) -> KernelResult<BTreeSet<IpAddr>> {
         let device = self.device()?;
         let all = self.route.addresses()?.into_iter().filter(|a| Some(a.link) != device);
-        let own = all.map(|a| a.net.addr()).filter(|ip| Family::of(*ip) == family && is_a_nodes(*ip));
+        let own = all.map(|a| a.net.addr()).filter(|ip| Family::of(*ip) == family && is_node_address(*ip));
         Ok(own.collect())
     }
 
-    fn change_addresses(&mut self, link: u32, add: bool, ips: &[IpAddr]) -> Answer<Vec<Failed>> {
+    fn change_addresses(&mut self, link: u32, add: bool, ips: &[IpAddr]) -> KernelResult<Vec<Failed>> {
         let change = |ip: &IpAddr| {
-            // Nothing is to leave with it, which the kernel might otherwise think nearest to where a packet goes.
+            // Deprecated, so that the kernel does not select it as a source address.
             let address = Address::new(link, IpNet::from(*ip)).deprecated();
             if add { route::Change::AddAddress(address) } else { route::Change::DeleteAddress(address) }
         };
@@ -177,7 +179,7 @@ impl Kernel for Netlink {
     }
 
     fn has_scheduler(&mut self, scheduler: Scheduler) -> bool {
-        // If we cannot even ask, the change itself will say why.
+        // If the probe fails, the change that uses the scheduler reports the error.
         modules::has_scheduler(&mut self.ipvs, scheduler).unwrap_or(true)
     }
 
@@ -185,25 +187,25 @@ impl Kernel for Netlink {
         self.sets.sent() + self.ipvs.sent() + self.route.sent() + self.netfilter.sent()
     }
 
-    fn prepare(&mut self, link: u32, settings: &IpvsSettings) -> Prepared {
+    fn set_sysctls(&mut self, link: u32, settings: &IpvsSettings) -> SysctlOutcome {
         match self.family {
-            // Those of both families are set with IPv4's, which is always there.
-            Family::V4 => sysctl::prepare(&mut self.route, &mut self.ipvs, link, settings, &mut self.noted),
+            // The sysctls of ipvs apply to both families and are set with IPv4, which is always present.
+            Family::V4 => sysctl::apply(&mut self.route, &mut self.ipvs, link, settings, &mut self.recorded),
             Family::V6 => sysctl::check_v6(),
         }
     }
 }
 
 impl Tracker for Netlink {
-    fn flows(&mut self, filter: Filter) -> Answer<Vec<Flow>> {
+    fn flows(&mut self, filter: Filter) -> KernelResult<Vec<Flow>> {
         self.tracker().flows(filter)
     }
 
-    fn delete_flow(&mut self, flow: &Flow) -> Answer<bool> {
+    fn delete_flow(&mut self, flow: &Flow) -> KernelResult<bool> {
         self.tracker().delete_flow(flow)
     }
 
-    fn addresses(&mut self) -> Answer<Vec<IpAddr>> {
+    fn addresses(&mut self) -> KernelResult<Vec<IpAddr>> {
         self.tracker().addresses()
     }
 }
@@ -215,78 +217,85 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether a node port may answer at an address that this machine has.
-pub fn is_a_nodes(ip: IpAddr) -> bool {
+/// Whether node ports may use an address of this node: neither loopback nor link-local.
+pub fn is_node_address(ip: IpAddr) -> bool {
     !ip.is_loopback() && !is_link_local(ip)
 }
 
 /// A change that the kernel refused.
 #[derive(Debug)]
 pub struct Refusal {
-    /// What it was about.
-    pub about: About,
-    /// Which change, and why.
+    /// The object of the change.
+    pub object: Object,
+    /// The operation and the reason.
     pub error: Failure,
 }
 
-/// What a change is about.
+/// The object of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
-    /// What is in a set.
+pub enum Object {
+    /// Members of a set.
     Set(Set),
-    /// A server.
+    /// A virtual server.
     Server(Key),
-    /// One behind it.
+    /// A real server of a virtual server.
     Target(Key, Target),
-    /// A server whose scheduler this kernel does not have.
+    /// A virtual server whose scheduler this kernel does not have.
     Scheduler(Key),
-    /// An address.
+    /// An address on `kube-ipvs0`.
     Address(IpAddr),
 }
 
-/// Makes the first of a transaction's changes: what comes into sets. They are no longer in it afterwards.
-pub fn fill(kernel: &mut impl Kernel, family: Family, tx: &mut Transaction) -> Answer<Vec<Refusal>> {
+/// Writes the first changes of a transaction, which add members to sets, and takes them out of it.
+pub fn add_members(
+    kernel: &mut impl Kernel,
+    family: Family,
+    tx: &mut Transaction,
+) -> KernelResult<Vec<Refusal>> {
     let mut refused = Vec::new();
-    let members = std::mem::take(&mut tx.add);
+    let members = std::mem::take(&mut tx.add_members);
     change_sets(kernel, family, &members, add, &mut refused)?;
     Ok(refused)
 }
 
-/// Makes a transaction's changes, from top to bottom, after those that were `refused` before. What fails does not keep the
-/// rest from being done.
+/// Writes a transaction in the order of [`crate::diff`]. `refused` are changes that [`add_members`] could not make. A
+/// refused change does not stop the others, except those that would cause resets or lose track of an object without it.
 pub fn commit(
     kernel: &mut impl Kernel,
     family: Family,
     device: u32,
     tx: &Transaction,
     mut refused: Vec<Refusal>,
-) -> Answer<Vec<Refusal>> {
-    change_sets(kernel, family, &tx.add, add, &mut refused)?;
-    servers(kernel, family, tx, &mut refused)?;
+) -> KernelResult<Vec<Refusal>> {
+    change_sets(kernel, family, &tx.add_members, add, &mut refused)?;
+    add_servers(kernel, family, tx, &mut refused)?;
     let bind = bindable(tx, &refused);
     for (add, ips) in [(true, &bind), (false, &tx.unbind)] {
         if !ips.is_empty() {
             let failed = kernel.change_addresses(device, add, ips)?;
-            // What is so already is as it should be.
-            let wrong = |f: &Failed| if add { !f.error.is_exists() } else { !is_no_address(&f.error) };
-            let refusal = |f: Failed| Refusal { about: About::Address(ips[f.index]), error: f.error };
-            refused.extend(failed.into_iter().filter(wrong).map(refusal));
+            // An address that exists already, or is gone already, needs no change.
+            let is_failure = |f: &Failed| if add { !f.error.is_exists() } else { !is_no_address(&f.error) };
+            let refusal = |f: Failed| Refusal { object: Object::Address(ips[f.index]), error: f.error };
+            refused.extend(failed.into_iter().filter(is_failure).map(refusal));
         }
     }
-    let of = |refuses: bool| -> HashMap<Set, Vec<Member>> {
-        let those = tx.remove.iter().filter(|(set, _)| set.refuses() == refuses);
-        those.map(|(set, members)| (*set, members.clone())).collect()
+    let removed = |blocking: bool| -> HashMap<Set, Vec<Member>> {
+        let members = tx.remove_members.iter().filter(|(set, _)| set.blocks() == blocking);
+        members.map(|(set, members)| (*set, members.clone())).collect()
     };
-    // A refused frontend stays refused until it has a server.
-    if !refused.iter().any(|r| matches!(r.about, About::Server(_) | About::Target(..) | About::Scheduler(_)))
+    // A frontend stays rejected until its virtual server has endpoints.
+    if !refused
+        .iter()
+        .any(|r| matches!(r.object, Object::Server(_) | Object::Target(..) | Object::Scheduler(_)))
     {
-        change_sets(kernel, family, &of(true), remove, &mut refused)?;
+        change_sets(kernel, family, &removed(true), remove, &mut refused)?;
     }
-    leavers(kernel, family, tx, &mut refused)?;
-    // The sets are what a server that is left is known by.
-    let left = |r: &Refusal| matches!(r.about, About::Server(_) | About::Target(..) | About::Address(_));
-    if !is_unrefused(&refused) && !refused.iter().any(left) {
-        change_sets(kernel, family, &of(false), remove, &mut refused)?;
+    remove_servers(kernel, family, tx, &mut refused)?;
+    // A virtual server that could not be removed is recognised by its members.
+    let is_left =
+        |r: &Refusal| matches!(r.object, Object::Server(_) | Object::Target(..) | Object::Address(_));
+    if !block_failed(&refused) && !refused.iter().any(is_left) {
+        change_sets(kernel, family, &removed(false), remove, &mut refused)?;
     }
     Ok(refused)
 }
@@ -299,19 +308,19 @@ fn remove<'a>(set: &'a str, members: &'a [Member]) -> SetChange<'a> {
     SetChange::Remove { set, members }
 }
 
-/// Whether something that should be refused is not.
-fn is_unrefused(refused: &[Refusal]) -> bool {
-    refused.iter().any(|r| matches!(r.about, About::Set(set) if set.refuses()))
+/// Whether frontends could not be added to or removed from a set that blocks them.
+fn block_failed(refused: &[Refusal]) -> bool {
+    refused.iter().any(|r| matches!(r.object, Object::Set(set) if set.blocks()))
 }
 
-/// The addresses that may come after what was refused: one whose server could not be made, or which a rule should refuse
-/// and does not know, would answer with a reset.
+/// The addresses that may be added despite the refused changes. The node would reset connections to an address whose
+/// virtual server could not be added, or whose frontend could not be added to the set that rejects it.
 fn bindable(tx: &Transaction, refused: &[Refusal]) -> Vec<IpAddr> {
-    if is_unrefused(refused) {
+    if block_failed(refused) {
         return Vec::new();
     }
-    let server = |r: &Refusal| match r.about {
-        About::Server(key) | About::Target(key, _) | About::Scheduler(key) => key.ip(),
+    let server = |r: &Refusal| match r.object {
+        Object::Server(key) | Object::Target(key, _) | Object::Scheduler(key) => key.ip(),
         _ => None,
     };
     let unserved: Vec<IpAddr> = refused.iter().filter_map(server).collect();
@@ -328,76 +337,82 @@ fn change_sets<'t>(
     members: impl IntoIterator<Item = (&'t Set, &'t Vec<Member>)>,
     change: for<'a> fn(&'a str, &'a [Member]) -> SetChange<'a>,
     refused: &mut Vec<Refusal>,
-) -> Answer<()> {
+) -> KernelResult<()> {
     let (sets, changes): (Vec<Set>, Vec<SetChange<'_>>) =
         members.into_iter().map(|(set, members)| (*set, change(set.name(family), members))).unzip();
     if !changes.is_empty() {
-        let refusal = |f: Failed| Refusal { about: About::Set(sets[f.index]), error: f.error };
+        let refusal = |f: Failed| Refusal { object: Object::Set(sets[f.index]), error: f.error };
         refused.extend(kernel.change_sets(&changes)?.into_iter().map(refusal));
     }
     Ok(())
 }
 
-fn socket(target: &Target) -> SocketAddr {
+fn socket_addr(target: &Target) -> SocketAddr {
     SocketAddr::new(target.ip, target.port)
 }
 
-/// Servers and endpoints that come.
-fn servers(
+/// Adds and changes virtual servers and real servers.
+fn add_servers(
     kernel: &mut impl Kernel,
     family: Family,
     tx: &Transaction,
     refused: &mut Vec<Refusal>,
-) -> Answer<()> {
+) -> KernelResult<()> {
     let mut keys = Vec::new();
-    let mut changes = Vec::with_capacity(tx.make.iter().map(|(_, s)| 1 + s.targets.len()).sum());
+    let mut changes = Vec::with_capacity(tx.add_servers.iter().map(|(_, s)| 1 + s.targets.len()).sum());
     let mut push = |key: Key, change: Change<'static>| {
         keys.push(key);
         changes.push(change);
     };
-    for (key, server) in &tx.make {
-        let (service, behaviour) = (key.wire(family), server.behaviour(family));
-        push(*key, Change::AddService { service, options: behaviour });
+    for (key, server) in &tx.add_servers {
+        let (service, options) = (key.wire(family), server.options(family));
+        push(*key, Change::AddService { service, options });
         for (target, weight) in &server.targets {
-            push(*key, Change::AddServer { service, server: socket(target), weight: *weight });
+            push(*key, Change::AddServer { service, server: socket_addr(target), weight: *weight });
         }
     }
-    for (key, target, weight) in &tx.join {
-        push(*key, Change::AddServer { service: key.wire(family), server: socket(target), weight: *weight });
+    for (key, target, weight) in &tx.add_targets {
+        push(
+            *key,
+            Change::AddServer { service: key.wire(family), server: socket_addr(target), weight: *weight },
+        );
     }
-    for (key, target, weight) in &tx.share {
-        push(*key, Change::SetServer { service: key.wire(family), server: socket(target), weight: *weight });
+    for (key, target, weight) in &tx.set_weights {
+        push(
+            *key,
+            Change::SetServer { service: key.wire(family), server: socket_addr(target), weight: *weight },
+        );
     }
-    for (key, server) in &tx.set {
-        let behaviour = Server::behaviour(server, family);
-        push(*key, Change::SetService { service: key.wire(family), options: behaviour });
+    for (key, server) in &tx.edit_servers {
+        let options = Server::options(server, family);
+        push(*key, Change::SetService { service: key.wire(family), options });
     }
     apply(kernel, &keys, &changes, refused)
 }
 
-/// Servers and endpoints that go.
-fn leavers(
+/// Drains and removes real servers, and removes virtual servers.
+fn remove_servers(
     kernel: &mut impl Kernel,
     family: Family,
     tx: &Transaction,
     refused: &mut Vec<Refusal>,
-) -> Answer<()> {
+) -> KernelResult<()> {
     let mut keys = Vec::new();
     let mut changes = Vec::new();
-    if is_unrefused(refused) {
-        // Packets to a server that is gone would not be refused.
+    if block_failed(refused) {
+        // Packets to a removed virtual server would not be rejected by a rule.
         return Ok(());
     }
-    for (key, target) in &tx.drain {
-        let (service, server) = (key.wire(family), socket(target));
+    for (key, target) in &tx.drain_targets {
+        let (service, server) = (key.wire(family), socket_addr(target));
         keys.push(*key);
-        changes.push(Change::SetServer { service, server, weight: DRAINED });
+        changes.push(Change::SetServer { service, server, weight: DRAINING_WEIGHT });
     }
-    for (key, target) in &tx.leave {
+    for (key, target) in &tx.remove_targets {
         keys.push(*key);
-        changes.push(Change::DeleteServer { service: key.wire(family), server: socket(target) });
+        changes.push(Change::DeleteServer { service: key.wire(family), server: socket_addr(target) });
     }
-    let stays = |ip: IpAddr| refused.iter().any(|r| r.about == About::Address(ip));
+    let stays = |ip: IpAddr| refused.iter().any(|r| r.object == Object::Address(ip));
     for key in tx.remove_servers.iter().filter(|key| !key.ip().is_some_and(stays)) {
         keys.push(*key);
         changes.push(Change::DeleteService { service: key.wire(family) });
@@ -410,28 +425,29 @@ fn apply(
     keys: &[Key],
     changes: &[Change<'_>],
     refused: &mut Vec<Refusal>,
-) -> Answer<()> {
+) -> KernelResult<()> {
     if changes.is_empty() {
         return Ok(());
     }
     for failed in kernel.change_servers(changes)? {
         let change = &changes[failed.index];
         let gone = change.is_no_server(&failed.error) || ipvs::is_no_service(&failed.error);
-        let leaves = matches!(change, Change::DeleteServer { .. } | Change::DeleteService { .. });
+        let is_removal = matches!(change, Change::DeleteServer { .. } | Change::DeleteService { .. });
         let key = keys[failed.index];
-        // Without its server, nothing can be put behind it.
-        let follows = |r: &Refusal| matches!(r.about, About::Server(k) | About::Scheduler(k) if k == key);
-        if gone && (leaves || refused.iter().any(follows)) {
+        // A real server cannot be added to a virtual server that was refused.
+        let is_consequence =
+            |r: &Refusal| matches!(r.object, Object::Server(k) | Object::Scheduler(k) if k == key);
+        if gone && (is_removal || refused.iter().any(is_consequence)) {
             continue;
         }
-        let about = match change {
-            _ if change.is_no_scheduler(&failed.error) => About::Scheduler(key),
+        let object = match change {
+            _ if change.is_no_scheduler(&failed.error) => Object::Scheduler(key),
             Change::AddServer { server, .. } | Change::SetServer { server, .. } => {
-                About::Target(key, Target { ip: server.ip(), port: server.port() })
+                Object::Target(key, Target { ip: server.ip(), port: server.port() })
             }
-            _ => About::Server(key),
+            _ => Object::Server(key),
         };
-        refused.push(Refusal { about, error: failed.error });
+        refused.push(Refusal { object, error: failed.error });
     }
     Ok(())
 }

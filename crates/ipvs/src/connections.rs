@@ -1,38 +1,39 @@
-//! Connections through ipvs that have not ended.
+//! Counts open connections through ipvs.
 //!
-//! The kernel's own count of active ones leaves out those that one side has closed and the other still sends on, and
-//! takes in those that only look like one: a reply to a client that talks past ipvs, from a port that it had used through
-//! ipvs a minute before, is taken for the start of something new (`SYN_SENT`).
+//! The kernel's count of active connections omits half-closed ones, and includes entries that are not connections: if a
+//! client connects to an endpoint directly, from a port that it used through ipvs less than two minutes ago, ipvs takes
+//! the endpoint's reply for the start of a connection (`SYN_SENT`).
 
 use crate::servers::Key;
 use portway_model::Protocol;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// In this thread's network namespace.
+/// The connections of this thread's network namespace.
 const LIST: &str = "/proc/thread-self/net/ip_vs_conn";
-/// States of connections that have ended, or have never been one.
+/// States of entries that are not open connections.
 const NOT_OPEN: [&str; 6] = ["NONE", "TIME_WAIT", "CLOSE", "SYN_SENT", "CLOSED", "REJECTED"];
 
-/// How many are open to servers for which `is_meant` holds. A flow of UDP never ends, and does not mind to begin anew.
-pub(crate) fn open(is_meant: impl Fn(Key) -> bool) -> io::Result<usize> {
+/// The number of open TCP and SCTP connections to the virtual servers that `includes` selects. UDP flows are not
+/// counted: they never end, and lose nothing by starting anew.
+pub(crate) fn count_open(includes: impl Fn(Key) -> bool) -> io::Result<usize> {
     let count = || match std::fs::read(LIST) {
         Ok(list) => {
-            Ok(String::from_utf8_lossy(&list).lines().filter_map(parse).filter(|k| is_meant(*k)).count())
+            Ok(String::from_utf8_lossy(&list).lines().filter_map(parse).filter(|k| includes(*k)).count())
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(error),
     };
-    // Older kernels may leave some out while others come and go.
+    // Older kernels may omit entries from the list while others are added or removed.
     match count()? {
         0 => count(),
         some => Ok(some),
     }
 }
 
-/// The server that an open connection is to. A line is `TCP` and thrice an address and a port (of the client, the Service
-/// and the endpoint), all in hexadecimal digits, and the state. One without the client's port is no connection but what
-/// is remembered of a client that sticks to its endpoint.
+/// The virtual server of an open connection. A line has the protocol, the addresses and ports of the client, the
+/// Service and the endpoint in hexadecimal digits, and the state. An entry with client port 0 is no connection but the
+/// affinity of a client.
 fn parse(line: &str) -> Option<Key> {
     let mut fields = line.split_ascii_whitespace();
     let protocol = match fields.next()? {
@@ -45,10 +46,10 @@ fn parse(line: &str) -> Option<Key> {
     let port = u16::from_str_radix(fields.next()?, 16).ok()?;
     let state = fields.nth(2)?;
     let is_open = client_port != "0000" && !NOT_OPEN.contains(&state);
-    is_open.then_some(Key::At { protocol, ip, port })
+    is_open.then_some(Key::Address { protocol, ip, port })
 }
 
-/// An address as the list has it: `0A60000A`, or eight groups with colons and maybe brackets.
+/// Parses an address of the list: `0A60000A`, or eight groups with colons, on some kernels in brackets.
 fn address(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.trim_matches(['[', ']']).parse().ok();
@@ -61,10 +62,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_still_say_something_is_open() {
+    fn only_tcp_and_sctp_connections_that_have_not_ended_are_open() {
         let key = |ip: &str, port| {
             let ip = ip.parse().expect("an address");
-            Some(Key::At { protocol: Protocol::Tcp, ip, port })
+            Some(Key::Address { protocol: Protocol::Tcp, ip, port })
         };
         for (line, server) in [
             ("Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData", None),

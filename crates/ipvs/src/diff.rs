@@ -1,7 +1,8 @@
-//! A change as a value, in an order that no connection notices.
+//! A transaction as a value, written in an order that resets no connection.
 //!
-//! An address on our device without its server answers with a reset. So servers come before their address, and the
-//! address goes before its servers; what is refused is refused before anything else changes, and until all else has.
+//! The node resets connections to an address on `kube-ipvs0` that has no virtual server. So virtual servers are added
+//! before their address, and the address is removed before its virtual servers. A frontend that rejects or drops is
+//! added to its set before all other changes, and removed from it after its virtual server was added.
 
 use crate::render::ServiceObjects;
 use crate::servers::{Key, Server};
@@ -11,31 +12,32 @@ use portway_netlink::ipset::Member;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// What to do to the kernel, from top to bottom.
+/// The changes to make, from top to bottom; but members of sets that block a frontend ([`Set::blocks`]) are removed
+/// before endpoints drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// Members to add.
-    pub add: BTreeMap<Set, Vec<Member>>,
-    /// Servers to make, with those behind them.
-    pub make: Vec<(Key, Server)>,
-    /// Servers that are to behave otherwise.
-    pub set: Vec<(Key, Server)>,
-    /// Endpoints to put behind a server, with their shares.
-    pub join: Vec<(Key, Target, u32)>,
-    /// Endpoints that get another share.
-    pub share: Vec<(Key, Target, u32)>,
-    /// Addresses to put on our device.
+    /// Members to add to sets.
+    pub add_members: BTreeMap<Set, Vec<Member>>,
+    /// Virtual servers to add, with their endpoints.
+    pub add_servers: Vec<(Key, Server)>,
+    /// Endpoints to add to a virtual server, with their weights.
+    pub add_targets: Vec<(Key, Target, u32)>,
+    /// Endpoints whose weight changes.
+    pub set_weights: Vec<(Key, Target, u32)>,
+    /// Virtual servers whose options change.
+    pub edit_servers: Vec<(Key, Server)>,
+    /// Addresses to add to `kube-ipvs0`.
     pub bind: Vec<IpAddr>,
-    /// Addresses to take off it.
+    /// Addresses to remove from it.
     pub unbind: Vec<IpAddr>,
-    /// Endpoints that get nothing new, and go when they have nothing left.
-    pub drain: Vec<(Key, Target)>,
-    /// Endpoints that go at once.
-    pub leave: Vec<(Key, Target)>,
-    /// Servers that go.
+    /// Endpoints that get weight 0, and are removed when their connections have ended.
+    pub drain_targets: Vec<(Key, Target)>,
+    /// Endpoints to remove at once.
+    pub remove_targets: Vec<(Key, Target)>,
+    /// Virtual servers to remove.
     pub remove_servers: Vec<Key>,
-    /// Members to remove.
-    pub remove: BTreeMap<Set, Vec<Member>>,
+    /// Members to remove from sets.
+    pub remove_members: BTreeMap<Set, Vec<Member>>,
 }
 
 impl Transaction {
@@ -44,79 +46,80 @@ impl Transaction {
         *self == Transaction::default()
     }
 
-    /// How much comes.
+    /// The number of objects to add.
     pub fn added(&self) -> usize {
-        let targets: usize = self.make.iter().map(|(_, server)| server.targets.len()).sum();
-        let members: usize = self.add.values().map(Vec::len).sum();
-        members + targets + self.make.len() + self.join.len() + self.bind.len()
+        let targets: usize = self.add_servers.iter().map(|(_, server)| server.targets.len()).sum();
+        let members: usize = self.add_members.values().map(Vec::len).sum();
+        members + targets + self.add_servers.len() + self.add_targets.len() + self.bind.len()
     }
 
-    /// How much goes.
+    /// The number of objects to remove, including endpoints that drain first.
     pub fn removed(&self) -> usize {
-        let members: usize = self.remove.values().map(Vec::len).sum();
-        members + self.unbind.len() + self.drain.len() + self.leave.len() + self.remove_servers.len()
+        let members: usize = self.remove_members.values().map(Vec::len).sum();
+        let targets = self.drain_targets.len() + self.remove_targets.len();
+        members + self.unbind.len() + targets + self.remove_servers.len()
     }
 }
 
-/// Endpoints that get nothing new and are waited for.
+/// Draining endpoints, by virtual server: they have weight 0 and are removed when their connections have ended.
 #[derive(Clone, Debug, Default)]
 pub struct Draining(HashMap<Key, BTreeSet<Target>>);
 
 impl Draining {
-    /// Notes one.
+    /// Adds an endpoint.
     pub fn insert(&mut self, key: Key, target: Target) {
         self.0.entry(key).or_default().insert(target);
     }
 
-    /// Forgets one; whether it was there.
+    /// Removes an endpoint; false if it was not draining.
     pub fn remove(&mut self, key: Key, target: Target) -> bool {
         let Some(targets) = self.0.get_mut(&key) else { return false };
-        let was = targets.remove(&target);
+        let was_draining = targets.remove(&target);
         if targets.is_empty() {
             self.0.remove(&key);
         }
-        was
+        was_draining
     }
 
-    /// Forgets all of a server.
-    pub fn forget(&mut self, key: Key) {
+    /// Removes all endpoints of a virtual server.
+    pub fn remove_server(&mut self, key: Key) {
         self.0.remove(&key);
     }
 
-    /// Forgets everything.
+    /// Removes all endpoints.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Whether there is none.
+    /// Whether no endpoint is draining.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether one is.
+    /// Whether an endpoint is draining.
     pub fn contains(&self, key: Key, target: Target) -> bool {
         self.0.get(&key).is_some_and(|targets| targets.contains(&target))
     }
 
-    /// Whether a server has some.
-    pub fn has(&self, key: Key) -> bool {
+    /// Whether a virtual server has draining endpoints.
+    pub fn has_server(&self, key: Key) -> bool {
         self.0.contains_key(&key)
     }
 
-    /// The servers that have some.
+    /// The virtual servers with draining endpoints.
     pub fn servers(&self) -> Vec<Key> {
         self.0.keys().copied().collect()
     }
 
-    /// Those behind one server.
-    pub fn behind(&self, key: Key) -> Vec<Target> {
+    /// The draining endpoints of a virtual server.
+    pub fn targets(&self, key: Key) -> Vec<Target> {
         self.0.get(&key).into_iter().flatten().copied().collect()
     }
 }
 
-/// What several Services may need at once: how many do.
+/// Members and addresses that several Services may need at once, with the number of Services that do.
 #[derive(Clone, Debug, Default)]
-pub struct Shared {
+pub struct SharedObjects {
     members: HashMap<(Set, Member), Entry>,
     addresses: HashMap<IpAddr, u32>,
     sizes: BTreeMap<Set, usize>,
@@ -128,13 +131,13 @@ struct Entry {
     mark: Option<(u32, u32)>,
 }
 
-/// A member by what it is found by: its mark may change.
+/// A member as a key: its mark may change.
 fn unmarked(member: &Member) -> Member {
     Member { mark: None, ..*member }
 }
 
-impl Shared {
-    /// Notes that a Service's part is another one now.
+impl SharedObjects {
+    /// Replaces the objects of Services, and stages the changes that result.
     pub fn change(&mut self, old: &ServiceObjects, new: &ServiceObjects, tx: &mut Transaction) {
         for (set, member) in &new.members {
             let entry = self.members.entry((*set, unmarked(member))).or_default();
@@ -144,7 +147,7 @@ impl Shared {
             }
             if entry.count == 1 || entry.mark != member.mark {
                 entry.mark = member.mark;
-                tx.add.entry(*set).or_default().push(*member);
+                tx.add_members.entry(*set).or_default().push(*member);
             }
         }
         for (set, member) in &old.members {
@@ -154,7 +157,7 @@ impl Shared {
             if entry.count == 0 {
                 self.members.remove(&key);
                 *self.sizes.entry(*set).or_default() -= 1;
-                tx.remove.entry(*set).or_default().push(*member);
+                tx.remove_members.entry(*set).or_default().push(*member);
             }
         }
         for ip in &new.addresses {
@@ -176,29 +179,29 @@ impl Shared {
 
     /// All members of a set.
     pub fn members(&self, wanted: Set) -> impl Iterator<Item = Member> {
-        let own = self.members.iter().filter(move |((set, _), _)| *set == wanted);
-        own.map(|((_, member), entry)| Member { mark: entry.mark, ..*member })
+        let members = self.members.iter().filter(move |((set, _), _)| *set == wanted);
+        members.map(|((_, member), entry)| Member { mark: entry.mark, ..*member })
     }
 
-    /// How many members a set should have.
+    /// The number of members that a set should have.
     pub fn size(&self, set: Set) -> usize {
         self.sizes.get(&set).copied().unwrap_or(0)
     }
 
-    /// All addresses.
+    /// All addresses of `kube-ipvs0`.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.keys().copied()
     }
 
-    /// Whether an address belongs on our device.
+    /// Whether an address belongs on `kube-ipvs0`.
     pub fn has_address(&self, ip: IpAddr) -> bool {
         self.addresses.contains_key(&ip)
     }
 }
 
-/// Notes how Services' servers change. A Service without endpoints has no server: a rule refuses its packets, for
-/// ipvs would refuse this machine's own packets in a way that not every client takes for an answer. But it stays
-/// while an endpoint drains.
+/// Stages the changes of virtual servers. A Service without endpoints has no virtual server, and a rule rejects its
+/// packets: ipvs would reject packets of the node itself with an ICMP message, which TCP over IPv6 was seen to ignore.
+/// The virtual server stays while an endpoint drains.
 pub fn change_servers(
     old: ServiceObjects,
     new: ServiceObjects,
@@ -208,42 +211,42 @@ pub fn change_servers(
     let mut before: HashMap<Key, Server> = old.servers.into_iter().collect();
     for (key, server) in new.servers {
         let old = before.remove(&key);
-        let was_there = old.as_ref().is_some_and(|old| !old.is_empty()) || draining.has(key);
+        let existed = old.as_ref().is_some_and(|old| !old.is_empty()) || draining.has_server(key);
         match old {
             Some(old) if old == server => {}
-            Some(old) if was_there => change_server(key, &old, &server, draining, tx),
+            Some(old) if existed => change_server(key, &old, &server, draining, tx),
             _ if server.is_empty() => {}
-            _ => tx.make.push((key, server)),
+            _ => tx.add_servers.push((key, server)),
         }
     }
     for (key, old) in before {
-        if !old.is_empty() || draining.has(key) {
-            draining.forget(key);
+        if !old.is_empty() || draining.has_server(key) {
+            draining.remove_server(key);
             tx.remove_servers.push(key);
         }
     }
 }
 
 fn change_server(key: Key, old: &Server, new: &Server, draining: &mut Draining, tx: &mut Transaction) {
-    for (target, share) in &new.targets {
+    for (target, weight) in &new.targets {
         match old.targets.get(target) {
-            Some(before) if before == share => {}
-            Some(_) => tx.share.push((key, *target, *share)),
-            None if draining.remove(key, *target) => tx.share.push((key, *target, *share)),
-            None => tx.join.push((key, *target, *share)),
+            Some(before) if before == weight => {}
+            Some(_) => tx.set_weights.push((key, *target, *weight)),
+            None if draining.remove(key, *target) => tx.set_weights.push((key, *target, *weight)),
+            None => tx.add_targets.push((key, *target, *weight)),
         }
     }
     for target in old.targets.keys().filter(|t| !new.targets.contains_key(t)) {
         if new.drains() {
             draining.insert(key, *target);
-            tx.drain.push((key, *target));
+            tx.drain_targets.push((key, *target));
         } else {
-            tx.leave.push((key, *target));
+            tx.remove_targets.push((key, *target));
         }
     }
-    if new.is_empty() && !draining.has(key) {
+    if new.is_empty() && !draining.has_server(key) {
         tx.remove_servers.push(key);
     } else if (old.scheduler, old.affinity) != (new.scheduler, new.affinity) {
-        tx.set.push((key, Server { targets: BTreeMap::new(), ..new.clone() }));
+        tx.edit_servers.push((key, Server { targets: BTreeMap::new(), ..new.clone() }));
     }
 }

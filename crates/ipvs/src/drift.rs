@@ -1,7 +1,8 @@
-//! Detecting that another process changed servers, sets, addresses or rules.
+//! Detects changes of virtual servers, sets, addresses and rules by other processes.
 //!
-//! The rules are checked as the iptables engine does it. Addresses are announced; sets and servers are not, so they
-//! are sampled every second as long as that is cheap, and everything is compared once in a while.
+//! The detector of the iptables engine checks the rules. The kernel sends notifications of address changes, but none of
+//! changes of sets and virtual servers, so these are sampled every second as long as that is cheap, and all objects are
+//! compared once per audit period.
 
 use crate::commit::Kernel;
 use crate::mode::Ipvs;
@@ -19,7 +20,7 @@ pub struct IpvsDetector {
     times: CheckTimes,
 }
 
-/// The detector of the rules, which is the one of any mode with rules in the tables of iptables.
+/// The detector of the rules, which all modes with iptables rules share.
 type Rules = dyn DriftDetector<Engine<Tool>>;
 
 impl IpvsDetector {
@@ -63,7 +64,7 @@ impl DriftDetector<Ipvs> for IpvsDetector {
         if signal.is_some() || !self.times.take_cheap(now) {
             return signal;
         }
-        // All families read their announcements, whatever the first one says.
+        // All families read their notifications, even if the first one has found a change.
         let applied = programs.iter_mut().filter(|p| !p.is_fresh());
         let announced = applied.map(|p| p.program().addresses_changed()).fold(false, |any, one| any | one);
         let mut differs = announced;
@@ -89,7 +90,8 @@ impl DriftDetector<Ipvs> for IpvsDetector {
     }
 }
 
-/// Removes drained endpoints, and compares a few servers. True if one differs.
+/// Removes drained endpoints, and compares the sizes of sets, the virtual servers, and the endpoints of some of these.
+/// True if a difference was found.
 pub fn sample<K: Kernel, R: portway_xtables::commit::Kernel>(driver: &mut Driver<Ipvs<K, R>>) -> bool {
     if driver.state() != State::InSync {
         return false;

@@ -1,11 +1,11 @@
-//! Following a packet through rules, sets and servers, as the kernel would.
+//! Follows a packet through rules, sets and virtual servers, as the kernel would.
 //!
-//! In go the rules, which need not be in any kernel, and a [`Snapshot`] of the sets and
-//! servers. The path through the chains is that of the iptables engine.
+//! The input is rules, which need not be in a kernel, and a [`Snapshot`] of the sets and virtual servers. The iptables
+//! engine follows the chains.
 
-use crate::commit::{Answer, Kernel};
+use crate::commit::{Kernel, KernelResult};
 use crate::listing::list_sets;
-use crate::servers::{DRAINED, Key};
+use crate::servers::{DRAINING_WEIGHT, Key};
 use crate::sets::Set;
 use portway_dataplane::trace::{Host, Packet, PacketState, Trace};
 use portway_model::{Family, Target};
@@ -16,44 +16,50 @@ use portway_xtables::rules::{Lookup, Sides};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-/// The sets, servers and addresses of a kernel.
+/// The sets, virtual servers and addresses of a kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     family: Option<Family>,
     members: HashMap<Set, HashSet<Member>>,
-    servers: BTreeMap<Key, Serves>,
-    /// Addresses on our device.
+    servers: BTreeMap<Key, SnapshotServer>,
+    /// Addresses on `kube-ipvs0`.
     pub addresses: BTreeSet<IpAddr>,
-    /// Clients that a server, by its name in the trace, remembers, and their endpoints.
-    pub met: Vec<(String, IpAddr, Target)>,
+    /// Stored affinity: the name of the virtual server in the trace, the client, and its endpoint.
+    pub affinity: Vec<(String, IpAddr, Target)>,
 }
 
-/// What a server does.
+/// A virtual server, with the endpoints that get new connections.
 #[derive(Clone, Debug)]
-struct Serves {
+struct SnapshotServer {
     name: String,
     targets: Vec<Target>,
 }
 
 impl Snapshot {
-    /// What a kernel has of one family.
-    pub fn of_kernel(family: Family, kernel: &mut impl Kernel) -> Answer<Snapshot> {
+    /// Lists the objects of one family.
+    pub fn of_kernel(family: Family, kernel: &mut impl Kernel) -> KernelResult<Snapshot> {
         let (members, _) = list_sets(kernel, family)?;
         let mut servers = BTreeMap::new();
         for server in kernel.servers(family)? {
             let Some(key) = Key::of(&server) else { continue };
-            let sticks = if server.flags & PERSISTENT != 0 { " persistent" } else { "" };
-            let behind = kernel.targets(&server.key())?;
-            let mut targets: Vec<Target> =
-                behind.into_iter().filter(|(_, b)| b.share != DRAINED).map(|(target, _)| target).collect();
+            let persistent = if server.flags & PERSISTENT != 0 { " persistent" } else { "" };
+            let listed = kernel.targets(&server.key())?;
+            let mut targets: Vec<Target> = listed
+                .into_iter()
+                .filter(|(_, b)| b.weight != DRAINING_WEIGHT)
+                .map(|(target, _)| target)
+                .collect();
             targets.sort_unstable();
-            servers.insert(key, Serves { name: format!("{key} {}{sticks}", server.scheduler), targets });
+            servers.insert(
+                key,
+                SnapshotServer { name: format!("{key} {}{persistent}", server.scheduler), targets },
+            );
         }
         let addresses = match kernel.device()? {
             Some(link) => kernel.addresses_on(link, family)?.into_iter().collect(),
             None => BTreeSet::new(),
         };
-        Ok(Snapshot { family: Some(family), members, servers, addresses, met: Vec::new() })
+        Ok(Snapshot { family: Some(family), members, servers, addresses, affinity: Vec::new() })
     }
 }
 
@@ -70,19 +76,19 @@ impl eval::KernelObjects for Snapshot {
         if self.family != Some(family) {
             return None;
         }
-        let found = self.members.get(&set)?.iter().find(|m| holds(set, m, lookup.sides, packet))?;
+        let found = self.members.get(&set)?.iter().find(|m| member_matches(set, m, lookup.sides, packet))?;
         Some(found.mark.map_or(0, |(mark, _)| mark))
     }
 
     fn balance(&self, packet: &PacketState) -> Option<(String, Vec<Target>)> {
         let marked = Key::Mark(packet.mark);
-        let at = Key::At { protocol: packet.protocol, ip: packet.destination, port: packet.port };
+        let at = Key::Address { protocol: packet.protocol, ip: packet.destination, port: packet.port };
         let key = if packet.mark != 0 && self.servers.contains_key(&marked) { marked } else { at };
         let server = self.servers.get(&key)?;
         let known = |(by, client, with): &&(String, IpAddr, Target)| {
             *by == server.name && *client == packet.source && server.targets.contains(with)
         };
-        let targets = match self.met.iter().rev().find(known) {
+        let targets = match self.affinity.iter().rev().find(known) {
             Some((.., target)) => vec![*target],
             None => server.targets.clone(),
         };
@@ -90,8 +96,8 @@ impl eval::KernelObjects for Snapshot {
     }
 }
 
-/// Whether a member stands for a packet.
-fn holds(set: Set, member: &Member, sides: Sides, packet: &PacketState) -> bool {
+/// Whether a set matches a packet by this member.
+fn member_matches(set: Set, member: &Member, sides: Sides, packet: &PacketState) -> bool {
     let source_first = sides == Sides::Source;
     let first = if source_first { packet.source } else { packet.destination };
     let ip = member.ip.is_none_or(|ip| ip == first);

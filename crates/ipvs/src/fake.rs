@@ -1,13 +1,14 @@
-//! A kernel as a value: for tests without privileges, and for faults that real ones have only on bad days.
+//! A kernel in memory, for tests without privileges and for injected failures.
 //!
-//! It is as strict as the real one: what is there cannot be made, and what is not cannot be changed. And it watches
-//! that no packet would have met a reset: an address on the device always has a server, or a rule that refuses.
+//! It is as strict as the real kernel: an existing virtual server cannot be added, and a missing one cannot be
+//! changed. It also records moments in which connections would be reset: an address on the device without a virtual
+//! server and without a set that blocks it.
 
-use crate::commit::{Answer, Failure, Kernel};
-use crate::listing::Behind;
-use crate::servers::number;
+use crate::commit::{Failure, Kernel, KernelResult};
+use crate::listing::RealServerState;
+use crate::servers::address_family;
 use crate::sets::Set;
-use crate::sysctl::Prepared;
+use crate::sysctl::SysctlOutcome;
 use ipnet::IpNet;
 use portway_dataplane::{IpvsSettings, Scheduler};
 use portway_flows::Tracker;
@@ -22,58 +23,58 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
 
-/// The number of the device.
+/// The index of `kube-ipvs0`.
 const LINK: u32 = 7;
 
 /// A set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FakeSet {
-    /// How it was made.
-    pub made: NewSet,
-    /// What is in it.
+    /// The parameters it was created with.
+    pub spec: NewSet,
+    /// Its members.
     pub members: BTreeSet<Member>,
 }
 
 /// A virtual server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FakeServer {
-    /// How it behaves.
+    /// Its key and options.
     pub server: VirtualServer,
-    /// Those behind it.
-    pub targets: BTreeMap<Target, Behind>,
+    /// Its real servers.
+    pub targets: BTreeMap<Target, RealServerState>,
 }
 
-/// A kernel with sets, servers and addresses in it.
+/// A kernel with sets, virtual servers and addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Fake {
     /// Sets, by name.
     pub sets: BTreeMap<String, FakeSet>,
     /// Virtual servers.
     pub servers: BTreeMap<ipvs::Key, FakeServer>,
-    /// Whether our device is there.
+    /// Whether `kube-ipvs0` exists.
     pub has_device: bool,
     /// The addresses on it.
     pub bound: BTreeSet<IpAddr>,
-    /// The addresses that the machine has anyway.
-    pub own: BTreeSet<IpAddr>,
-    /// They cannot be listed.
-    pub own_is_secret: bool,
+    /// The node's addresses on other devices.
+    pub node_addresses: BTreeSet<IpAddr>,
+    /// Listing the node's addresses fails.
+    pub fail_node_addresses: bool,
     /// Schedulers it does not have.
-    pub no_schedulers: BTreeSet<String>,
-    /// Endpoints it will not have.
-    pub no_targets: BTreeSet<IpAddr>,
-    /// Protocols it will not have.
-    pub no_protocols: BTreeSet<u8>,
-    /// Tracked flows.
+    pub missing_schedulers: BTreeSet<String>,
+    /// Addresses it refuses as real servers.
+    pub refused_targets: BTreeSet<IpAddr>,
+    /// Protocols it refuses for virtual servers.
+    pub unsupported_protocols: BTreeSet<u8>,
+    /// Conntrack entries.
     pub flows: Vec<Flow>,
-    /// What happened to addresses.
+    /// Notifications of links and addresses that were not read yet.
     pub events: Vec<Event>,
-    /// How many messages were sent to it that change something.
+    /// The number of messages that changed or tried to change an object.
     pub sent: usize,
-    /// Moments in which a packet would have met a reset.
+    /// Moments in which connections would be reset.
     pub resets: Vec<String>,
-    /// How many more changes are made before one fails.
-    failing: Option<usize>,
+    /// The number of changes that succeed before one fails.
+    changes_until_failure: Option<usize>,
 }
 
 fn refused(errno: Errno) -> Failure {
@@ -85,37 +86,37 @@ fn refused(errno: Errno) -> Failure {
 }
 
 impl Fake {
-    /// One in which nothing was ever done.
-    pub fn new(own: impl IntoIterator<Item = IpAddr>) -> Fake {
-        Fake { own: own.into_iter().collect(), ..Fake::default() }
+    /// A kernel without objects, on a node with these addresses.
+    pub fn new(node_addresses: impl IntoIterator<Item = IpAddr>) -> Fake {
+        Fake { node_addresses: node_addresses.into_iter().collect(), ..Fake::default() }
     }
 
-    /// Has one change fail, after so many.
+    /// Lets one change fail, after `changes` successful ones.
     pub fn fail_after(&mut self, changes: usize) {
-        self.failing = Some(changes);
+        self.changes_until_failure = Some(changes);
     }
 
-    /// Has none fail any more.
+    /// Lets no change fail any more.
     pub fn recover(&mut self) {
-        self.failing = None;
+        self.changes_until_failure = None;
     }
 
-    /// Another program adds an address to the device, and the kernel announces it.
-    pub fn bind_by_others(&mut self, ip: IpAddr) {
+    /// Another process adds an address to the device, and the kernel sends a notification.
+    pub fn bind_by_other_process(&mut self, ip: IpAddr) {
         if self.has_device && self.bound.insert(ip) {
             self.announce(ip, true);
         }
     }
 
-    /// Another program removes an address from it.
-    pub fn unbind_by_others(&mut self, ip: IpAddr) {
+    /// Another process removes an address from the device.
+    pub fn unbind_by_other_process(&mut self, ip: IpAddr) {
         if self.bound.remove(&ip) {
             self.announce(ip, false);
         }
     }
 
-    /// Another program removes the device, with all that is on it.
-    pub fn remove_device_by_others(&mut self) {
+    /// Another process removes the device with its addresses.
+    pub fn remove_device_by_other_process(&mut self) {
         for ip in std::mem::take(&mut self.bound) {
             self.announce(ip, false);
         }
@@ -130,12 +131,12 @@ impl Fake {
         self.events.push(Event::Address { added, address });
     }
 
-    /// A message comes in; it may be the one that fails.
-    fn message(&mut self) -> Result<(), Failure> {
+    /// Counts a message; an injected failure may apply to it.
+    fn receive(&mut self) -> Result<(), Failure> {
         self.sent += 1;
-        match &mut self.failing {
+        match &mut self.changes_until_failure {
             Some(0) => {
-                self.failing = None;
+                self.changes_until_failure = None;
                 Err(refused(Errno::NOMEM))
             }
             Some(left) => {
@@ -146,16 +147,16 @@ impl Fake {
         }
     }
 
-    /// Makes each change; those that fail come back with their places.
-    fn each<T>(
+    /// Applies each change; returns the failed ones with their index.
+    fn apply_each<T>(
         &mut self,
         changes: &[T],
-        mut make: impl FnMut(&mut Fake, &T) -> Result<(), Failure>,
+        mut apply: impl FnMut(&mut Fake, &T) -> Result<(), Failure>,
     ) -> Vec<Failed> {
         let mut failed = Vec::new();
         for (index, change) in changes.iter().enumerate() {
-            let made = self.message().and_then(|()| make(self, change));
-            failed.extend(made.err().map(|error| Failed { index, error }));
+            let applied = self.receive().and_then(|()| apply(self, change));
+            failed.extend(applied.err().map(|error| Failed { index, error }));
         }
         failed
     }
@@ -164,15 +165,15 @@ impl Fake {
         self.servers.keys().any(|key| key.fwmark == 0 && key.address == ip)
     }
 
-    /// Whether what goes to an address is refused by a rule.
-    fn refuses(&self, ip: IpAddr) -> bool {
-        let refusing = |name: &str| Set::parse(name).is_some_and(|(set, _)| set.refuses());
-        let those = self.sets.iter().filter(|(name, _)| refusing(name)).flat_map(|(_, set)| &set.members);
-        those.into_iter().any(|member| member.ip == Some(ip))
+    /// Whether a rule rejects or drops packets to an address, at least at one port.
+    fn is_blocked(&self, ip: IpAddr) -> bool {
+        let blocks = |name: &str| Set::parse(name).is_some_and(|(set, _)| set.blocks());
+        let members = self.sets.iter().filter(|(name, _)| blocks(name)).flat_map(|(_, set)| &set.members);
+        members.into_iter().any(|member| member.ip == Some(ip))
     }
 
-    fn watch(&mut self, ip: IpAddr, when: &str) {
-        if self.bound.contains(&ip) && !self.serves(ip) && !self.refuses(ip) {
+    fn check_reset(&mut self, ip: IpAddr, when: &str) {
+        if self.bound.contains(&ip) && !self.serves(ip) && !self.is_blocked(ip) {
             self.resets.push(format!("{ip} {when}"));
         }
     }
@@ -183,13 +184,13 @@ impl Fake {
 
     fn change_server(&mut self, change: &Change<'_>) -> Result<(), Failure> {
         let target = |at: std::net::SocketAddr| Target { ip: at.ip(), port: at.port() };
-        let behind = |weight| Behind { share: weight, connections: 0, by_nat: true };
+        let real_server = |weight| RealServerState { weight, connections: 0, by_nat: true };
         match *change {
             Change::AddService { service, options } | Change::SetService { service, options } => {
-                if self.no_schedulers.contains(options.scheduler) {
+                if self.missing_schedulers.contains(options.scheduler) {
                     return Err(refused(Errno::NOENT));
                 }
-                if self.no_protocols.contains(&service.protocol) {
+                if self.unsupported_protocols.contains(&service.protocol) {
                     return Err(refused(Errno::PROTONOSUPPORT));
                 }
                 let adds = matches!(change, Change::AddService { .. });
@@ -203,7 +204,7 @@ impl Fake {
                     port: service.port,
                     fwmark: service.fwmark,
                     scheduler: options.scheduler.to_owned(),
-                    // The kernel's own mark on every server.
+                    // The kernel sets IP_VS_SVC_F_HASHED on every virtual server.
                     flags: options.flags | 2,
                     timeout: options.timeout,
                     netmask: options.netmask,
@@ -213,22 +214,22 @@ impl Fake {
             }
             Change::DeleteService { service } => {
                 self.servers.remove(&service).ok_or_else(|| refused(Errno::SRCH))?;
-                self.watch(service.address, "lost its last server before it went");
+                self.check_reset(service.address, "lost its last virtual server before it was removed");
             }
             Change::AddServer { service, server, weight } => {
-                if self.no_targets.contains(&server.ip()) {
+                if self.refused_targets.contains(&server.ip()) {
                     return Err(refused(Errno::INVAL));
                 }
                 let targets = &mut self.server(&service)?.targets;
                 if targets.contains_key(&target(server)) {
                     return Err(refused(Errno::EXIST));
                 }
-                targets.insert(target(server), behind(weight));
+                targets.insert(target(server), real_server(weight));
             }
             Change::SetServer { service, server, weight } => {
                 let found = self.server(&service)?.targets.get_mut(&target(server));
                 let found = found.ok_or_else(|| refused(Errno::NOENT))?;
-                *found = Behind { share: weight, by_nat: true, ..*found };
+                *found = RealServerState { weight, by_nat: true, ..*found };
             }
             Change::DeleteServer { service, server } => {
                 let found = self.server(&service)?.targets.remove(&target(server));
@@ -242,7 +243,7 @@ impl Fake {
         let (SetChange::Add { set, members } | SetChange::Remove { set, members }) = change;
         let found = self.sets.get_mut(*set).ok_or_else(|| refused(Errno::NOENT))?;
         for member in *members {
-            // Found by all but its mark.
+            // The mark is not part of the key.
             found.members.retain(|m| Member { mark: None, ..*m } != Member { mark: None, ..*member });
             if matches!(change, SetChange::Add { .. }) {
                 found.members.insert(*member);
@@ -253,84 +254,84 @@ impl Fake {
 }
 
 impl Kernel for Fake {
-    fn sets(&mut self) -> Answer<Vec<SetInfo>> {
+    fn sets(&mut self) -> KernelResult<Vec<SetInfo>> {
         let info = |set: &FakeSet| SetInfo {
-            name: set.made.name.clone(),
-            kind: set.made.kind.name().to_owned(),
-            family: match (set.made.kind, set.made.v6) {
+            name: set.spec.name.clone(),
+            kind: set.spec.kind.name().to_owned(),
+            family: match (set.spec.kind, set.spec.v6) {
                 (SetKind::Port, _) => 0,
-                (_, false) => number(Family::V4),
-                (_, true) => number(Family::V6),
+                (_, false) => address_family(Family::V4),
+                (_, true) => address_family(Family::V6),
             },
             elements: set.members.len() as u32,
-            options: if set.made.marks { 1 << 6 } else { 0 },
-            max_elements: (set.made.kind != SetKind::Port).then_some(set.made.max_elements),
-            ports: (set.made.kind == SetKind::Port).then_some((0, u16::MAX)),
+            options: if set.spec.marks { 1 << 6 } else { 0 },
+            max_elements: (set.spec.kind != SetKind::Port).then_some(set.spec.max_elements),
+            ports: (set.spec.kind == SetKind::Port).then_some((0, u16::MAX)),
             ..SetInfo::default()
         };
         Ok(self.sets.values().map(info).collect())
     }
 
-    fn members(&mut self, name: &str) -> Answer<Vec<Member>> {
+    fn members(&mut self, name: &str) -> KernelResult<Vec<Member>> {
         let set = self.sets.get(name).ok_or_else(|| refused(Errno::NOENT))?;
         Ok(set.members.iter().copied().collect())
     }
 
-    fn make_set(&mut self, set: &NewSet) -> Answer<()> {
-        self.message()?;
-        let made = FakeSet { made: set.clone(), members: BTreeSet::new() };
+    fn create_set(&mut self, set: &NewSet) -> KernelResult<()> {
+        self.receive()?;
+        let made = FakeSet { spec: set.clone(), members: BTreeSet::new() };
         self.sets.entry(set.name.clone()).or_insert(made);
         Ok(())
     }
 
-    fn change_sets(&mut self, changes: &[SetChange<'_>]) -> Answer<Vec<Failed>> {
-        Ok(self.each(changes, Fake::change_set))
+    fn change_sets(&mut self, changes: &[SetChange<'_>]) -> KernelResult<Vec<Failed>> {
+        Ok(self.apply_each(changes, Fake::change_set))
     }
 
-    fn servers(&mut self, family: Family) -> Answer<Vec<VirtualServer>> {
+    fn servers(&mut self, family: Family) -> KernelResult<Vec<VirtualServer>> {
         let all = self.servers.values().map(|s| s.server.clone());
-        Ok(all.filter(|server| server.family == number(family)).collect())
+        Ok(all.filter(|server| server.family == address_family(family)).collect())
     }
 
-    fn has_server(&mut self, server: &ipvs::Key) -> Answer<bool> {
+    fn has_server(&mut self, server: &ipvs::Key) -> KernelResult<bool> {
         Ok(self.servers.contains_key(server))
     }
 
-    fn targets(&mut self, server: &ipvs::Key) -> Answer<HashMap<Target, Behind>> {
+    fn targets(&mut self, server: &ipvs::Key) -> KernelResult<HashMap<Target, RealServerState>> {
         let found = self.servers.get(server).map(|s| s.targets.clone());
         Ok(found.unwrap_or_default().into_iter().collect())
     }
 
-    fn change_servers(&mut self, changes: &[Change<'_>]) -> Answer<Vec<Failed>> {
-        Ok(self.each(changes, Fake::change_server))
+    fn change_servers(&mut self, changes: &[Change<'_>]) -> KernelResult<Vec<Failed>> {
+        Ok(self.apply_each(changes, Fake::change_server))
     }
 
-    fn device(&mut self) -> Answer<Option<u32>> {
+    fn device(&mut self) -> KernelResult<Option<u32>> {
         Ok(self.has_device.then_some(LINK))
     }
 
-    fn make_device(&mut self) -> Answer<u32> {
-        self.message()?;
+    fn create_device(&mut self) -> KernelResult<u32> {
+        self.receive()?;
         self.has_device = true;
         Ok(LINK)
     }
 
-    fn addresses_on(&mut self, _: u32, family: Family) -> Answer<Vec<IpAddr>> {
+    fn addresses_on(&mut self, _: u32, family: Family) -> KernelResult<Vec<IpAddr>> {
         Ok(self.bound.iter().copied().filter(|ip| Family::of(*ip) == family).collect())
     }
 
-    fn own_addresses(&mut self, family: Family) -> Answer<BTreeSet<IpAddr>> {
-        if self.own_is_secret {
+    fn node_addresses(&mut self, family: Family) -> KernelResult<BTreeSet<IpAddr>> {
+        if self.fail_node_addresses {
             return Err(refused(Errno::INTR));
         }
-        Ok(self.own.iter().copied().filter(|ip| Family::of(*ip) == family).collect())
+        Ok(self.node_addresses.iter().copied().filter(|ip| Family::of(*ip) == family).collect())
     }
 
-    fn change_addresses(&mut self, _: u32, add: bool, ips: &[IpAddr]) -> Answer<Vec<Failed>> {
-        Ok(self.each(ips, |fake, ip| {
-            let news = if add { fake.bound.insert(*ip) } else { fake.bound.remove(ip) };
-            fake.watch(*ip, "came before its server");
-            match (news, add) {
+    fn change_addresses(&mut self, _: u32, add: bool, ips: &[IpAddr]) -> KernelResult<Vec<Failed>> {
+        Ok(self.apply_each(ips, |fake, ip| {
+            let changed = if add { fake.bound.insert(*ip) } else { fake.bound.remove(ip) };
+            fake.check_reset(*ip, "was added before its virtual server");
+            match (changed, add) {
                 (true, _) => Ok(()),
                 (false, true) => Err(refused(Errno::EXIST)),
                 (false, false) => Err(refused(Errno::ADDRNOTAVAIL)),
@@ -343,30 +344,30 @@ impl Kernel for Fake {
     }
 
     fn has_scheduler(&mut self, scheduler: Scheduler) -> bool {
-        !self.no_schedulers.contains(scheduler.as_str())
+        !self.missing_schedulers.contains(scheduler.as_str())
     }
 
     fn sent(&self) -> u64 {
         self.sent as u64
     }
 
-    fn prepare(&mut self, _: u32, _: &IpvsSettings) -> Prepared {
-        Prepared::default()
+    fn set_sysctls(&mut self, _: u32, _: &IpvsSettings) -> SysctlOutcome {
+        SysctlOutcome::default()
     }
 }
 
 impl Tracker for Fake {
-    fn flows(&mut self, _: Filter) -> Answer<Vec<Flow>> {
+    fn flows(&mut self, _: Filter) -> KernelResult<Vec<Flow>> {
         Ok(self.flows.clone())
     }
 
-    fn delete_flow(&mut self, flow: &Flow) -> Answer<bool> {
+    fn delete_flow(&mut self, flow: &Flow) -> KernelResult<bool> {
         let before = self.flows.len();
         self.flows.retain(|f| f != flow);
         Ok(self.flows.len() < before)
     }
 
-    fn addresses(&mut self) -> Answer<Vec<IpAddr>> {
-        Ok(self.own.union(&self.bound).copied().collect())
+    fn addresses(&mut self) -> KernelResult<Vec<IpAddr>> {
+        Ok(self.node_addresses.union(&self.bound).copied().collect())
     }
 }

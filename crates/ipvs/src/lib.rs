@@ -1,19 +1,24 @@
-//! The ipvs mode: a hash table in the kernel instead of a list of rules.
+//! The ipvs mode: Services are found in the kernel's hash table of virtual servers instead of a list of rules.
 //!
 //! ```text
-//! kube-ipvs0      holds every address of every Service, so that packets to them are this machine's
-//! virtual server  one per address, port and protocol; behind it one real server per endpoint, reached by NAT
-//! sets            which addresses and ports are what: KUBE-CLUSTER-IP, KUBE-LOAD-BALANCER, KUBE-LOOP-BACK, …
-//! rules           the same few whatever the Services are: they masquerade, refuse and drop by what the sets say
+//! kube-ipvs0      dummy device with the addresses of all Services, so that packets to them are delivered locally
+//! virtual server  one per address, port and protocol; each endpoint is a real server of it, reached by NAT
+//! sets            addresses and ports by kind: KUBE-CLUSTER-IP, KUBE-LOAD-BALANCER, KUBE-LOOP-BACK, …
+//! rules           a constant number; they look up the sets to masquerade, reject or drop
 //! ```
 //!
-//! Everything but the rules is programmed by netlink, and a change costs a few messages. The rules are on the iptables
-//! engine (`portway_xtables`).
+//! Virtual servers, sets and addresses are programmed by netlink, and a change costs a few messages. The rules are
+//! written by the iptables engine (`portway_xtables`).
 //!
-//! [`sets`], [`servers`] and [`marks`] are the words, [`mod@render`] turns plans into them and [`rules`]
-//! settings into rules; [`diff`] is a transaction, [`listing`] what the kernel holds and [`mod@reconcile`] compares;
-//! [`mod@commit`] is the boundary to the kernel, [`fake`] stands in for it, [`modules`] and [`sysctl`] see to it that it can; [`eval`] follows a packet,
-//! [`leftovers`] cleans up, once no connection uses them (`connections`), [`drift`] detects changes by other processes, [`mode`] is the [`portway_dataplane::Program`] that ties them together.
+//! - [`sets`], [`servers`] and [`marks`]: the kernel objects as values. [`mod@render`] derives them from plans, and
+//!   [`rules`] derives the rules from the settings.
+//! - [`diff`]: the transaction. [`listing`] lists the kernel's objects, and [`mod@reconcile`] compares them with the
+//!   wanted ones.
+//! - [`mod@commit`]: the boundary to the kernel, with [`fake`] as its replacement in tests. [`modules`] and [`sysctl`]
+//!   check and set the kernel's prerequisites.
+//! - [`eval`] follows a packet; [`drift`] detects changes by other processes; [`leftovers`] removes the mode's objects,
+//!   if asked to only when no connection uses them (`connections`).
+//! - [`mode`]: the [`portway_dataplane::Program`].
 
 pub mod commit;
 mod connections;
@@ -35,5 +40,5 @@ pub mod sysctl;
 
 pub use mode::{Ipvs, MODE};
 
-/// The device that holds the addresses of all Services.
+/// The dummy device that has the addresses of all Services.
 pub const DEVICE: &str = "kube-ipvs0";

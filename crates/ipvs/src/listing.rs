@@ -1,4 +1,4 @@
-//! What the kernel holds, and whose it is.
+//! Objects listed from the kernel, and which virtual servers among them Portway or kube-proxy created.
 
 use crate::commit::{Failure, Kernel};
 use crate::servers::Key;
@@ -10,70 +10,71 @@ use portway_netlink::ipvs::VirtualServer;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-/// One of those behind a server.
+/// The state of a real server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Behind {
-    /// Its share.
-    pub share: u32,
-    /// How many connections it has, opening and closing ones too.
+pub struct RealServerState {
+    /// Its weight.
+    pub weight: u32,
+    /// The number of its connections, active and inactive.
     pub connections: u32,
-    /// It is reached by NAT, as ours are.
+    /// Packets are forwarded to it by NAT, as to all real servers that Portway adds.
     pub by_nat: bool,
 }
 
-/// A server, as found.
+/// A listed virtual server.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// How it behaves.
+pub struct ListedServer {
+    /// Its key and options.
     pub server: VirtualServer,
-    /// Those behind it.
-    pub targets: HashMap<Target, Behind>,
+    /// Its real servers.
+    pub targets: HashMap<Target, RealServerState>,
 }
 
-/// What the kernel holds of one family.
+/// The kernel's objects of one family.
 #[derive(Debug, Default)]
-pub struct Seen {
-    /// Our sets, and what is in them.
+pub struct Listing {
+    /// The sets of this mode, with their members.
     pub sets: HashMap<Set, HashSet<Member>>,
-    /// Sets with one of our names that are not what we would have made.
-    pub unfit: Vec<SetInfo>,
-    /// Servers that are ours, or where ours are wanted.
-    pub servers: HashMap<Key, Found>,
-    /// The number of our device, if it is there.
+    /// Sets with a name of this mode and another type or other options.
+    pub incompatible: Vec<SetInfo>,
+    /// Virtual servers that Portway or kube-proxy created, and those with a wanted key.
+    pub servers: HashMap<Key, ListedServer>,
+    /// The index of `kube-ipvs0`, if it exists.
     pub device: Option<u32>,
     /// The addresses on it.
     pub addresses: HashSet<IpAddr>,
 }
 
-/// What we made, as far as we know: that is ours whatever the settings say now.
+/// Objects whose owner this process knows, whatever the settings are now.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Servers.
+    /// Virtual servers that this process created or adopted.
     pub servers: HashSet<Key>,
-    /// Addresses on our device.
+    /// Addresses that this process manages on `kube-ipvs0`.
     pub addresses: HashSet<IpAddr>,
-    /// Marks of others' servers, whatever our sets say.
+    /// Marks of virtual servers of other programs, even if `KUBE-SHORT-CUT` contains them.
     pub foreign_marks: HashSet<u32>,
 }
 
-/// Tells our servers from those of others.
+/// Distinguishes virtual servers of Portway or kube-proxy from those of other programs.
 #[derive(Debug, Default)]
 pub struct Ownership {
     addresses: HashSet<IpAddr>,
     frontends: HashSet<Member>,
     node_ports: HashSet<(Protocol, u16)>,
-    own: BTreeSet<IpAddr>,
+    node_addresses: BTreeSet<IpAddr>,
     marks: HashSet<u32>,
 }
 
 impl Ownership {
-    /// By what is in our sets, the addresses on our device, and where node ports answer: at those in our set, or, beside
-    /// the sets of kube-proxy, which has none for it, at any that the machine has. Members come before their servers and go
-    /// after them, so that what a killed run left half done is known too.
+    /// Derived from the members of the sets, the addresses on `kube-ipvs0`, and the addresses that node ports use:
+    /// those in `KUBE-NODE-IPS`, or all addresses of the node if that set does not exist, since kube-proxy has no such
+    /// set. Members are added before their virtual servers and removed after them, so that the objects of an
+    /// interrupted sync are recognised too.
     pub fn new(
         sets: &HashMap<Set, HashSet<Member>>,
         addresses: &HashSet<IpAddr>,
-        own: &BTreeSet<IpAddr>,
+        node_addresses: &BTreeSet<IpAddr>,
     ) -> Ownership {
         let of = |set: Set| sets.get(&set).into_iter().flatten();
         let frontends = Set::ALL.into_iter().filter(|s| s.holds_frontends()).flat_map(of).copied().collect();
@@ -82,41 +83,41 @@ impl Ownership {
             let ports = of(Set::node_ports(protocol).0).filter_map(|m| m.port);
             node_ports.extend(ports.map(|port| (protocol, port)));
         }
-        let own = match sets.contains_key(&Set::NodeIps) {
+        let node_addresses = match sets.contains_key(&Set::NodeIps) {
             true => of(Set::NodeIps).filter_map(|m| m.ip).collect(),
-            false => own.clone(),
+            false => node_addresses.clone(),
         };
         let marked = Set::ALL.into_iter().filter(|s| s.has_marks()).flat_map(of);
         let marks = marked.filter_map(|m| m.mark).map(|(mark, _)| mark).collect();
-        Ownership { addresses: addresses.clone(), frontends, node_ports, own, marks }
+        Ownership { addresses: addresses.clone(), frontends, node_ports, node_addresses, marks }
     }
 
-    /// Whether a server is ours.
-    pub fn is_ours(&self, key: Key) -> bool {
+    /// Whether Portway or kube-proxy created a virtual server.
+    pub fn is_managed(&self, key: Key) -> bool {
         match key {
             Key::Mark(mark) => self.marks.contains(&mark),
-            Key::At { protocol, ip, port } => {
+            Key::Address { protocol, ip, port } => {
                 let number = Some(protocol.number());
                 let member = Member { ip: Some(ip), port: Some(port), protocol: number, ..Member::default() };
                 self.addresses.contains(&ip)
                     || self.frontends.contains(&member)
-                    || self.own.contains(&ip) && self.node_ports.contains(&(protocol, port))
+                    || self.node_addresses.contains(&ip) && self.node_ports.contains(&(protocol, port))
             }
         }
     }
 }
 
-/// Lists everything. `wanted` are the servers that should be there; of others' nothing is looked at, nor of those within
-/// `exclude`.
+/// Lists all objects. Virtual servers are left out if their key is not `wanted` and another program created them, or if
+/// their address is in `exclude` or their mark foreign; those that this process created are always included.
 pub fn list(
     kernel: &mut impl Kernel,
     family: Family,
-    own: &BTreeSet<IpAddr>,
+    node_addresses: &BTreeSet<IpAddr>,
     exclude: &[IpNet],
     known: &Known,
     wanted: impl Fn(Key) -> bool,
-) -> Result<Seen, Failure> {
-    let (sets, unfit) = list_sets(kernel, family)?;
+) -> Result<Listing, Failure> {
+    let (sets, incompatible) = list_sets(kernel, family)?;
     let device = kernel.device()?;
     let excluded = |ip: IpAddr| exclude.iter().any(|range| range.contains(&ip));
     let mut addresses: HashSet<IpAddr> = match device {
@@ -124,45 +125,45 @@ pub fn list(
         None => HashSet::new(),
     };
     addresses.retain(|ip| !excluded(*ip) || known.addresses.contains(ip));
-    let ownership = Ownership::new(&sets, &addresses, own);
+    let ownership = Ownership::new(&sets, &addresses, node_addresses);
     let mut servers = HashMap::new();
     for server in kernel.servers(family)? {
         let Some(key) = Key::of(&server) else { continue };
-        let theirs = match key {
+        let is_foreign = match key {
             Key::Mark(mark) => known.foreign_marks.contains(&mark),
-            Key::At { ip, .. } => excluded(ip),
+            Key::Address { ip, .. } => excluded(ip),
         };
-        if known.servers.contains(&key) || !theirs && (wanted(key) || ownership.is_ours(key)) {
+        if known.servers.contains(&key) || !is_foreign && (wanted(key) || ownership.is_managed(key)) {
             let targets = kernel.targets(&server.key())?;
-            servers.insert(key, Found { server, targets });
+            servers.insert(key, ListedServer { server, targets });
         }
     }
-    Ok(Seen { sets, unfit, servers, device, addresses })
+    Ok(Listing { sets, incompatible, servers, device, addresses })
 }
 
 type Sets = HashMap<Set, HashSet<Member>>;
 
-/// Our sets of one family, and those that only have the name.
+/// The sets of this mode in one family, and sets that have such a name but another type or other options.
 pub fn list_sets(kernel: &mut impl Kernel, family: Family) -> Result<(Sets, Vec<SetInfo>), Failure> {
     let mut sets = HashMap::new();
-    let mut unfit = Vec::new();
+    let mut incompatible = Vec::new();
     for info in kernel.sets()? {
         let Some((set, _)) = Set::parse(&info.name).filter(|(_, f)| *f == family) else { continue };
-        if info.fits(&set.least(family)) {
+        if info.fits(&set.minimum(family)) {
             let members = kernel.members(&info.name)?;
-            sets.insert(set, members.into_iter().map(|m| normal(set, m)).collect());
+            sets.insert(set, members.into_iter().map(|m| normalized(set, m)).collect());
         } else {
-            unfit.push(info);
+            incompatible.push(info);
         }
     }
-    Ok((sets, unfit))
+    Ok((sets, incompatible))
 }
 
-/// A member as we would have made it: the kernel leaves out the length of a network of one address.
-fn normal(set: Set, member: Member) -> Member {
-    let whole = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
+/// A member as Portway adds it: the kernel omits the prefix length of a range with a single address.
+fn normalized(set: Set, member: Member) -> Member {
+    let full_length = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
     match (set, member.ip2, member.cidr2) {
-        (Set::LoadBalancerSourceCidr, Some(ip), None) => Member { cidr2: Some(whole(ip)), ..member },
+        (Set::LoadBalancerSourceCidr, Some(ip), None) => Member { cidr2: Some(full_length(ip)), ..member },
         _ => member,
     }
 }

@@ -1,18 +1,18 @@
-//! The mode: plans in, servers, sets, addresses and rules in step, for one family.
+//! The mode of one family: plans become virtual servers, sets and addresses; settings become rules.
 
 mod checks;
 mod repair;
 
-use crate::commit::{Answer, Kernel, Netlink, commit};
-use crate::diff::{Draining, Shared, Transaction, change_servers};
+use crate::commit::{Kernel, KernelResult, Netlink, commit};
+use crate::diff::{Draining, SharedObjects, Transaction, change_servers};
 use crate::drift::IpvsDetector;
 use crate::eval::{Snapshot, eval};
 use crate::leftovers;
 use crate::listing::list_sets;
-use crate::marks::{Marks, Want};
+use crate::marks::{MarkRequest, Marks};
 use crate::modules;
 use crate::reconcile::reconcile;
-use crate::render::{RefusedParts, RenderContext, ServiceObjects};
+use crate::render::{RefusedObjects, RenderContext, ServiceObjects};
 use crate::rules::base;
 use crate::servers::{Key, Server};
 use portway_dataplane::trace::{Host, Packet, Trace};
@@ -31,10 +31,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Refused objects are tried again after this time though their Service did not change: a module may have been loaded.
+/// Refused objects of an unchanged Service are tried again in the first sync after this time: a module may have been
+/// loaded.
 const RETRY_REFUSED: Duration = Duration::from_secs(300);
 
-/// The rules of this mode: constant ones only, since sets know the Services.
+/// The rules of this mode do not depend on Services, which are in sets.
 pub const RENDERER: Renderer = Renderer {
     base: |family, settings, _| base(family, settings),
     service: |_, _, _| ServiceRules::default(),
@@ -47,38 +48,39 @@ pub struct Ipvs<K = Netlink, R = Tool> {
     /// The constant rules.
     rules: Driver<Engine<R>>,
     family: Family,
-    /// The settings, as far as this kernel can do what they ask.
+    /// The settings in use: the configured ones, but for a scheduler that this kernel does not have.
     settings: Settings,
-    /// As they were asked for.
-    asked: Settings,
-    /// The addresses that this machine has anyway, as we last heard.
-    own: BTreeSet<IpAddr>,
-    /// They are to be asked for.
-    own_is_stale: bool,
+    /// The settings as configured.
+    configured: Settings,
+    /// The node's addresses on other devices than `kube-ipvs0`, as last listed.
+    node_addresses: BTreeSet<IpAddr>,
+    /// They have to be listed again.
+    node_addresses_stale: bool,
     plans: HashMap<ServiceName, ServicePlan>,
     marks: Marks,
-    shared: Shared,
-    /// All servers that should be there, and whose they are.
+    shared: SharedObjects,
+    /// The virtual servers with endpoints, and their Services.
     servers: HashMap<Key, Expected>,
-    /// Those that several Services want, and who goes without.
+    /// Virtual servers that several Services need, with the Service that does not get it.
     contested: HashMap<Key, ServiceName>,
     draining: Draining,
     /// Schedulers that this kernel does not have.
-    missing: HashSet<Scheduler>,
-    /// What the kernel would not have, and since when.
-    refused: RefusedParts,
+    missing_schedulers: HashSet<Scheduler>,
+    refused_objects: RefusedObjects,
+    /// When the first of them was refused, or a scheduler was found missing.
     refused_since: Option<Instant>,
+    /// The index of `kube-ipvs0`.
     device: Option<u32>,
-    checks: Checks,
-    /// Servers whose endpoints are compared next.
+    flow_checks: Checks,
+    /// Virtual servers whose endpoints are compared next.
     check_queue: Vec<Key>,
-    /// Servers with draining endpoints that are checked next.
+    /// Virtual servers whose draining endpoints are checked next.
     drain_queue: Vec<Key>,
-    /// Netlink messages that reports have counted.
+    /// The number of netlink messages that were reported.
     messages_reported: u64,
 }
 
-/// A server that should be there, as far as a cheap check tells.
+/// A virtual server that the kernel should have, without its endpoints, for the cheap check.
 #[derive(Clone, Debug)]
 struct Expected {
     service: ServiceName,
@@ -93,38 +95,38 @@ impl Expected {
 }
 
 impl Ipvs {
-    /// For one family, with the tools of a variant of iptables, in this thread's network namespace. Loads the modules that
-    /// are missing, if this process may.
+    /// Opens the mode of one family in this thread's network namespace. Loads missing modules if this process has the
+    /// permission.
     pub fn open(tools: &Tools, family: Family, scheduler: Scheduler) -> Result<Ipvs, Error> {
-        let modules::Kernel { ipvs, sets } = modules::check(scheduler)?;
-        let kernel = Netlink::open(family, ipvs, sets).map_err(|e| refused(family, e))?;
+        let modules::Sockets { ipvs, sets } = modules::check(scheduler)?;
+        let kernel = Netlink::open(family, ipvs, sets).map_err(|e| kernel_error(family, e))?;
         let rules = Driver::new(Engine::open(tools, family, RENDERER)?);
         Ok(Ipvs::with_kernel(kernel, rules, family))
     }
 }
 
 impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
-    /// With kernels of the caller's choice.
+    /// Builds the mode with the given kernel and rules, for tests.
     pub fn with_kernel(kernel: K, rules: Driver<Engine<R>>, family: Family) -> Ipvs<K, R> {
         Ipvs {
             kernel,
             rules,
             family,
             settings: Settings::default(),
-            asked: Settings::default(),
-            own: BTreeSet::new(),
-            own_is_stale: true,
+            configured: Settings::default(),
+            node_addresses: BTreeSet::new(),
+            node_addresses_stale: true,
             plans: HashMap::new(),
             marks: Marks::default(),
-            shared: Shared::default(),
+            shared: SharedObjects::default(),
             servers: HashMap::new(),
             contested: HashMap::new(),
             draining: Draining::default(),
-            missing: HashSet::new(),
-            refused: RefusedParts::new(),
+            missing_schedulers: HashSet::new(),
+            refused_objects: RefusedObjects::new(),
             refused_since: None,
             device: None,
-            checks: Checks::default(),
+            flow_checks: Checks::default(),
             check_queue: Vec::new(),
             drain_queue: Vec::new(),
             messages_reported: 0,
@@ -136,7 +138,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
         &mut self.rules
     }
 
-    /// The kernel behind it.
+    /// The kernel.
     pub fn kernel(&mut self) -> &mut K {
         &mut self.kernel
     }
@@ -145,60 +147,65 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
         RenderContext {
             family: self.family,
             settings: &self.settings,
-            own: &self.own,
+            node_addresses: &self.node_addresses,
             marks: &self.marks,
-            missing: &self.missing,
-            refused: &self.refused,
+            missing_schedulers: &self.missing_schedulers,
+            refused_objects: &self.refused_objects,
         }
     }
 
-    fn refused(&self, error: portway_netlink::Error) -> Error {
-        refused(self.family, error)
+    fn kernel_error(&self, error: portway_netlink::Error) -> Error {
+        kernel_error(self.family, error)
     }
 
-    /// Takes over settings, the node's addresses, and at the start the marks of an earlier run. True if Services have to be
-    /// rendered again.
-    fn apply_settings(&mut self, settings: &Settings, state: State, report: &mut Report) -> Answer<bool> {
-        let mut differs = *settings != self.asked;
+    /// Applies changed settings, lists the node's addresses if they are stale, and in a fresh state adopts the marks
+    /// in the kernel. True if all Services have to be rendered again.
+    fn apply_settings(
+        &mut self,
+        settings: &Settings,
+        state: State,
+        report: &mut Report,
+    ) -> KernelResult<bool> {
+        let mut differs = *settings != self.configured;
         if differs {
-            self.asked = settings.clone();
+            self.configured = settings.clone();
             self.choose_scheduler(state, report);
         }
         if self.refused_since.is_some_and(|since| since.elapsed() > RETRY_REFUSED) {
             self.refused_since = None;
-            self.refused.clear();
-            self.missing.clear();
+            self.refused_objects.clear();
+            self.missing_schedulers.clear();
             self.choose_scheduler(state, report);
             differs = true;
         }
-        let own = if self.own_is_stale {
-            self.kernel.own_addresses(self.family).map(|own| {
-                differs |= self.own != own;
-                self.own = own;
-                self.own_is_stale = false;
+        let node_addresses = if self.node_addresses_stale {
+            self.kernel.node_addresses(self.family).map(|node_addresses| {
+                differs |= self.node_addresses != node_addresses;
+                self.node_addresses = node_addresses;
+                self.node_addresses_stale = false;
             })
         } else {
             Ok(())
         };
         let adopted = if state == State::Fresh { self.adopt_marks() } else { Ok(()) };
-        own.and(adopted).map(|()| differs)
+        node_addresses.and(adopted).map(|()| differs)
     }
 
-    /// Takes over settings, but for a scheduler that this kernel does not have: there the one in use stays.
+    /// Uses the configured settings, but keeps the current scheduler if this kernel does not have the configured one.
     fn choose_scheduler(&mut self, state: State, report: &mut Report) {
-        let (old, new) = (self.settings.ipvs.scheduler, self.asked.ipvs.scheduler);
-        self.settings = self.asked.clone();
+        let (old, new) = (self.settings.ipvs.scheduler, self.configured.ipvs.scheduler);
+        self.settings = self.configured.clone();
         if state != State::Fresh && new != old && !self.kernel.has_scheduler(new) {
             self.settings.ipvs.scheduler = old;
-            let words =
+            let warning =
                 format!("ipvs.scheduler: {new} is not in this kernel, so {old} stays: modprobe ip_vs_{new}");
-            report.warnings.push(words);
+            report.warnings.push(warning);
             self.refused_since.get_or_insert_with(Instant::now);
         }
     }
 
-    /// Finds the marks that an earlier run gave.
-    fn adopt_marks(&mut self) -> Answer<()> {
+    /// Adopts the marks that a previous process assigned, and records those of other programs.
+    fn adopt_marks(&mut self) -> KernelResult<()> {
         let (sets, _) = list_sets(&mut self.kernel, self.family)?;
         for (_, members) in sets.into_iter().filter(|(set, _)| set.has_marks()) {
             for member in members {
@@ -212,20 +219,20 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
             }
         }
         let servers = self.kernel.servers(self.family)?;
-        self.marks.avoid(servers.iter().map(|server| server.fwmark));
+        self.marks.set_foreign(servers.iter().map(|server| server.fwmark));
         Ok(())
     }
 
-    /// Gives a Service the marks it needs; none if it is gone. One that it needs no more stays its own while the server
-    /// has connections.
-    fn assign_marks(&mut self, name: &ServiceName, wants: Option<Vec<Want>>) {
-        let (servers, draining, goes_on) = (&self.servers, &self.draining, wants.is_some());
-        let is_there = |key: Key| servers.contains_key(&key) || draining.has(key);
-        let in_use = |mark| goes_on && is_there(Key::Mark(mark));
-        self.marks.assign(name, &wants.unwrap_or_default(), self.settings.masquerade_mark, in_use);
+    /// Assigns a Service the marks it needs; none if it was deleted. A mark that an existing Service no longer needs
+    /// stays assigned while its virtual server exists or drains.
+    fn assign_marks(&mut self, name: &ServiceName, mark_requests: Option<Vec<MarkRequest>>) {
+        let (servers, draining, service_exists) = (&self.servers, &self.draining, mark_requests.is_some());
+        let has_server = |key: Key| servers.contains_key(&key) || draining.has_server(key);
+        let in_use = |mark| service_exists && has_server(Key::Mark(mark));
+        self.marks.assign(name, &mark_requests.unwrap_or_default(), self.settings.masquerade_mark, in_use);
     }
 
-    /// Takes over plans. `None` if they can only be applied by comparing everything.
+    /// Stores changed plans and stages their changes. `None` if all objects have to be compared instead.
     fn stage_changes(
         &mut self,
         changes: PlanChanges,
@@ -241,14 +248,14 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
                 self.plans.extend(new.map(|plan| (name, plan)));
                 continue;
             }
-            self.checks.change(&name, old.as_ref(), new.as_ref());
+            self.flow_checks.change(&name, old.as_ref(), new.as_ref());
             if let Some(old) = old.filter(|_| in_sync) {
                 before.extend(self.context().service_objects(&old));
             }
             // A changed Service is tried again: the kernel may accept it now.
-            self.refused.retain(|_, service| *service != name);
-            let wants = new.as_ref().map(|plan| self.context().wants(plan));
-            self.assign_marks(&name, wants);
+            self.refused_objects.retain(|_, service| *service != name);
+            let mark_requests = new.as_ref().map(|plan| self.context().mark_requests(plan));
+            self.assign_marks(&name, mark_requests);
             if let Some(plan) = new {
                 if in_sync {
                     let objects = self.context().service_objects(&plan);
@@ -262,7 +269,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
         }
         let mut tx = Transaction::default();
         if in_sync {
-            // All at once: what one Service gives up, another may have taken.
+            // All Services at once: one may need a member or address that another releases.
             self.shared.change(&before, &now, &mut tx);
             for (key, _) in &before.servers {
                 self.servers.remove(key);
@@ -276,7 +283,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
             }
             change_servers(before, now, &mut self.draining, &mut tx);
         }
-        // Which of several Services gets a server is decided with all of them in view.
+        // If several Services need one virtual server, the decision needs all Services.
         (in_sync && !contested).then_some(tx)
     }
 }
@@ -298,7 +305,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Program for Ipvs<K, R> {
         let applied = self.apply_settings(settings, state, report);
         let in_sync = state == State::InSync && matches!(applied, Ok(false));
         let tx = self.stage_changes(changes, in_sync, report);
-        applied.map_err(|e| self.refused(e))?;
+        applied.map_err(|e| self.kernel_error(e))?;
         Ok(tx)
     }
 
@@ -307,31 +314,31 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Program for Ipvs<K, R> {
             return Ok(Committed::Yes);
         }
         let Some(device) = self.device else { return Ok(Committed::CompareAll) };
-        let new = tx.make.iter().map(|(key, _)| *key);
-        if self.avoid_foreign_marks(new.collect()).map_err(|e| refused(self.family, e))? {
+        let new = tx.add_servers.iter().map(|(key, _)| *key);
+        if self.avoid_foreign_marks(new.collect()).map_err(|e| kernel_error(self.family, e))? {
             return Ok(Committed::CompareAll);
         }
         let refused = commit(&mut self.kernel, self.family, device, tx, Vec::new())
-            .map_err(|e| refused(self.family, e))?;
+            .map_err(|e| kernel_error(self.family, e))?;
         report.added += tx.added();
         report.removed += tx.removed();
         let Some(first) = refused.first() else { return Ok(Committed::Yes) };
         report.partial_failures += 1;
         tracing::info!(family = %self.family, "an incremental change failed; comparing all servers and sets: {}", first.error);
-        // Not yet the fault of a Service: the kernel may hold something else than expected.
-        self.note_missing(&refused, tx);
+        // No Service is reported yet: the kernel's objects may differ from the expected ones.
+        self.record_missing_schedulers(&refused, tx);
         Ok(Committed::CompareAll)
     }
 
     fn reconcile(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
         let drift = self.reconcile_all(fresh, report)?;
-        self.marks.forget_found();
+        self.marks.clear_adopted();
         Ok(drift)
     }
 
     fn finish(&mut self, report: &mut Report) -> Result<(), Error> {
         self.sync_rules(report)?;
-        self.checks.delete_stale(&mut self.kernel, &self.plans, &self.settings.node_ports, report);
+        self.flow_checks.delete_stale(&mut self.kernel, &self.plans, &self.settings.node_ports, report);
         let sent = self.kernel.sent();
         report.messages = sent - std::mem::replace(&mut self.messages_reported, sent);
         Ok(())
@@ -339,18 +346,18 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Program for Ipvs<K, R> {
 
     fn verify(&mut self) -> Result<Drift, Error> {
         let (known, contested) = (self.known(), self.contested.clone());
-        let wanted = self.gather(&mut Report::default());
+        let wanted = self.render_all(&mut Report::default());
         // Conflicts found here are not reported, so the next sync has to find them as new.
         self.contested = contested;
-        let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
+        let listing = self.list(&known, &wanted).map_err(|e| self.kernel_error(e))?;
         let mut draining = self.draining.clone();
-        let (_, mut drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut draining);
+        let (_, mut drift) = reconcile(&listing, self.family, &self.shared, wanted, &mut draining);
         drift.merge(self.rules.verify()?);
         Ok(drift)
     }
 
     fn mark_stale(&mut self) {
-        self.own_is_stale = true;
+        self.node_addresses_stale = true;
         self.rules.mark_stale();
     }
 }
@@ -365,7 +372,7 @@ impl FamilyProgram for Ipvs {
 
     fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error> {
         let rules = Ruleset::parse(&self.rules.as_program().wanted());
-        let objects = Snapshot::of_kernel(self.family, &mut self.kernel).map_err(|e| self.refused(e))?;
+        let objects = Snapshot::of_kernel(self.family, &mut self.kernel).map_err(|e| self.kernel_error(e))?;
         Ok(eval(&rules, self.family, packet, host, &objects))
     }
 }
@@ -409,9 +416,9 @@ impl Mode for IpvsMode {
     }
 }
 
-/// The error for a refusal by the kernel, with the reason in words.
-fn refused(family: Family, error: portway_netlink::Error) -> Error {
-    match modules::refused(error) {
+/// The error for a refusal by the kernel in a family.
+fn kernel_error(family: Family, error: portway_netlink::Error) -> Error {
+    match modules::kernel_error(error) {
         Error::Kernel { source, .. } => Error::Kernel { family, source },
         other => other,
     }

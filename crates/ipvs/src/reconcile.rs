@@ -1,29 +1,30 @@
-//! From what the kernel holds to what it should hold.
+//! Compares the kernel's objects with the wanted ones, and stages the differences.
 
-use crate::diff::{Draining, Shared, Transaction};
-use crate::listing::{Behind, Found, Seen};
-use crate::servers::{DRAINED, Key, Server};
+use crate::diff::{Draining, SharedObjects, Transaction};
+use crate::listing::{ListedServer, Listing, RealServerState};
+use crate::servers::{DRAINING_WEIGHT, Key, Server};
 use crate::sets::Set;
 use portway_dataplane::Drift;
 use portway_model::{Family, Target};
 use portway_netlink::ipset::Member;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What has to be done, and how the kernel differs from what was applied. `draining` becomes what the kernel has of it.
+/// The transaction that makes the kernel hold the wanted objects, and the drift. `draining` becomes the draining
+/// endpoints that the kernel has, and those that the transaction drains.
 pub fn reconcile(
-    seen: &Seen,
+    listing: &Listing,
     family: Family,
-    shared: &Shared,
+    shared: &SharedObjects,
     servers: HashMap<Key, Server>,
     draining: &mut Draining,
 ) -> (Transaction, Drift) {
     let mut difference = Difference { family, tx: Transaction::default(), drift: Drift::default() };
     for set in Set::ALL {
-        difference.set(set, seen.sets.get(&set), shared.members(set));
+        difference.set(set, listing.sets.get(&set), shared.members(set));
     }
     let known = std::mem::take(draining);
-    difference.servers(seen, servers, &known, draining);
-    difference.addresses(seen, shared);
+    difference.servers(listing, servers, &known, draining);
+    difference.addresses(listing, shared);
     (difference.tx, difference.drift)
 }
 
@@ -34,19 +35,19 @@ struct Difference {
 }
 
 impl Difference {
-    fn missing(&mut self, what: impl std::fmt::Display) {
+    fn missing(&mut self, object: impl std::fmt::Display) {
         self.drift.missing += 1;
-        self.drift.note(format_args!("{what} is missing"));
+        self.drift.note(format_args!("{object} is missing"));
     }
 
-    fn foreign(&mut self, what: impl std::fmt::Display) {
+    fn foreign(&mut self, object: impl std::fmt::Display) {
         self.drift.foreign += 1;
-        self.drift.note(format_args!("{what} belongs to no Service"));
+        self.drift.note(format_args!("{object} belongs to no Service"));
     }
 
-    fn altered(&mut self, what: impl std::fmt::Display) {
+    fn altered(&mut self, difference: impl std::fmt::Display) {
         self.drift.altered += 1;
-        self.drift.note(what);
+        self.drift.note(difference);
     }
 
     fn set(&mut self, set: Set, found: Option<&HashSet<Member>>, wanted: impl Iterator<Item = Member>) {
@@ -62,7 +63,7 @@ impl Difference {
         for member in wanted {
             if !found.contains(&member) {
                 self.missing(format_args!("{member} in {name}"));
-                self.tx.add.entry(set).or_default().push(member);
+                self.tx.add_members.entry(set).or_default().push(member);
             }
             known.insert(Member { mark: None, ..member });
         }
@@ -71,33 +72,34 @@ impl Difference {
         extra.sort_unstable();
         for member in extra {
             self.foreign(format_args!("{member} in {name}"));
-            self.tx.remove.entry(set).or_default().push(*member);
+            self.tx.remove_members.entry(set).or_default().push(*member);
         }
     }
 
     fn servers(
         &mut self,
-        seen: &Seen,
+        listing: &Listing,
         wanted: HashMap<Key, Server>,
         known: &Draining,
         draining: &mut Draining,
     ) {
-        let mut extra: Vec<Key> = seen.servers.keys().filter(|k| !wanted.contains_key(k)).copied().collect();
+        let mut extra: Vec<Key> =
+            listing.servers.keys().filter(|k| !wanted.contains_key(k)).copied().collect();
         let mut wanted: Vec<(Key, Server)> = wanted.into_iter().collect();
         wanted.sort_unstable_by_key(|(key, _)| *key);
         for (key, server) in wanted {
-            match seen.servers.get(&key) {
+            match listing.servers.get(&key) {
                 None if server.is_empty() => {}
                 None => {
-                    self.missing(format_args!("server {key}"));
-                    self.tx.make.push((key, server));
+                    self.missing(format_args!("virtual server {key}"));
+                    self.tx.add_servers.push((key, server));
                 }
                 Some(found) => self.server(key, &server, found, known, draining),
             }
         }
         extra.sort_unstable();
         for key in extra {
-            self.foreign(format_args!("server {key}"));
+            self.foreign(format_args!("virtual server {key}"));
             self.tx.remove_servers.push(key);
         }
     }
@@ -106,84 +108,84 @@ impl Difference {
         &mut self,
         key: Key,
         server: &Server,
-        found: &Found,
+        found: &ListedServer,
         known: &Draining,
         draining: &mut Draining,
     ) {
-        if !server.is_like(&found.server) {
-            self.altered(format_args!("server {key} behaves otherwise"));
-            self.tx.set.push((key, Server { targets: BTreeMap::new(), ..server.clone() }));
+        if !server.matches_listed(&found.server) {
+            self.altered(format_args!("virtual server {key} has another scheduler, timeout or flags"));
+            self.tx.edit_servers.push((key, Server { targets: BTreeMap::new(), ..server.clone() }));
         }
-        for (target, share) in &server.targets {
+        for (target, weight) in &server.targets {
             match found.targets.get(target) {
-                Some(behind) if !behind.by_nat => {
-                    self.altered(format_args!("{target} behind {key} is not reached by NAT"));
-                    self.tx.share.push((key, *target, *share));
+                Some(listed) if !listed.by_nat => {
+                    self.altered(format_args!("real server {target} of {key} is not reached by NAT"));
+                    self.tx.set_weights.push((key, *target, *weight));
                 }
-                Some(behind) if behind.share == *share => {}
+                Some(listed) if listed.weight == *weight => {}
                 Some(_) => {
-                    self.altered(format_args!("{target} behind {key} has another share"));
-                    self.tx.share.push((key, *target, *share));
+                    self.altered(format_args!("real server {target} of {key} has another weight"));
+                    self.tx.set_weights.push((key, *target, *weight));
                 }
                 None => {
-                    self.missing(format_args!("{target} behind {key}"));
-                    self.tx.join.push((key, *target, *share));
+                    self.missing(format_args!("real server {target} of {key}"));
+                    self.tx.add_targets.push((key, *target, *weight));
                 }
             }
         }
         let mut extra: Vec<_> =
             found.targets.iter().filter(|(t, _)| !server.targets.contains_key(t)).collect();
         extra.sort_unstable_by_key(|(target, _)| **target);
-        for (target, behind) in extra {
-            self.unwanted(key, server, *target, *behind, known, draining);
+        for (target, listed) in extra {
+            self.unwanted(key, server, *target, *listed, known, draining);
         }
-        if server.is_empty() && !draining.has(key) {
+        if server.is_empty() && !draining.has_server(key) {
             if found.targets.is_empty() {
-                self.foreign(format_args!("server {key}"));
+                self.foreign(format_args!("virtual server {key}"));
             }
             self.tx.remove_servers.push(key);
         }
     }
 
-    /// An unwanted server is removed, or drains first.
+    /// An unwanted real server is removed, or drains first.
     fn unwanted(
         &mut self,
         key: Key,
         server: &Server,
         target: Target,
-        behind: Behind,
+        listed: RealServerState,
         known: &Draining,
         draining: &mut Draining,
     ) {
-        let drains = server.drains() && behind.connections > 0;
-        if drains && behind.share == DRAINED {
-            // An earlier run's, or ours.
+        let drains = server.drains() && listed.connections > 0;
+        if drains && listed.weight == DRAINING_WEIGHT {
+            // This process or a previous one began to drain it.
             draining.insert(key, target);
             return;
         }
         if !known.contains(key, target) {
-            self.foreign(format_args!("{target} behind {key}"));
+            self.foreign(format_args!("real server {target} of {key}"));
         }
         if drains {
             draining.insert(key, target);
-            self.tx.drain.push((key, target));
+            self.tx.drain_targets.push((key, target));
         } else {
-            self.tx.leave.push((key, target));
+            self.tx.remove_targets.push((key, target));
         }
     }
 
-    fn addresses(&mut self, seen: &Seen, shared: &Shared) {
+    fn addresses(&mut self, listing: &Listing, shared: &SharedObjects) {
         let device = crate::DEVICE;
-        if seen.device.is_none() {
+        if listing.device.is_none() {
             self.missing(format_args!("device {device}"));
         }
         let mut wanted: Vec<_> = shared.addresses().collect();
         wanted.sort_unstable();
-        for ip in wanted.into_iter().filter(|ip| !seen.addresses.contains(ip)) {
+        for ip in wanted.into_iter().filter(|ip| !listing.addresses.contains(ip)) {
             self.missing(format_args!("{ip} on {device}"));
             self.tx.bind.push(ip);
         }
-        let mut extra: Vec<_> = seen.addresses.iter().filter(|ip| !shared.has_address(**ip)).collect();
+        let mut extra: Vec<_> = listing.addresses.iter().filter(|ip| !shared.has_address(**ip)).collect();
         extra.sort_unstable();
         for ip in extra {
             self.foreign(format_args!("{ip} on {device}"));

@@ -1,7 +1,7 @@
-//! From plans to servers, members of sets, and addresses.
+//! Renders plans as virtual servers, members of sets, and addresses.
 
-use crate::marks::{Marks, Want};
-use crate::servers::{DRAINED, Key, SHARE, Server};
+use crate::marks::{MarkRequest, Marks};
+use crate::servers::{DRAINING_WEIGHT, Key, SERVING_WEIGHT, Server};
 use crate::sets::Set;
 use portway_dataplane::{Scheduler, Settings};
 use portway_model::{
@@ -15,24 +15,24 @@ use std::net::IpAddr;
 #[cfg(test)]
 mod tests;
 
-/// What a Service needs.
+/// The kernel objects of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceObjects {
     /// Members of sets, none twice.
     pub members: Vec<(Set, Member)>,
     /// Virtual servers.
     pub servers: Vec<(Key, Server)>,
-    /// Addresses on our device, none twice.
+    /// Addresses on `kube-ipvs0`, none twice.
     pub addresses: Vec<IpAddr>,
 }
 
 impl ServiceObjects {
-    /// The servers that have endpoints.
+    /// The virtual servers that have endpoints.
     pub fn served(&self) -> impl Iterator<Item = (Key, &Server)> {
         self.servers.iter().filter(|(_, server)| !server.is_empty()).map(|(key, server)| (*key, server))
     }
 
-    /// Takes in another one.
+    /// Adds the objects of another Service.
     pub fn extend(&mut self, other: ServiceObjects) {
         self.members.extend(other.members);
         self.servers.extend(other.servers);
@@ -40,75 +40,76 @@ impl ServiceObjects {
     }
 }
 
-/// Everything that Services are rendered from besides their plans.
+/// The input of rendering besides the plans.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderContext<'a> {
     /// The family.
     pub family: Family,
     /// The settings.
     pub settings: &'a Settings,
-    /// The addresses that this machine has anyway.
-    pub own: &'a BTreeSet<IpAddr>,
-    /// The marks that were given.
+    /// The node's addresses on other devices than `kube-ipvs0`.
+    pub node_addresses: &'a BTreeSet<IpAddr>,
+    /// The assigned marks.
     pub marks: &'a Marks,
     /// Schedulers that this kernel does not have.
-    pub missing: &'a HashSet<Scheduler>,
-    /// What the kernel would not have.
-    pub refused: &'a RefusedParts,
+    pub missing_schedulers: &'a HashSet<Scheduler>,
+    /// Objects to leave out.
+    pub refused_objects: &'a RefusedObjects,
 }
 
-/// Servers, or endpoints behind them, that the kernel would not have, and whose they are. The others are programmed.
-pub type RefusedParts = HashMap<(Key, Option<Target>), ServiceName>;
+/// Virtual servers (`None`) and real servers that the kernel refused, with their Services. They are left out.
+pub type RefusedObjects = HashMap<(Key, Option<Target>), ServiceName>;
 
 impl RenderContext<'_> {
-    /// What a Service needs.
+    /// The kernel objects of a Service.
     pub fn service_objects(&self, plan: &ServicePlan) -> ServiceObjects {
-        let mut part = ServiceObjects::default();
+        let mut objects = ServiceObjects::default();
         for port in &plan.ports {
-            Port { world: self, plan, port }.render(&mut part);
+            Port { context: self, plan, port }.render(&mut objects);
         }
         if let Some(port) = plan.health_check {
             let member = Member { port: Some(port), ..Member::default() };
-            part.members.push((Set::HealthCheckNodePort, member));
+            objects.members.push((Set::HealthCheckNodePort, member));
         }
-        // An external IP that is this node's own, at the port that is its node port, is one server.
+        // Two frontends share a virtual server if an external IP is an address of this node and the port is the node
+        // port.
         let mut keys = HashSet::new();
-        part.servers.retain(|(key, _)| keys.insert(*key));
-        part.members.sort_unstable();
-        part.members.dedup();
-        part.addresses.sort_unstable();
-        part.addresses.dedup();
-        part
+        objects.servers.retain(|(key, _)| keys.insert(*key));
+        objects.members.sort_unstable();
+        objects.members.dedup();
+        objects.addresses.sort_unstable();
+        objects.addresses.dedup();
+        objects
     }
 
     /// The marks that a Service needs.
-    pub fn wants(&self, plan: &ServicePlan) -> Vec<Want> {
-        plan.ports.iter().filter_map(|port| Port { world: self, plan, port }.wants()).collect()
+    pub fn mark_requests(&self, plan: &ServicePlan) -> Vec<MarkRequest> {
+        plan.ports.iter().filter_map(|port| Port { context: self, plan, port }.mark_request()).collect()
     }
 
-    /// Why a Service is programmed otherwise than it asks, if it is.
+    /// The reason why a Service is not programmed as it asks, if there is one.
     pub fn degraded(&self, plan: &ServicePlan) -> Option<String> {
-        let reasons = [self.unscheduled(plan), self.left_alone(plan), self.unmarked(plan)];
+        let reasons = [self.unusable_scheduler(plan), self.excluded_addresses(plan), self.missing_mark(plan)];
         let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
-    /// Addresses at which servers belong to other programs.
-    fn left_alone(&self, plan: &ServicePlan) -> Option<String> {
+    /// Addresses that are left to other programs.
+    fn excluded_addresses(&self, plan: &ServicePlan) -> Option<String> {
         let addresses = plan.ports.iter().flat_map(|port| &port.frontends).filter_map(|f| f.address);
         let excluded: BTreeSet<IpAddr> = addresses.filter(|ip| self.is_excluded(*ip)).collect();
-        let words: Vec<String> = excluded.iter().map(ToString::to_string).collect();
-        let list = words.join(", ");
+        let names: Vec<String> = excluded.iter().map(ToString::to_string).collect();
+        let list = names.join(", ");
         (!list.is_empty()).then(|| format!("{list} is not programmed: it lies within ipvs.excludeCIDRs"))
     }
 
-    /// There were no marks left.
-    fn unmarked(&self, plan: &ServicePlan) -> Option<String> {
-        let ports = plan.ports.iter().map(|port| Port { world: self, plan, port });
-        let without = ports.filter(|port| port.wants().is_some() && port.mark().is_none()).count();
+    /// The shortcut of policy Local is missing because no mark was free.
+    fn missing_mark(&self, plan: &ServicePlan) -> Option<String> {
+        let ports = plan.ports.iter().map(|port| Port { context: self, plan, port });
+        let without = ports.filter(|port| port.mark_request().is_some() && port.mark().is_none()).count();
         (without > 0).then(|| {
-            "spec.externalTrafficPolicy: Local: all marks are taken, so what begins on this node goes to endpoints \
-             of this node only"
+            "spec.externalTrafficPolicy: Local: all firewall marks are in use, so connections of this node and its pods \
+             use only endpoints on this node"
                 .to_owned()
         })
     }
@@ -117,12 +118,12 @@ impl RenderContext<'_> {
         self.settings.ipvs.exclude.iter().any(|range| range.contains(&ip))
     }
 
-    fn unscheduled(&self, plan: &ServicePlan) -> Option<String> {
+    fn unusable_scheduler(&self, plan: &ServicePlan) -> Option<String> {
         let asked = plan.scheduler.as_deref()?;
         let used = self.settings.ipvs.scheduler;
         let why = match Scheduler::parse(asked) {
             None => format!("is none of {}", Scheduler::names()),
-            Some(known) if self.missing.contains(&known) => {
+            Some(known) if self.missing_schedulers.contains(&known) => {
                 format!("is not in this kernel: modprobe ip_vs_{known}")
             }
             Some(_) => return None,
@@ -133,140 +134,147 @@ impl RenderContext<'_> {
 
     fn scheduler(&self, plan: &ServicePlan) -> Scheduler {
         let asked = plan.scheduler.as_deref().and_then(Scheduler::parse);
-        asked.filter(|s| !self.missing.contains(s)).unwrap_or(self.settings.ipvs.scheduler)
+        asked.filter(|s| !self.missing_schedulers.contains(s)).unwrap_or(self.settings.ipvs.scheduler)
     }
 
-    /// Where a frontend answers. Servers of others are not ours to change.
+    /// The addresses of a frontend, without the excluded ones.
     fn addresses(&self, frontend: &Frontend) -> Vec<IpAddr> {
         let all: Vec<IpAddr> = match frontend.address {
             Some(ip) => vec![ip],
-            None => self.own.iter().copied().filter(|ip| self.settings.node_ports.contains(*ip)).collect(),
+            None => self
+                .node_addresses
+                .iter()
+                .copied()
+                .filter(|ip| self.settings.node_ports.contains(*ip))
+                .collect(),
         };
         all.into_iter().filter(|ip| !self.is_excluded(*ip)).collect()
     }
 }
 
 struct Port<'a> {
-    world: &'a RenderContext<'a>,
+    context: &'a RenderContext<'a>,
     plan: &'a ServicePlan,
     port: &'a PortPlan,
 }
 
 impl Port<'_> {
-    fn render(&self, part: &mut ServiceObjects) {
+    fn render(&self, objects: &mut ServiceObjects) {
         for frontend in &self.port.frontends {
-            self.frontend(part, frontend);
+            self.render_frontend(objects, frontend);
         }
         if let Some(mark) = self.mark() {
-            let mut server = self.by_mark(mark);
-            if self.wants().is_none() {
-                // Nothing new comes to it, but some may still have connections.
+            let mut server = self.server_by_mark(mark);
+            if self.mark_request().is_none() {
+                // It gets no new connections, but its endpoints may still have some.
                 server.targets.clear();
             }
-            part.servers.push((Key::Mark(mark), server));
+            objects.servers.push((Key::Mark(mark), server));
         }
         let here = self.port.cluster.iter().chain(&self.port.local);
         for target in here.filter(|t| self.port.here.contains(&t.ip)) {
-            let member = Member { ip2: Some(target.ip), ..self.at(target.ip, target.port) };
-            part.members.push((Set::LoopBack, member));
+            let member = Member { ip2: Some(target.ip), ..self.member(target.ip, target.port) };
+            objects.members.push((Set::LoopBack, member));
         }
     }
 
-    fn frontend(&self, part: &mut ServiceObjects, frontend: &Frontend) {
-        for ip in self.world.addresses(frontend) {
-            let at = self.at(ip, frontend.port);
-            let key = Key::At { protocol: self.port.protocol, ip, port: frontend.port };
+    fn render_frontend(&self, objects: &mut ServiceObjects, frontend: &Frontend) {
+        for ip in self.context.addresses(frontend) {
+            let member = self.member(ip, frontend.port);
+            let key = Key::Address { protocol: self.port.protocol, ip, port: frontend.port };
             let server = match self.port.outcome(frontend.kind) {
                 Outcome::Balance(targets) => self.server(key, targets),
                 Outcome::Reject | Outcome::Drop => self.server(key, &[]),
             };
             match self.port.outcome(frontend.kind) {
-                Outcome::Drop => part.members.push((Set::NoLocalEndpoints, at)),
+                Outcome::Drop => objects.members.push((Set::NoLocalEndpoints, member)),
                 // No endpoint, or none that the kernel accepts.
-                _ if !server.serves() => part.members.push((Set::NoEndpoints, at)),
+                _ if !server.serves() => objects.members.push((Set::NoEndpoints, member)),
                 _ => {}
             }
-            part.servers.push((key, server));
+            objects.servers.push((key, server));
             if let Some(mark) = self.mark().filter(|_| self.port.has_short_cut(frontend.kind)) {
-                part.members.push((Set::ShortCut, Member { mark: Some((mark, u32::MAX)), ..at }));
+                objects.members.push((Set::ShortCut, Member { mark: Some((mark, u32::MAX)), ..member }));
             }
-            // An address that this machine has anyway stays where it is, with all else that answers there.
-            if frontend.kind != FrontendKind::NodePort && !self.world.own.contains(&ip) {
-                part.addresses.push(ip);
-                part.members.push((Set::IpvsIps, Member { ip: Some(ip), ..Member::default() }));
+            // An address that the node has on another device stays there, and other programs may listen at it.
+            if frontend.kind != FrontendKind::NodePort && !self.context.node_addresses.contains(&ip) {
+                objects.addresses.push(ip);
+                objects.members.push((Set::IpvsIps, Member { ip: Some(ip), ..Member::default() }));
             }
-            self.kind(part, frontend.kind, at);
+            self.add_to_sets(objects, frontend.kind, member);
         }
     }
 
-    /// The sets that a frontend's kind brings it into.
-    fn kind(&self, part: &mut ServiceObjects, kind: FrontendKind, at: Member) {
+    /// Adds a frontend to the sets of its kind.
+    fn add_to_sets(&self, objects: &mut ServiceObjects, kind: FrontendKind, member: Member) {
         let local = self.port.external == TrafficPolicy::Local;
-        let mut put = |set: Set, member: Member| part.members.push((set, member));
+        let mut insert = |set: Set, member: Member| objects.members.push((set, member));
         match kind {
-            FrontendKind::ClusterIp => put(Set::ClusterIp, at),
-            FrontendKind::ExternalIp if local => put(Set::ExternalIpLocal, at),
-            FrontendKind::ExternalIp => put(Set::ExternalIp, at),
+            FrontendKind::ClusterIp => insert(Set::ClusterIp, member),
+            FrontendKind::ExternalIp if local => insert(Set::ExternalIpLocal, member),
+            FrontendKind::ExternalIp => insert(Set::ExternalIp, member),
             FrontendKind::LoadBalancer => {
-                put(Set::LoadBalancer, at);
+                insert(Set::LoadBalancer, member);
                 if local {
-                    put(Set::LoadBalancerLocal, at);
+                    insert(Set::LoadBalancerLocal, member);
                 }
-                self.guard(part, at);
+                self.restrict_sources(objects, member);
             }
             FrontendKind::NodePort => {
-                put(Set::NodeIps, Member { ip: at.ip, ..Member::default() });
+                insert(Set::NodeIps, Member { ip: member.ip, ..Member::default() });
                 let (all, locals) = Set::node_ports(self.port.protocol);
-                let member = match self.port.protocol {
-                    Protocol::Sctp => at,
-                    _ => Member { port: at.port, ..Member::default() },
+                let node_port = match self.port.protocol {
+                    Protocol::Sctp => member,
+                    _ => Member { port: member.port, ..Member::default() },
                 };
-                put(all, member);
+                insert(all, node_port);
                 if local {
-                    put(locals, member);
+                    insert(locals, node_port);
                 }
             }
         }
     }
 
-    /// A load-balancer IP that only some may reach.
-    fn guard(&self, part: &mut ServiceObjects, at: Member) {
+    /// Adds a load-balancer IP with source ranges to the sets of the firewall.
+    fn restrict_sources(&self, objects: &mut ServiceObjects, member: Member) {
         if self.port.source_ranges.is_empty() {
             return;
         }
-        part.members.push((Set::LoadBalancerFw, at));
+        objects.members.push((Set::LoadBalancerFw, member));
         for range in &self.port.source_ranges {
-            let member = Member { ip2: Some(range.addr()), cidr2: Some(range.prefix_len()), ..at };
-            part.members.push((Set::LoadBalancerSourceCidr, member));
+            let with_range = Member { ip2: Some(range.addr()), cidr2: Some(range.prefix_len()), ..member };
+            objects.members.push((Set::LoadBalancerSourceCidr, with_range));
         }
         if self.port.admits_node {
-            part.members.push((Set::LoadBalancerSourceIp, Member { ip2: at.ip, ..at }));
+            objects.members.push((Set::LoadBalancerSourceIp, Member { ip2: member.ip, ..member }));
         }
     }
 
     fn mark(&self) -> Option<u32> {
-        self.world.marks.get(&self.plan.name, &self.port.name, self.port.protocol)
+        self.context.marks.get(&self.plan.name, &self.port.name, self.port.protocol)
     }
 
-    /// A mark is needed where one destination has two sets of endpoints. While there are none it is kept, and the set has
-    /// it, for connections may need its server, and the next run has to know whose that is.
-    fn wants(&self) -> Option<Want> {
-        let those = self.port.frontends.iter().filter(|f| self.port.has_short_cut(f.kind));
-        let at = |f: &Frontend| {
-            let at = |ip| (ip, f.port, self.port.protocol);
-            self.world.addresses(f).into_iter().map(at).collect::<Vec<_>>()
+    /// The mark that the port needs, if it has frontends with a shortcut. The mark stays in the set while there are no
+    /// endpoints, because draining connections need its virtual server, which is recognised by the mark after a
+    /// restart.
+    fn mark_request(&self) -> Option<MarkRequest> {
+        let with_short_cut = self.port.frontends.iter().filter(|f| self.port.has_short_cut(f.kind));
+        let marked = |f: &Frontend| {
+            let marked = |ip| (ip, f.port, self.port.protocol);
+            self.context.addresses(f).into_iter().map(marked).collect::<Vec<_>>()
         };
-        let at: Vec<_> = those.flat_map(at).collect();
+        let frontends: Vec<_> = with_short_cut.flat_map(marked).collect();
         let (port, protocol) = (self.port.name.clone(), self.port.protocol);
-        (!at.is_empty()).then_some(Want { port, protocol, at })
+        (!frontends.is_empty()).then_some(MarkRequest { port, protocol, frontends })
     }
 
-    /// The server of what begins here. One that is known by a mark would remember clients, but forget that endpoints have
-    /// ports of their own (`ip_vs_sched_persist`); so a client sticks by a hash of its address.
-    fn by_mark(&self, mark: u32) -> Server {
+    /// The virtual server for connections of this node and its pods. With persistence, a virtual server with a mark
+    /// would send clients to the Service's port instead of the endpoint's (`ip_vs_sched_persist`), so affinity is
+    /// provided by a hash of the client's address.
+    fn server_by_mark(&self, mark: u32) -> Server {
         let server = self.server(Key::Mark(mark), &self.port.cluster);
         match server.affinity {
-            Some(_) if !self.world.missing.contains(&Scheduler::SourceHashing) => {
+            Some(_) if !self.context.missing_schedulers.contains(&Scheduler::SourceHashing) => {
                 Server { affinity: None, scheduler: Scheduler::SourceHashing, ..server }
             }
             _ => Server { affinity: None, ..server },
@@ -274,20 +282,20 @@ impl Port<'_> {
     }
 
     fn server(&self, key: Key, targets: &[Target]) -> Server {
-        // Flows that add_frontend to one that still answers may go on, but nothing new comes to it.
-        let also = self.port.also_serving.iter().map(|t| (*t, DRAINED));
-        let all = also.chain(targets.iter().map(|t| (*t, SHARE)));
-        let refused = |part| self.world.refused.contains_key(&(key, part));
-        let had = |target: Target| !refused(None) && !refused(Some(target));
+        // Endpoints that are still serving keep their UDP flows and get no new ones.
+        let also = self.port.also_serving.iter().map(|t| (*t, DRAINING_WEIGHT));
+        let all = also.chain(targets.iter().map(|t| (*t, SERVING_WEIGHT)));
+        let refused = |target| self.context.refused_objects.contains_key(&(key, target));
+        let is_accepted = |target: Target| !refused(None) && !refused(Some(target));
         Server {
             protocol: self.port.protocol,
-            scheduler: self.world.scheduler(self.plan),
+            scheduler: self.context.scheduler(self.plan),
             affinity: self.port.affinity,
-            targets: all.filter(|(target, _)| had(*target)).collect(),
+            targets: all.filter(|(target, _)| is_accepted(*target)).collect(),
         }
     }
 
-    fn at(&self, ip: IpAddr, port: u16) -> Member {
+    fn member(&self, ip: IpAddr, port: u16) -> Member {
         let protocol = Some(self.port.protocol.number());
         Member { ip: Some(ip), port: Some(port), protocol, ..Member::default() }
     }

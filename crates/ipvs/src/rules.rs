@@ -1,8 +1,8 @@
-//! The rules for what ipvs cannot do, which are as many whatever the Services are: the sets know those.
+//! The rules that ipvs needs besides virtual servers. Their number does not depend on the Services, which are in sets.
 //!
-//! ipvs takes packets at the end of INPUT and, of this machine's own, between nat and filter of OUTPUT. So what must not
-//! reach it is refused in filter's INPUT, and for this machine's own packets in mangle's OUTPUT; and what is to be
-//! masqueraded is marked in nat before it comes there.
+//! ipvs handles packets at the end of INPUT, and packets of the node itself in OUTPUT between the tables nat and
+//! filter. So packets that must not reach ipvs are rejected or dropped in filter INPUT, and packets of the node itself
+//! in mangle OUTPUT. Packets to be masqueraded are marked in nat, which comes before ipvs.
 
 use crate::sets::Set;
 use portway_dataplane::{LocalTraffic, Settings};
@@ -12,12 +12,12 @@ use portway_xtables::desired::{Base, Hook};
 use portway_xtables::fragments::{at_node_addresses, forward, refusal};
 use portway_xtables::rules::{Action, Is, Lookup, Match, Rule, Sides, States, is, is_not};
 
-/// A rule that asks a set.
-fn ask(rule: Rule, family: Family, set: Set, sides: Sides) -> Rule {
+/// Adds the match of a set to a rule.
+fn in_set(rule: Rule, family: Family, set: Set, sides: Sides) -> Rule {
     rule.in_set(set.name(family), sides)
 }
 
-/// All rules.
+/// All chains and rules of a family.
 pub fn base(family: Family, settings: &Settings) -> Base {
     let context = Context { family, settings };
     let mut chains = Vec::new();
@@ -30,7 +30,7 @@ pub fn base(family: Family, settings: &Settings) -> Base {
     chain(Table::Nat, Fixed::Services, context.services());
 
     chain(Table::Filter, Fixed::SourceRanges, context.source_ranges());
-    chain(Table::Filter, Fixed::ProxyFirewall, vec![context.guarded()]);
+    chain(Table::Filter, Fixed::ProxyFirewall, vec![context.check_source_ranges()]);
     chain(Table::Filter, Fixed::NodePort, vec![context.health_checks()]);
     chain(Table::Filter, Fixed::IpvsFilter, context.filter());
     chain(Table::Filter, Fixed::Forward, forward(settings));
@@ -50,21 +50,22 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn ask(self, rule: Rule, set: Set, sides: Sides) -> Rule {
-        ask(rule, self.family, set, sides)
+    fn in_set(self, rule: Rule, set: Set, sides: Sides) -> Rule {
+        in_set(rule, self.family, set, sides)
     }
 
     fn mark_masquerade(self) -> Rule {
         Rule::jump(Fixed::MarkMasq)
     }
 
-    /// For packets of pods, in as many rules as it takes to tell them; none if they cannot be told.
-    fn of_pods(self, rule: &Rule, not: bool) -> Vec<Rule> {
+    /// The rule for packets from pods of this node, or with `not` for all others; none if the settings do not define
+    /// which packets are from pods.
+    fn with_pod_source(self, rule: &Rule, not: bool) -> Vec<Rule> {
         let by = |name: &str| Rule { input: Some(Is { value: name.into(), not }), ..rule.clone() };
         match &self.settings.local {
             LocalTraffic::Unknown => Vec::new(),
             LocalTraffic::Cidrs(ranges) => {
-                // A node has one range in each family.
+                // A node has one pod range in each family.
                 let own = ranges.iter().find(|r| Family::of(r.addr()) == self.family);
                 own.map(|range| Rule { source: Some(Is { value: *range, not }), ..rule.clone() })
                     .into_iter()
@@ -75,37 +76,40 @@ impl Context<'_> {
         }
     }
 
-    /// nat: what is masqueraded where it is headed to.
+    /// nat: marks packets to Services for masquerading.
     fn services(self) -> Vec<Rule> {
         use Sides::DestinationTwice as Both;
-        let words = "Kubernetes service lb portal";
-        let balancers = Rule::jump(Fixed::LoadBalancer).comment(words);
-        let mut rules = vec![self.ask(balancers, Set::LoadBalancer, Both)];
-        let words = "Kubernetes service cluster ip + port for masquerade purpose";
-        let masquerade = self.ask(self.mark_masquerade().comment(words), Set::ClusterIp, Both);
+        let comment = "Kubernetes service lb portal";
+        let balancers = Rule::jump(Fixed::LoadBalancer).comment(comment);
+        let mut rules = vec![self.in_set(balancers, Set::LoadBalancer, Both)];
+        let comment = "Kubernetes service cluster ip + port for masquerade purpose";
+        let masquerade = self.in_set(self.mark_masquerade().comment(comment), Set::ClusterIp, Both);
         if self.settings.masquerade_all {
             rules.push(masquerade);
         } else {
-            rules.extend(self.of_pods(&masquerade, true));
+            rules.extend(self.with_pod_source(&masquerade, true));
         }
-        let words = "Kubernetes service external ip + port for masquerade and filter purpose";
-        rules.push(self.ask(self.mark_masquerade().comment(words), Set::ExternalIp, Both));
-        // A Service's address is this machine's too, but its ports are no node ports.
-        let elsewhere = Lookup { set: Set::IpvsIps.name(self.family).into(), sides: Sides::Destination };
-        let node_port = Rule::jump(Fixed::NodePort).when(Match::Set(is_not(elsewhere)));
+        let comment = "Kubernetes service external ip + port for masquerade and filter purpose";
+        rules.push(self.in_set(self.mark_masquerade().comment(comment), Set::ExternalIp, Both));
+        // Addresses of Services are local addresses too, but have no node ports.
+        let service_ips = Lookup { set: Set::IpvsIps.name(self.family).into(), sides: Sides::Destination };
+        let node_port = Rule::jump(Fixed::NodePort).when(Match::Set(is_not(service_ips)));
         rules.extend(at_node_addresses(self.settings, self.family, &node_port));
         for set in [Set::ClusterIp, Set::LoadBalancer, Set::ExternalIp, Set::ExternalIpLocal] {
-            // No rule of another program may translate it.
-            rules.push(self.ask(Rule::to(Action::Accept), set, Both));
+            // Keeps nat rules of other programs from translating the packet.
+            rules.push(self.in_set(Rule::to(Action::Accept), set, Both));
         }
         rules
     }
 
     /// nat: load-balancer IPs.
     fn load_balancers(self) -> Vec<Rule> {
-        let words = "Kubernetes service load balancer ip + port with externalTrafficPolicy=local";
-        let keeps = Rule::to(Action::Return).comment(words);
-        vec![self.ask(keeps, Set::LoadBalancerLocal, Sides::DestinationTwice), self.mark_masquerade()]
+        let comment = "Kubernetes service load balancer ip + port with externalTrafficPolicy=local";
+        let keep_source = Rule::to(Action::Return).comment(comment);
+        vec![
+            self.in_set(keep_source, Set::LoadBalancerLocal, Sides::DestinationTwice),
+            self.mark_masquerade(),
+        ]
     }
 
     /// nat: node ports.
@@ -115,26 +119,27 @@ impl Context<'_> {
             let (all, local) = Set::node_ports(protocol);
             let sides = if protocol == Protocol::Sctp { Sides::DestinationTwice } else { Sides::Destination };
             let name = protocol.to_string();
-            let words = format!("Kubernetes nodeport {name} port with externalTrafficPolicy=local");
-            let keeps = Rule::to(Action::Return).protocol(protocol).comment(words);
-            rules.push(self.ask(keeps, local, sides));
-            let words = format!("Kubernetes nodeport {name} port for masquerade purpose");
-            let masquerade = self.mark_masquerade().protocol(protocol).comment(words);
-            rules.push(self.ask(masquerade, all, sides));
+            let comment = format!("Kubernetes nodeport {name} port with externalTrafficPolicy=local");
+            let keep_source = Rule::to(Action::Return).protocol(protocol).comment(comment);
+            rules.push(self.in_set(keep_source, local, sides));
+            let comment = format!("Kubernetes nodeport {name} port for masquerade purpose");
+            let masquerade = self.mark_masquerade().protocol(protocol).comment(comment);
+            rules.push(self.in_set(masquerade, all, sides));
         }
         rules
     }
 
-    /// nat: what leaves with this machine's address.
+    /// nat: masquerades hairpin connections and marked packets.
     fn postrouting(self) -> Vec<Rule> {
         let mark = self.settings.masquerade_mark;
-        let words = "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose";
-        let hairpin = Rule::to(Action::Masquerade).comment(words);
-        let own = Rule::to(Action::Masquerade).comment("from an address of a Service, which every node has");
+        let comment = "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose";
+        let hairpin = Rule::to(Action::Masquerade).comment(comment);
+        let service_source =
+            Rule::to(Action::Masquerade).comment("from an address of a Service, which every node has");
         let short_cut = Rule::to(Action::Masquerade).comment("from this node, with the mark of its server");
         vec![
-            self.ask(hairpin, Set::LoopBack, Sides::DestinationTwiceSource),
-            self.ask(own, Set::IpvsIps, Sides::Source),
+            self.in_set(hairpin, Set::LoopBack, Sides::DestinationTwiceSource),
+            self.in_set(service_source, Set::IpvsIps, Sides::Source),
             short_cut.when(Match::ConnectionMark { value: mark, mask: mark }),
             Rule::to(Action::Return).when(Match::Mark { value: mark, mask: mark, not: true }),
             Rule::to(Action::Mark { value: mark, mask: 0 }),
@@ -142,32 +147,32 @@ impl Context<'_> {
         ]
     }
 
-    /// filter and mangle: load-balancer IPs that only some may reach.
-    fn guarded(self) -> Rule {
-        let words = "Kubernetes service load balancer ip + port for load balancer with sourceRange";
-        let guarded = Rule::jump(Fixed::SourceRanges).comment(words);
-        self.ask(guarded, Set::LoadBalancerFw, Sides::DestinationTwice)
+    /// filter and mangle: load-balancer IPs with source ranges.
+    fn check_source_ranges(self) -> Rule {
+        let comment = "Kubernetes service load balancer ip + port for load balancer with sourceRange";
+        let jump = Rule::jump(Fixed::SourceRanges).comment(comment);
+        self.in_set(jump, Set::LoadBalancerFw, Sides::DestinationTwice)
     }
 
-    /// Who may.
+    /// filter and mangle: drops packets from outside of the source ranges.
     fn source_ranges(self) -> Vec<Rule> {
-        let admit = |words: &str| Rule::to(Action::Return).comment(words);
-        let ranges = admit("Kubernetes service load balancer ip + port + source cidr for packet filter");
+        let accept = |comment: &str| Rule::to(Action::Return).comment(comment);
+        let ranges = accept("Kubernetes service load balancer ip + port + source cidr for packet filter");
         let single =
-            admit("Kubernetes service load balancer ip + port + source IP for packet filter purpose");
+            accept("Kubernetes service load balancer ip + port + source IP for packet filter purpose");
         let sides = Sides::DestinationTwiceSource;
         vec![
-            self.ask(ranges, Set::LoadBalancerSourceCidr, sides),
-            self.ask(single, Set::LoadBalancerSourceIp, sides),
+            self.in_set(ranges, Set::LoadBalancerSourceCidr, sides),
+            self.in_set(single, Set::LoadBalancerSourceIp, sides),
             Rule::to(Action::Drop),
         ]
     }
 
-    /// filter: ports at which load balancers ask for health.
+    /// filter: accepts packets to health-check node ports.
     fn health_checks(self) -> Rule {
         let accept =
             Rule::to(Action::Accept).comment("Kubernetes health check node port").protocol(Protocol::Tcp);
-        self.ask(accept, Set::HealthCheckNodePort, Sides::Destination)
+        self.in_set(accept, Set::HealthCheckNodePort, Sides::Destination)
     }
 
     /// filter: packets to frontends without endpoints, without local endpoints, or at unknown ports.
@@ -175,79 +180,84 @@ impl Context<'_> {
         use Sides::DestinationTwice as Both;
         let mut rules = Vec::new();
         let new = |rule: Rule| rule.when(Match::State(is(States::NEW)));
-        for rule in self.refusals("no endpoints") {
-            rules.push(self.ask(new(rule), Set::NoEndpoints, Both));
+        for rule in self.rejections("no endpoints") {
+            rules.push(self.in_set(new(rule), Set::NoEndpoints, Both));
         }
-        // What begins in a pod here may go elsewhere.
-        let short_cut = self.ask(Rule::to(Action::Return), Set::ShortCut, Both);
-        rules.extend(self.of_pods(&short_cut, false));
+        // Connections of pods on this node may use endpoints on other nodes.
+        let short_cut = self.in_set(Rule::to(Action::Return), Set::ShortCut, Both);
+        rules.extend(self.with_pod_source(&short_cut, false));
         let drop = new(Rule::to(Action::Drop).comment("no endpoint on this node"));
-        rules.push(self.ask(drop, Set::NoLocalEndpoints, Both));
+        rules.push(self.in_set(drop, Set::NoLocalEndpoints, Both));
         for set in [Set::LoadBalancer, Set::ClusterIp, Set::ExternalIp, Set::ExternalIpLocal] {
-            rules.push(self.ask(Rule::to(Action::Return), set, Both));
+            rules.push(self.in_set(Rule::to(Action::Return), set, Both));
         }
         let health = Rule::to(Action::Return).protocol(Protocol::Tcp);
-        rules.push(self.ask(health, Set::HealthCheckNodePort, Sides::Destination));
-        for rule in self.refusals("no such port of a Service") {
-            rules.push(self.ask(new(rule), Set::IpvsIps, Sides::Destination));
+        rules.push(self.in_set(health, Set::HealthCheckNodePort, Sides::Destination));
+        for rule in self.rejections("no such port of a Service") {
+            rules.push(self.in_set(new(rule), Set::IpvsIps, Sides::Destination));
         }
         rules
     }
 
-    /// Refuses what has ports; a ping is answered.
-    fn refusals(self, words: &str) -> Vec<Rule> {
+    /// Rules that reject TCP, UDP and SCTP; a ping is answered.
+    fn rejections(self, comment: &str) -> Vec<Rule> {
         let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-        let refuse =
-            |p: Protocol| Rule::to(refusal(self.family, Some(p))).protocol(p).comment(words.to_owned());
-        all.map(refuse).into()
+        let reject =
+            |p: Protocol| Rule::to(refusal(self.family, Some(p))).protocol(p).comment(comment.to_owned());
+        all.map(reject).into()
     }
 
-    /// filter: addresses of Services that no Service has.
+    /// filter: drops packets to unallocated addresses of the ServiceCIDRs.
     fn unallocated(self) -> Vec<Rule> {
         let excluded =
             self.settings.ipvs.exclude.iter().filter(|range| Family::of(range.addr()) == self.family);
-        let spare = excluded.map(|range| Rule::to(Action::Return).destination(range.trunc()));
+        let exceptions = excluded.map(|range| Rule::to(Action::Return).destination(range.trunc()));
         let drop = |range| {
             let rule = Rule::to(Action::Drop).destination(range).comment("not the address of any Service");
-            rule.when(Match::DestinationIsElsewhere)
+            rule.when(Match::DestinationIsNotLocal)
         };
-        spare.chain(self.settings.service_cidrs(self.family).into_iter().map(drop)).collect()
+        exceptions.chain(self.settings.service_cidrs(self.family).into_iter().map(drop)).collect()
     }
 
-    /// mangle: of this machine's own packets, what must not reach ipvs.
+    /// mangle: drops packets of the node itself that must not reach ipvs.
     fn out_filter(self) -> Vec<Rule> {
         use Sides::DestinationTwice as Both;
         vec![
-            self.guarded(),
-            self.ask(Rule::to(Action::Return), Set::ShortCut, Both),
-            self.ask(Rule::to(Action::Drop).comment("no endpoint on this node"), Set::NoLocalEndpoints, Both),
+            self.check_source_ranges(),
+            self.in_set(Rule::to(Action::Return), Set::ShortCut, Both),
+            self.in_set(
+                Rule::to(Action::Drop).comment("no endpoint on this node"),
+                Set::NoLocalEndpoints,
+                Both,
+            ),
         ]
     }
 
-    /// mangle: the mark of the server, where the destination alone does not name it. A mark that asks for masquerading has
-    /// no place beside it, so for this machine's own packets the connection has that.
+    /// mangle: sets the mark of the virtual server for connections of this node and its pods to frontends with policy
+    /// Local. It replaces the masquerade mark of the packet, so for packets of the node itself the connection gets
+    /// that mark.
     fn schedule(self) -> Vec<Rule> {
         let mark = self.settings.masquerade_mark;
         let (sides, set) = (Sides::DestinationTwice, Set::ShortCut);
         let map = Rule::to(Action::MapMark(Lookup { set: set.name(self.family).into(), sides }));
         let masquerade = Rule::to(Action::ConnectionMark { value: mark, mask: mark });
-        let mut rules = vec![self.ask(masquerade.when(Match::SourceIsLocal), set, sides)];
-        rules.extend(self.of_pods(&map, false));
+        let mut rules = vec![self.in_set(masquerade.when(Match::SourceIsLocal), set, sides)];
+        rules.extend(self.with_pod_source(&map, false));
         rules.push(map.when(Match::SourceIsLocal));
         rules
     }
 }
 
-/// Where packets come to our chains.
+/// The jumps from built-in chains.
 fn hooks() -> Vec<Hook> {
     const PORTALS: &str = "kubernetes service portals";
     const FIREWALL: &str = "kube-proxy firewall rules";
     const ACCESS: &str = "kubernetes ipvs access filter";
     let mut hooks = Vec::new();
     let mut hook = |table, chain: &str, rule| hooks.push(Hook { table, chain: Chain::parse(chain), rule });
-    let to = |chain: Fixed, words: &str| Rule::jump(chain).comment(words);
+    let to = |chain: Fixed, comment: &str| Rule::jump(chain).comment(comment);
     let new =
-        |chain: Fixed, words: &str| Rule::jump(chain).when(Match::State(is(States::NEW))).comment(words);
+        |chain: Fixed, comment: &str| Rule::jump(chain).when(Match::State(is(States::NEW))).comment(comment);
     hook(Table::Nat, "PREROUTING", to(Fixed::Services, PORTALS));
     hook(Table::Nat, "OUTPUT", to(Fixed::Services, PORTALS));
     hook(Table::Nat, "POSTROUTING", to(Fixed::Postrouting, "kubernetes postrouting rules"));

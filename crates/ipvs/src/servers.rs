@@ -1,4 +1,4 @@
-//! Virtual servers as values: what they are known by, and what is behind them.
+//! Virtual servers as values: the key, the options, and the real servers with their weights.
 
 use portway_dataplane::Scheduler;
 use portway_model::{Family, Protocol, Target};
@@ -7,63 +7,63 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What a virtual server is known by.
+/// The key of a virtual server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    /// Where it answers.
-    At {
-        /// In which protocol.
+    /// An address, port and protocol.
+    Address {
+        /// The protocol.
         protocol: Protocol,
-        /// Its address.
+        /// The address.
         ip: IpAddr,
-        /// Its port.
+        /// The port.
         port: u16,
     },
-    /// The mark that packets for it have.
+    /// A firewall mark, whatever the destination.
     Mark(u32),
 }
 
-/// What may come new to an endpoint: its share, or nothing more than what it has already.
-pub const SHARE: u32 = 1;
-/// Nothing new.
-pub const DRAINED: u32 = 0;
+/// The weight of an endpoint that gets new connections.
+pub const SERVING_WEIGHT: u32 = 1;
+/// The weight of an endpoint that keeps its connections and gets no new ones.
+pub const DRAINING_WEIGHT: u32 = 0;
 
-/// A scheduler that hashes takes another endpoint if the one it hits gets nothing new (`sh-fallback`, `mh-fallback`).
+/// A hashing scheduler selects another endpoint if the hash gives one with weight 0 (`sh-fallback`, `mh-fallback`).
 const FALLBACK: u32 = 8;
-/// It hashes the client's port too, so that one client's connections are spread (`mh-port`).
+/// The scheduler hashes the client's port too, which spreads the connections of one client (`mh-port`).
 const WITH_PORT: u32 = 16;
 
-/// A virtual server as it should be.
+/// A wanted virtual server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// The protocol of what it serves.
+    /// The protocol of the Service port.
     pub protocol: Protocol,
-    /// How it chooses.
+    /// The scheduler that selects an endpoint.
     pub scheduler: Scheduler,
-    /// How long a client sticks to its endpoint, in seconds.
+    /// The timeout of client affinity in seconds.
     pub affinity: Option<u32>,
-    /// Those behind it, with their shares.
+    /// The endpoints, which are its real servers, with their weights.
     pub targets: BTreeMap<Target, u32>,
 }
 
 impl Server {
-    /// Whether it has no endpoints.
+    /// Whether it has no endpoints, not even draining ones.
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
 
     /// Whether one of its endpoints accepts new connections.
     pub fn serves(&self) -> bool {
-        self.targets.values().any(|share| *share != DRAINED)
+        self.targets.values().any(|weight| *weight != DRAINING_WEIGHT)
     }
 
-    /// Whether those that leave may finish what they have. A UDP flow has no end that could be waited for.
+    /// Whether removed endpoints drain. UDP flows have no end to wait for.
     pub fn drains(&self) -> bool {
         self.protocol != Protocol::Udp
     }
 
-    /// How the kernel has it behave.
-    pub fn behaviour(&self, family: Family) -> ServiceOptions<'static> {
+    /// Its options for the kernel.
+    pub fn options(&self, family: Family) -> ServiceOptions<'static> {
         ServiceOptions {
             scheduler: self.scheduler.as_str(),
             flags: self.flags(),
@@ -73,8 +73,8 @@ impl Server {
     }
 
     fn flags(&self) -> u32 {
-        let sticks = if self.affinity.is_some() { PERSISTENT } else { 0 };
-        sticks
+        let persistent = if self.affinity.is_some() { PERSISTENT } else { 0 };
+        persistent
             | match self.scheduler {
                 Scheduler::SourceHashing => FALLBACK,
                 Scheduler::MaglevHashing => FALLBACK | WITH_PORT,
@@ -82,27 +82,29 @@ impl Server {
             }
     }
 
-    /// Whether the kernel's is like it, whatever is behind it.
-    pub fn is_like(&self, found: &VirtualServer) -> bool {
-        let flags = found.flags & (PERSISTENT | FALLBACK | WITH_PORT);
-        let timeout = (flags & PERSISTENT != 0).then_some(found.timeout);
-        found.scheduler == self.scheduler.as_str() && timeout == self.affinity && flags == self.flags()
+    /// Whether the listed virtual server has the same scheduler, affinity and flags. Real servers are not compared.
+    pub fn matches_listed(&self, listed: &VirtualServer) -> bool {
+        let flags = listed.flags & (PERSISTENT | FALLBACK | WITH_PORT);
+        let timeout = (flags & PERSISTENT != 0).then_some(listed.timeout);
+        listed.scheduler == self.scheduler.as_str() && timeout == self.affinity && flags == self.flags()
     }
 }
 
 impl Key {
-    /// Its address, if it has one.
+    /// The address; none for a mark.
     pub fn ip(self) -> Option<IpAddr> {
         match self {
-            Key::At { ip, .. } => Some(ip),
+            Key::Address { ip, .. } => Some(ip),
             Key::Mark(_) => None,
         }
     }
 
-    /// As the kernel has it.
+    /// The key in netlink messages.
     pub fn wire(self, family: Family) -> ipvs::Key {
         match self {
-            Key::At { protocol, ip, port } => ipvs::Key::new(protocol.number(), SocketAddr::new(ip, port)),
+            Key::Address { protocol, ip, port } => {
+                ipvs::Key::new(protocol.number(), SocketAddr::new(ip, port))
+            }
             Key::Mark(fwmark) => {
                 let address = match family {
                     Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
@@ -113,19 +115,19 @@ impl Key {
         }
     }
 
-    /// What one of the kernel's is known by; none for one of a protocol that no Service has.
-    pub fn of(found: &VirtualServer) -> Option<Key> {
-        if found.fwmark != 0 {
-            return Some(Key::Mark(found.fwmark));
+    /// The key of a listed virtual server; none if its protocol is not TCP, UDP or SCTP.
+    pub fn of(listed: &VirtualServer) -> Option<Key> {
+        if listed.fwmark != 0 {
+            return Some(Key::Mark(listed.fwmark));
         }
         let known = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-        let protocol = known.into_iter().find(|p| p.number() == found.protocol)?;
-        Some(Key::At { protocol, ip: found.address, port: found.port })
+        let protocol = known.into_iter().find(|p| p.number() == listed.protocol)?;
+        Some(Key::Address { protocol, ip: listed.address, port: listed.port })
     }
 }
 
-/// The number that a family has in the kernel.
-pub fn number(family: Family) -> u8 {
+/// `AF_INET` or `AF_INET6`.
+pub fn address_family(family: Family) -> u8 {
     match family {
         Family::V4 => 2,
         Family::V6 => 10,
@@ -135,7 +137,7 @@ pub fn number(family: Family) -> u8 {
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Key::At { protocol, ip, port } => write!(f, "{protocol} {}", SocketAddr::new(*ip, *port)),
+            Key::Address { protocol, ip, port } => write!(f, "{protocol} {}", SocketAddr::new(*ip, *port)),
             Key::Mark(mark) => write!(f, "FWM {mark}"),
         }
     }

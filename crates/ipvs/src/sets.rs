@@ -1,6 +1,7 @@
-//! The sets that the constant rules ask, by the names that administrators know from kube-proxy.
+//! The sets that the constant rules look up, with the names that kube-proxy gives them.
 //!
-//! Four are ours alone: kube-proxy's ipvs mode has nothing for what they are for.
+//! kube-proxy does not have four of them: `KUBE-NODE-IPS`, `KUBE-NO-ENDPOINTS`, `KUBE-NO-LOCAL-ENDPOINTS` and
+//! `KUBE-SHORT-CUT`.
 
 use portway_model::{Family, Protocol};
 use portway_netlink::ipset::{NewSet, SetKind};
@@ -8,59 +9,59 @@ use portway_netlink::ipset::{NewSet, SetKind};
 /// A set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Set {
-    /// Endpoints that may reach themselves: address, port, and the address again.
+    /// Endpoints whose connections to themselves need masquerading: address, port, and the address again.
     LoopBack,
     /// Cluster IPs and their ports.
     ClusterIp,
-    /// External IPs and their ports.
+    /// External IPs with policy Cluster, and their ports.
     ExternalIp,
-    /// Those with policy Local.
+    /// External IPs with policy Local, and their ports.
     ExternalIpLocal,
-    /// Load-balancer IPs and their ports.
+    /// All load-balancer IPs and their ports.
     LoadBalancer,
-    /// Those with policy Local.
+    /// Load-balancer IPs with policy Local, and their ports.
     LoadBalancerLocal,
-    /// Those that only some may reach.
+    /// Load-balancer IPs with `loadBalancerSourceRanges`, and their ports.
     LoadBalancerFw,
-    /// Single addresses that may.
+    /// Load-balancer IPs whose ranges include this node: its packets to them have the same address as source.
     LoadBalancerSourceIp,
-    /// Ranges that may.
+    /// Load-balancer IPs and ports with the ranges that may use them.
     LoadBalancerSourceCidr,
-    /// Node ports.
+    /// All node ports of TCP.
     NodePortTcp,
-    /// Those with policy Local.
+    /// Node ports of TCP with policy Local.
     NodePortLocalTcp,
-    /// Node ports of UDP.
+    /// All node ports of UDP.
     NodePortUdp,
-    /// Those with policy Local.
+    /// Node ports of UDP with policy Local.
     NodePortLocalUdp,
-    /// Node ports of SCTP, with the node's addresses.
+    /// All node ports of SCTP, with the node's addresses.
     NodePortSctp,
-    /// Those with policy Local.
+    /// Node ports of SCTP with policy Local, with the node's addresses.
     NodePortLocalSctp,
-    /// Ports at which load balancers ask for health.
+    /// Health-check node ports.
     HealthCheckNodePort,
-    /// All addresses on our device.
+    /// All addresses on `kube-ipvs0`.
     IpvsIps,
-    /// This node's addresses at which node ports have servers.
+    /// This node's addresses that have virtual servers for node ports.
     NodeIps,
-    /// Frontends without endpoints: refused.
+    /// Frontends without endpoints: rejected.
     NoEndpoints,
-    /// Frontends without endpoints on this node: dropped.
+    /// Frontends with policy Local and without endpoints on this node: dropped.
     NoLocalEndpoints,
-    /// Addresses and ports with policy Local, and the mark of the server that what begins on this node may use.
+    /// Frontends with policy Local, with the mark of the virtual server for connections of this node and its pods.
     ShortCut,
 }
 
 /// More than any cluster has; the kernel allocates memory for existing members only.
 const MAX_ELEMENTS: u32 = 1 << 20;
-/// What kube-proxy's take.
+/// The limit of sets that kube-proxy created.
 const KUBE_PROXY_MAX_ELEMENTS: u32 = 1 << 16;
-/// What a set's name may have.
+/// The length limit of set names (`IPSET_MAXNAMELEN` without the terminating zero).
 const NAME_LENGTH: usize = 31;
 
 impl Set {
-    /// All of them.
+    /// All sets.
     pub const ALL: [Set; 21] = [
         Set::LoopBack,
         Set::ClusterIp,
@@ -85,7 +86,7 @@ impl Set {
         Set::ShortCut,
     ];
 
-    /// Its name in one family. The longest of IPv6 is cut off, as kube-proxy does it.
+    /// The name in one family. The longest IPv6 name is truncated, as in kube-proxy.
     pub fn name(self, family: Family) -> &'static str {
         match family {
             Family::V4 => self.full_names().0,
@@ -127,13 +128,13 @@ impl Set {
         }
     }
 
-    /// The set of this name, and its family.
+    /// The set with this name, and its family.
     pub fn parse(name: &str) -> Option<(Set, Family)> {
         let named = |family: Family| Set::ALL.into_iter().find(|s| s.name(family) == name);
         Family::ALL.into_iter().find_map(|family| Some((named(family)?, family)))
     }
 
-    /// What kind of members it has.
+    /// The type of its members.
     pub fn kind(self) -> SetKind {
         match self {
             Set::LoopBack | Set::LoadBalancerSourceIp => SetKind::IpPortIp,
@@ -147,7 +148,7 @@ impl Set {
         }
     }
 
-    /// How it is made.
+    /// The parameters to create it with.
     pub fn describe(self, family: Family) -> NewSet {
         NewSet {
             name: self.name(family).into(),
@@ -158,8 +159,9 @@ impl Set {
         }
     }
 
-    /// What one that is there already must be. kube-proxy's take fewer members, and rules of it may use them.
-    pub fn least(self, family: Family) -> NewSet {
+    /// The parameters that an existing set must have at least. Sets of kube-proxy hold fewer members, and are kept
+    /// because kube-proxy's rules may refer to them.
+    pub fn minimum(self, family: Family) -> NewSet {
         NewSet { max_elements: KUBE_PROXY_MAX_ELEMENTS, ..self.describe(family) }
     }
 
@@ -168,12 +170,14 @@ impl Set {
         self == Set::ShortCut
     }
 
-    /// Whether what is in it does not get through: it comes in before anything else changes, and goes out after.
-    pub fn refuses(self) -> bool {
+    /// Whether rules reject or drop new connections to its members. Members are added before all other changes of a
+    /// transaction, and removed after virtual servers were added.
+    pub fn blocks(self) -> bool {
         matches!(self, Set::NoEndpoints | Set::NoLocalEndpoints)
     }
 
-    /// Whether a server that answers at one of its members is ours.
+    /// Whether its members are frontends with address, port and protocol: a virtual server with the key of one of them
+    /// belongs to Portway or kube-proxy.
     pub fn holds_frontends(self) -> bool {
         matches!(
             self,
@@ -181,7 +185,7 @@ impl Set {
         )
     }
 
-    /// The node ports of a protocol, and which of them have policy Local.
+    /// The set of all node ports of a protocol, and the set of those with policy Local.
     pub fn node_ports(protocol: Protocol) -> (Set, Set) {
         match protocol {
             Protocol::Tcp => (Set::NodePortTcp, Set::NodePortLocalTcp),
@@ -196,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back_and_fit() {
+    fn names_can_be_parsed_and_are_within_the_limit() {
         for set in Set::ALL {
             for family in Family::ALL {
                 let name = set.name(family);
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_sets_are_not_ours() {
+    fn set_names_of_other_programs_are_not_parsed() {
         for name in ["KUBE-SRC-ABC", "cali40s:x", "KUBE-ROUTER-PODS", "CLUSTER-IP", "KUBE-6-", "KUBE-"] {
             assert_eq!(Set::parse(name), None, "{name}");
         }

@@ -1,5 +1,5 @@
-//! The kernel's settings that the mode needs. What they were before is written on our device, as its alias, for
-//! a later cleanup: it lives as long as the mode's addresses do, and people see it with `ip link`.
+//! The sysctls and timeouts that the mode sets. Their previous values are recorded in the alias of `kube-ipvs0` for a
+//! later cleanup: the alias exists as long as the addresses of the mode, and `ip link` shows it.
 
 use portway_dataplane::{IpvsSettings, Scheduler};
 use portway_netlink::genl::Genl;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// A setting, by its last name.
+/// The short name of each sysctl, and its path below [`DIRECTORY`].
 const FILES: [(&str, &str); 7] = [
     ("ip_forward", "ip_forward"),
     ("conntrack", "vs/conntrack"),
@@ -20,13 +20,13 @@ const FILES: [(&str, &str); 7] = [
     ("arp_announce", "conf/all/arp_announce"),
 ];
 const FORWARDING: &str = "ip_forward";
-/// The name under which the three time-outs are remembered.
+/// The name under which the three timeouts are recorded.
 const TIMEOUTS: &str = "timeouts";
-/// How the alias begins.
-const NOTE: &str = "portway changed from ";
+/// The beginning of an alias that Portway wrote.
+const ALIAS_PREFIX: &str = "portway changed from ";
 
-/// With all that may be set.
-const STRICT: IpvsSettings = IpvsSettings {
+/// Settings with which all sysctls of the mode are set.
+const WITH_STRICT_ARP: IpvsSettings = IpvsSettings {
     scheduler: Scheduler::RoundRobin,
     exclude: Vec::new(),
     strict_arp: true,
@@ -35,27 +35,27 @@ const STRICT: IpvsSettings = IpvsSettings {
     udp_timeout: None,
 };
 
-/// Where the kernel's settings of IPv4 are.
+/// The sysctls of IPv4.
 const DIRECTORY: &str = "/proc/sys/net/ipv4";
 
-/// What became of the settings.
+/// The outcome of setting the sysctls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Prepared {
-    /// What could not be set, in words.
+pub struct SysctlOutcome {
+    /// Sysctls that could not be set or recorded.
     pub warnings: Vec<String>,
-    /// The mode cannot work like this.
-    pub impossible: Option<String>,
+    /// The reason why the mode cannot work.
+    pub fatal: Option<String>,
 }
 
-/// What settings were before.
+/// The previous values of sysctls, by short name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Before(BTreeMap<String, String>);
+struct PreviousValues(BTreeMap<String, String>);
 
-impl Before {
-    fn parse(alias: &str) -> Before {
-        let pairs = alias.strip_prefix(NOTE).unwrap_or_default().split(' ');
+impl PreviousValues {
+    fn parse(alias: &str) -> PreviousValues {
+        let pairs = alias.strip_prefix(ALIAS_PREFIX).unwrap_or_default().split(' ');
         let pairs = pairs.filter_map(|pair| pair.split_once('='));
-        Before(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        PreviousValues(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
     fn print(&self) -> String {
@@ -63,16 +63,16 @@ impl Before {
             return String::new();
         }
         let pairs: Vec<String> = self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("{NOTE}{}", pairs.join(" "))
+        format!("{ALIAS_PREFIX}{}", pairs.join(" "))
     }
 }
 
-/// Whether an alias of our device is what we wrote there.
-pub(crate) fn is_note(alias: &str) -> bool {
-    alias.starts_with(NOTE)
+/// Whether Portway wrote an alias.
+pub(crate) fn is_portway_alias(alias: &str) -> bool {
+    alias.starts_with(ALIAS_PREFIX)
 }
 
-/// The version of Linux, as far as it decides anything.
+/// The major and minor version of Linux.
 pub fn linux() -> Option<(u32, u32)> {
     parse_release(&fs::read_to_string("/proc/sys/kernel/osrelease").ok()?)
 }
@@ -82,8 +82,8 @@ fn parse_release(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// What each setting should be. Since 5.9 a connection whose port is used again gets another endpoint without a delay of
-/// a second; before, it is better to leave it with its old one.
+/// The wanted values. `conn_reuse_mode` 1 selects a new endpoint when a client reuses a port. Before Linux 5.9 that
+/// delayed the connection by a second, so such a connection keeps its old endpoint there (0).
 fn wanted(settings: &IpvsSettings, linux: Option<(u32, u32)>) -> Vec<(&'static str, &'static str)> {
     let reuse = if linux.is_none_or(|version| version >= (5, 9)) { "1" } else { "0" };
     let mut wanted = vec![
@@ -99,9 +99,9 @@ fn wanted(settings: &IpvsSettings, linux: Option<(u32, u32)>) -> Vec<(&'static s
     wanted
 }
 
-/// The value of a setting while the mode needs it.
-fn ours(name: &str) -> Option<&'static str> {
-    wanted(&STRICT, linux()).into_iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+/// The value of a sysctl while the mode needs it.
+fn mode_value(name: &str) -> Option<&'static str> {
+    wanted(&WITH_STRICT_ARP, linux()).into_iter().find(|(n, _)| *n == name).map(|(_, value)| value)
 }
 
 fn read(name: &str) -> Option<String> {
@@ -118,76 +118,76 @@ fn file(name: &str) -> Option<&'static str> {
     FILES.iter().find(|(n, _)| *n == name).map(|(_, file)| *file)
 }
 
-/// Sets what is needed and puts back what no longer is. `noted` is what we last wrote down, for the device that had it
-/// may be gone.
-pub(crate) fn prepare(
+/// Sets the sysctls that the settings need and restores those that they no longer need. `recorded` is the alias as last
+/// written, since the device may have been deleted.
+pub(crate) fn apply(
     route: &mut Rtnetlink,
     genl: &mut Genl,
     link: u32,
     settings: &IpvsSettings,
-    noted: &mut String,
-) -> Prepared {
-    let mut prepared = Prepared::default();
-    let mut note = Note::read(route, link);
-    let mut before = Before::parse(if note.is_ours() { &note.alias } else { noted });
+    recorded: &mut String,
+) -> SysctlOutcome {
+    let mut outcome = SysctlOutcome::default();
+    let mut alias = Alias::read(route, link);
+    let mut previous = PreviousValues::parse(if alias.is_portways() { &alias.alias } else { recorded });
     let wanted = wanted(settings, linux());
-    // What is to be changed is written down first: a run that is killed in between shall not lose it.
+    // Previous values are recorded before the change, so that they are not lost if the process is killed.
     for (name, value) in &wanted {
         if let Some(old) = read(name).filter(|old| old != value) {
-            before.0.entry((*name).to_owned()).or_insert(old);
+            previous.0.entry((*name).to_owned()).or_insert(old);
         }
     }
-    let timeouts = remember_timeouts(genl, settings, &mut before);
-    note.write(&before, noted, &mut prepared);
+    let timeouts = record_timeouts(genl, settings, &mut previous);
+    alias.write(&previous, recorded, &mut outcome);
     for (name, value) in &wanted {
-        set(name, value, &mut prepared);
+        set(name, value, &mut outcome);
     }
     if let Some(timeouts) = timeouts
         && let Err(e) = ipvs::set_timeouts(genl, &timeouts)
     {
-        prepared.warnings.push(e.to_string());
+        outcome.warnings.push(e.to_string());
     }
-    before.0.retain(|name, old| {
-        let stays = name == TIMEOUTS || wanted.iter().any(|(n, _)| n == name);
-        let is_ours = || ours(name).is_some_and(|ours| read(name).as_deref() == Some(ours));
-        if !stays
-            && is_ours()
+    previous.0.retain(|name, old| {
+        let is_kept = name == TIMEOUTS || wanted.iter().any(|(n, _)| n == name);
+        let is_unchanged = || mode_value(name).is_some_and(|value| read(name).as_deref() == Some(value));
+        if !is_kept
+            && is_unchanged()
             && let Err(e) = write(name, old)
         {
-            prepared.warnings.push(format!("{name} could not be put back to {old}: {e}"));
+            outcome.warnings.push(format!("sysctl {name} could not be restored to {old}: {e}"));
         }
-        stays
+        is_kept
     });
-    note.write(&before, noted, &mut prepared);
-    prepared
+    alias.write(&previous, recorded, &mut outcome);
+    outcome
 }
 
-/// The alias of our device.
-struct Note<'r> {
+/// The alias of `kube-ipvs0`.
+struct Alias<'r> {
     route: &'r mut Rtnetlink,
     link: u32,
     alias: String,
 }
 
-impl Note<'_> {
-    fn read(route: &mut Rtnetlink, link: u32) -> Note<'_> {
+impl Alias<'_> {
+    fn read(route: &mut Rtnetlink, link: u32) -> Alias<'_> {
         let alias = route.link(crate::DEVICE).ok().flatten().and_then(|l| l.alias).unwrap_or_default();
-        Note { route, link, alias }
+        Alias { route, link, alias }
     }
 
-    fn is_ours(&self) -> bool {
-        is_note(&self.alias)
+    fn is_portways(&self) -> bool {
+        is_portway_alias(&self.alias)
     }
 
-    /// Records the previous values of settings. An alias of another program is kept; the values are then logged once.
-    fn write(&mut self, before: &Before, noted: &mut String, prepared: &mut Prepared) {
-        let alias = before.print();
-        let news = alias != *noted;
-        noted.clone_from(&alias);
-        if !self.alias.is_empty() && !self.is_ours() {
-            if news && !alias.is_empty() {
-                prepared.warnings.push(format!(
-                    "{} has the alias of another program, so the previous values are recorded only here: {alias}",
+    /// Records the previous values. An alias of another program is kept; the values are then logged once.
+    fn write(&mut self, previous: &PreviousValues, recorded: &mut String, outcome: &mut SysctlOutcome) {
+        let alias = previous.print();
+        let changed = alias != *recorded;
+        recorded.clone_from(&alias);
+        if !self.alias.is_empty() && !self.is_portways() {
+            if changed && !alias.is_empty() {
+                outcome.warnings.push(format!(
+                    "{} has the alias of another program, so the previous sysctl values are recorded only in this message: {alias}",
                     crate::DEVICE
                 ));
             }
@@ -199,50 +199,59 @@ impl Note<'_> {
         match self.route.apply(&Change::SetAlias { link: self.link, alias: alias.clone() }) {
             Ok(()) => self.alias = alias,
             Err(e) => {
-                let words = format!("what sysctls were before could not be written down: {e}");
-                prepared.warnings.push(words);
+                let device = crate::DEVICE;
+                let message =
+                    format!("the previous sysctl values could not be recorded in the alias of {device}: {e}");
+                outcome.warnings.push(message);
             }
         }
     }
 }
 
-/// Of IPv6 nothing is set: a machine that forwards no longer listens to routers, and may lose its own way out.
-pub(crate) fn check_v6() -> Prepared {
+/// IPv6 sysctls are checked, not set: a host that forwards IPv6 ignores router advertisements by default, and could
+/// lose its default route.
+pub(crate) fn check_v6() -> SysctlOutcome {
     let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding").is_ok_and(|v| v.trim() == "0");
-    let words =
-        "IPv6 is not forwarded, so Services reach no endpoint of it: set net.ipv6.conf.all.forwarding to 1";
-    Prepared { warnings: off.then(|| words.to_owned()).into_iter().collect(), impossible: None }
+    let message =
+        "IPv6 is not forwarded, so IPv6 Services reach no endpoint: set net.ipv6.conf.all.forwarding to 1";
+    SysctlOutcome { warnings: off.then(|| message.to_owned()).into_iter().collect(), fatal: None }
 }
 
-fn set(name: &str, value: &str, prepared: &mut Prepared) {
+fn set(name: &str, value: &str, outcome: &mut SysctlOutcome) {
     if read(name).as_deref() == Some(value) {
         return;
     }
     let Err(e) = write(name, value) else { return };
     let full = format!("net.ipv4.{}", file(name).unwrap_or(name).replace('/', "."));
-    let words = format!("{full} could not be set to {value}: {e}");
+    let message = format!("{full} could not be set to {value}: {e}");
     if name == "conntrack" {
-        prepared.impossible = Some(format!(
-            "{words}: without it nothing can be masqueraded (a kernel built without CONFIG_IP_VS_NFCT lacks it; in a container, the agent has to be privileged)"
+        outcome.fatal = Some(format!(
+            "{message}: without it connections cannot be masqueraded (a kernel built without CONFIG_IP_VS_NFCT lacks it; in a container, the agent has to be privileged)"
         ));
     } else {
-        prepared.warnings.push(words);
+        outcome.warnings.push(message);
     }
 }
 
-/// The time-outs to set, if they are not so already; what they were is remembered.
-fn remember_timeouts(genl: &mut Genl, settings: &IpvsSettings, before: &mut Before) -> Option<Timeouts> {
+/// The timeouts to set, if they differ from the current ones. The original ones are recorded.
+fn record_timeouts(
+    genl: &mut Genl,
+    settings: &IpvsSettings,
+    previous: &mut PreviousValues,
+) -> Option<Timeouts> {
     let now = ipvs::timeouts(genl).ok()?;
-    let first = before.0.get(TIMEOUTS).and_then(|text| parse_timeouts(text)).unwrap_or(now);
+    let original = previous.0.get(TIMEOUTS).and_then(|text| parse_timeouts(text)).unwrap_or(now);
     let wanted = Timeouts {
-        tcp: settings.tcp_timeout.unwrap_or(first.tcp),
-        tcp_fin: settings.tcp_fin_timeout.unwrap_or(first.tcp_fin),
-        udp: settings.udp_timeout.unwrap_or(first.udp),
+        tcp: settings.tcp_timeout.unwrap_or(original.tcp),
+        tcp_fin: settings.tcp_fin_timeout.unwrap_or(original.tcp_fin),
+        udp: settings.udp_timeout.unwrap_or(original.udp),
     };
-    if wanted == first {
-        before.0.remove(TIMEOUTS);
+    if wanted == original {
+        previous.0.remove(TIMEOUTS);
     } else {
-        before.0.insert(TIMEOUTS.to_owned(), format!("{},{},{}", first.tcp, first.tcp_fin, first.udp));
+        previous
+            .0
+            .insert(TIMEOUTS.to_owned(), format!("{},{},{}", original.tcp, original.tcp_fin, original.udp));
     }
     (wanted != now).then_some(wanted)
 }
@@ -253,31 +262,31 @@ fn parse_timeouts(text: &str) -> Option<Timeouts> {
     Some(Timeouts { tcp: next()?, tcp_fin: next()?, udp: next()? })
 }
 
-/// Puts back what a device's alias has, if it still is what we made of it; what could not be comes back in words.
-/// Forwarding goes off only `for_good`: another mode needs it as much.
-pub(crate) fn put_back(genl: Option<&mut Genl>, alias: &str, for_good: bool) -> Vec<String> {
+/// Restores the values recorded in the alias, of those sysctls that still have the value of this mode. Forwarding
+/// stays on unless `restore_forwarding`, because the other modes need it too. Returns warnings.
+pub(crate) fn restore(genl: Option<&mut Genl>, alias: &str, restore_forwarding: bool) -> Vec<String> {
     let mut warnings = Vec::new();
-    let Before(before) = Before::parse(alias);
-    let timeouts = before.get(TIMEOUTS).and_then(|text| parse_timeouts(text));
+    let PreviousValues(previous) = PreviousValues::parse(alias);
+    let timeouts = previous.get(TIMEOUTS).and_then(|text| parse_timeouts(text));
     if let (Some(genl), Some(timeouts)) = (genl, timeouts)
         && let Err(e) = ipvs::set_timeouts(genl, &timeouts)
     {
         warnings.push(e.to_string());
     }
-    for (name, ours) in wanted(&STRICT, linux()) {
-        let Some(old) = before.get(name).filter(|_| read(name).as_deref() == Some(ours)) else { continue };
-        if name == FORWARDING && !for_good {
+    for (name, value) in wanted(&WITH_STRICT_ARP, linux()) {
+        let Some(old) = previous.get(name).filter(|_| read(name).as_deref() == Some(value)) else { continue };
+        if name == FORWARDING && !restore_forwarding {
             warnings.push(format!(
-                "net.ipv4.ip_forward stays on, which it was not before the ipvs mode ({old}): the mode that follows needs it too"
+                "net.ipv4.ip_forward stays 1, though it was {old} before the ipvs mode: the next proxy mode needs forwarding too"
             ));
             continue;
         }
         match write(name, old) {
             Ok(()) if name == FORWARDING => warnings.push(format!(
-                "net.ipv4.ip_forward is {old} again, as it was before the ipvs mode: set it if something else needs it"
+                "net.ipv4.ip_forward was restored to {old}, its value before the ipvs mode: set it to 1 if another program needs forwarding"
             )),
             Ok(()) => {}
-            Err(e) => warnings.push(format!("sysctl {name} could not be put back to {old}: {e}")),
+            Err(e) => warnings.push(format!("sysctl {name} could not be restored to {old}: {e}")),
         }
     }
     warnings
@@ -288,19 +297,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_before_is_read_back_and_fits_an_alias() {
-        let mut before = Before::default();
-        FILES.iter().for_each(|(name, _)| drop(before.0.insert((*name).to_owned(), "0".to_owned())));
-        before.0.insert(TIMEOUTS.to_owned(), "31536000,31536000,31536000".to_owned());
-        let alias = before.print();
+    fn previous_values_can_be_parsed_and_fit_an_alias() {
+        let mut previous = PreviousValues::default();
+        FILES.iter().for_each(|(name, _)| drop(previous.0.insert((*name).to_owned(), "0".to_owned())));
+        previous.0.insert(TIMEOUTS.to_owned(), "31536000,31536000,31536000".to_owned());
+        let alias = previous.print();
         assert!(alias.len() < 256, "{} bytes: {alias}", alias.len());
-        assert_eq!(Before::parse(&alias), before);
-        assert_eq!(Before::parse("another program's alias a=b"), Before::default());
-        assert_eq!(Before::default().print(), "");
+        assert_eq!(PreviousValues::parse(&alias), previous);
+        assert_eq!(PreviousValues::parse("another program's alias a=b"), PreviousValues::default());
+        assert_eq!(PreviousValues::default().print(), "");
     }
 
     #[test]
-    fn reuse_of_ports_depends_on_the_kernel() {
+    fn conn_reuse_mode_depends_on_the_kernel_version() {
         let reuse = |release: &str| {
             let all = wanted(&IpvsSettings::default(), parse_release(release));
             all.iter().find(|(name, _)| *name == "conn_reuse_mode").map(|(_, value)| *value)
@@ -312,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn arp_is_kept_quiet_if_asked() {
+    fn strict_arp_sets_the_arp_sysctls() {
         let strict = IpvsSettings { strict_arp: true, ..IpvsSettings::default() };
         assert!(wanted(&strict, None).contains(&("arp_announce", "2")));
         assert!(!wanted(&IpvsSettings::default(), None).iter().any(|(name, _)| name.starts_with("arp")));

@@ -1,21 +1,21 @@
-//! User-mode Linux from the command line: `guest` boots one and says whether that works, in one line; `guest PROGRAM
-//! [ARGUMENT...]` runs a program in one, for a look at what a test sees there.
+//! User-mode Linux from the command line: `guest` boots a guest and, if that fails, prints the error in one line;
+//! `guest PROGRAM [ARGUMENT...]` runs a program in a guest, for example to inspect the kernel that tests run on.
 
 use portway_lab::guest;
 use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // As tests do, so that what works here works there.
+    // Enters the lab as tests do, so that guests boot for them if they boot here.
     if let Err(e) = portway_lab::enter() {
         return fail(&e.to_string());
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let program = arguments.first().map_or("/bin/true", String::as_str);
-    // The directory that tests have, so that they go on with this guest: from target/debug/examples to target/tmp.
+    // The scratch directory of tests, so that they use this guest too: from target/debug/examples to target/tmp.
     let scratch = match std::env::current_exe() {
         Ok(path) => path.ancestors().nth(3).unwrap_or(Path::new("/")).join("tmp"),
-        Err(e) => return fail(&format!("the path of this program: {e}")),
+        Err(e) => return fail(&format!("cannot read the path of this program: {e}")),
     };
     if let Err(e) = std::fs::create_dir_all(&scratch) {
         return fail(&format!("{}: {e}", scratch.display()));
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn fail(why: &str) -> ExitCode {
-    eprintln!("{why}");
+fn fail(error: &str) -> ExitCode {
+    eprintln!("{error}");
     ExitCode::FAILURE
 }

@@ -11,48 +11,49 @@ use std::time::{Duration, Instant};
 
 /// Lines of the log that an error shows.
 const SHOWN: usize = 40;
-/// How often, while waiting for a line, to look whether the agent still lives.
-const LOOK_UP: Duration = Duration::from_millis(50);
-/// How long a terminated agent may take to end.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How often the agent's status is checked while waiting for a line.
+const STATUS_INTERVAL: Duration = Duration::from_millis(50);
+/// How long an agent may take to end after SIGTERM.
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running agent; killed when dropped.
 #[derive(Debug)]
 pub struct Agent {
     process: Process,
-    log: Log,
     /// The output so far.
+    log: Log,
+    /// The program and its namespace, for error messages.
     name: String,
 }
 
-/// Why waiting for an agent did not end well.
+/// The error of waiting for an agent.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// It did not do in time what it was waited for.
-    #[error("{agent} did not {what} within {timeout:?}; its log ends with:\n{log}")]
+    /// It did not do that in time.
+    #[error("{agent} did not {expected} within {timeout:?}; its log ends with:\n{log}")]
     TimedOut {
-        /// Which agent.
+        /// The agent.
         agent: String,
-        /// What it was waited for.
-        what: String,
-        /// How long.
+        /// The expected action.
+        expected: String,
+        /// How long it was waited for.
         timeout: Duration,
         /// The end of its log.
         log: String,
     },
     /// It ended instead.
-    #[error("{agent} ended ({status}) instead of going on to {what}; its log ends with:\n{log}")]
+    #[error("{agent} ended ({status}) before it could {expected}; its log ends with:\n{log}")]
     Ended {
-        /// Which agent.
+        /// The agent.
         agent: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it was waited for.
-        what: String,
+        /// The expected action.
+        expected: String,
         /// The end of its log.
         log: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] LabError),
 }
@@ -91,34 +92,34 @@ impl Agent {
         self.process.id()
     }
 
-    /// What it has written.
+    /// Its output.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Waits until a line of its output fulfils `predicate`, and returns the line. Lines written before count.
+    /// Waits until a line of its output matches `predicate`, and returns the line. Lines written before the call count.
     pub fn wait_until(
         &mut self,
-        what: &str,
+        expected: &str,
         predicate: impl Fn(&str) -> bool,
         timeout: Duration,
     ) -> Result<String, AgentError> {
         let deadline = Instant::now() + timeout;
         let mut seen = 0;
         loop {
-            let until = deadline.min(Instant::now() + LOOK_UP);
+            let until = deadline.min(Instant::now() + STATUS_INTERVAL);
             if let Some(line) = self.log.wait_for(&mut seen, &predicate, until) {
                 return Ok(line);
             }
             let status = self.status()?;
-            let (agent, what, log) = (self.name.clone(), what.to_owned(), self.log.tail(SHOWN));
+            let (agent, expected, log) = (self.name.clone(), expected.to_owned(), self.log.tail(SHOWN));
             match status {
-                // While a pipe is open there may be more to read: of the agent itself or of a child of its.
+                // While a pipe is open there may be more to read, from the agent itself or from its children.
                 Some(status) if self.log.is_complete() => {
-                    return Err(AgentError::Ended { agent, status, what, log });
+                    return Err(AgentError::Ended { agent, status, expected, log });
                 }
                 _ if Instant::now() >= deadline => {
-                    return Err(AgentError::TimedOut { agent, what, timeout, log });
+                    return Err(AgentError::TimedOut { agent, expected, timeout, log });
                 }
                 _ => {}
             }
@@ -132,7 +133,7 @@ impl Agent {
 
     /// How it ended, if it has.
     pub fn status(&mut self) -> Result<Option<ExitStatus>, AgentError> {
-        let failed = |source| LabError::system(format!("look after {}", self.name), source);
+        let failed = |source| LabError::system(format!("get the status of {}", self.name), source);
         Ok(self.process.try_wait().map_err(failed)?)
     }
 
@@ -142,18 +143,18 @@ impl Agent {
         Ok(self.process.signal(signal).map_err(failed)?)
     }
 
-    /// Asks it to end (SIGTERM) and waits for that.
+    /// Sends SIGTERM and waits for its end.
     pub fn terminate(mut self) -> Result<(ExitStatus, Log), AgentError> {
         self.signal(Signal::TERM)?;
-        let ended = crate::eventually(FAREWELL, || match self.process.try_wait() {
+        let ended = crate::eventually(TERMINATE_TIMEOUT, || match self.process.try_wait() {
             Ok(Some(status)) => Ok(status),
             Ok(None) => Err("still running".to_owned()),
             Err(error) => Err(error.to_string()),
         });
         let status = ended.map_err(|_| AgentError::TimedOut {
             agent: self.name.clone(),
-            what: "end when asked to".into(),
-            timeout: FAREWELL,
+            expected: "end after SIGTERM".into(),
+            timeout: TERMINATE_TIMEOUT,
             log: self.log.tail(SHOWN),
         })?;
         Ok((status, self.log.clone()))

@@ -1,8 +1,8 @@
 //! The text that servers send and probes parse.
 //!
-//! Over TCP a server first writes `<name> <source>\n`, then answers each line with `<name> <line>\n`. Over UDP
-//! each datagram is answered with `<name> <source> <payload>`. The source is the address and port that the server
-//! saw: by it a test knows whether the client was masqueraded.
+//! Over TCP a server first writes `<name> <source>\n`, then answers each line with `<name> <line>\n`. Over UDP each
+//! datagram is answered with `<name> <source> <payload>`. The source is the client's address and port as the server
+//! sees them: they show whether the client was masqueraded.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,11 +28,11 @@ impl fmt::Display for Protocol {
 /// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Who answered.
+    /// The name of the server.
     pub server: String,
-    /// Where the question came from, as the server saw it.
+    /// The source address and port that the server saw.
     pub source: SocketAddr,
-    /// The request.
+    /// The text of the request.
     pub text: String,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Reply {
 }
 
 impl Reply {
-    /// Reads what [`Reply`]'s `Display` writes: a TCP server's first line, or a UDP server's datagram.
+    /// Parses the output of [`Reply`]'s `Display`: a TCP server's first line, or a UDP server's datagram.
     pub(crate) fn parse(line: &str) -> Option<Reply> {
         let mut parts = line.trim_end_matches('\n').splitn(3, ' ');
         let server = parts.next().filter(|name| !name.is_empty())?.to_owned();
@@ -53,8 +53,8 @@ impl Reply {
     }
 }
 
-/// The address as IPv4 if it is one in IPv6 clothes.
-pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+/// An IPv4-mapped IPv6 address as IPv4; other addresses unchanged.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn a_printed_reply_parses_to_itself() {
         for source in ["10.0.0.1:80", "[fd50::1]:53"] {
             for text in ["", "hello", "two words"] {
                 let reply =
@@ -71,8 +71,8 @@ mod tests {
                 assert_eq!(Reply::parse(&reply.to_string()), Some(reply));
             }
         }
-        for bad in ["", "pod1a", "pod1a x", " 10.0.0.1:80"] {
-            assert_eq!(Reply::parse(bad), None, "{bad:?}");
+        for invalid in ["", "pod1a", "pod1a x", " 10.0.0.1:80"] {
+            assert_eq!(Reply::parse(invalid), None, "{invalid:?}");
         }
     }
 }

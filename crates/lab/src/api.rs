@@ -1,9 +1,9 @@
-//! A stand-in for a Kubernetes API server, for faults and for sizes that a real one would take minutes to fill.
+//! A fake Kubernetes API server, for faults and for numbers of objects that would take a real one minutes to create.
 //!
-//! It lists, streams and watches the resources that agents read, in protobuf and JSON, with paging and bookmarks, and
-//! takes Events. Failures of a real server it has on demand: an outage, a history that is gone (410), a refusal (403),
-//! no streaming of lists (422). It keeps nothing on disk and has no authentication: agents are to be tested against a
-//! real server for that.
+//! It serves lists, streamed lists and watches of the resources that agents read, in protobuf and JSON, with paging and
+//! bookmarks, and accepts Events. It fails on demand as a real server does: an outage, an expired resource version
+//! (410), a forbidden resource (403), no streamed lists (422). It has no storage on disk and no authentication: these
+//! have to be tested with a real server.
 
 mod http;
 mod store;
@@ -19,17 +19,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use store::{Change, Store};
 
-/// Objects of a streamed list in one chunk.
+/// The number of objects of a streamed list in one chunk.
 const PER_CHUNK: usize = 100;
 
-/// A running stand-in; it stops when dropped.
+/// A running fake API server; it stops when dropped.
 #[derive(Debug)]
 pub struct ApiServer {
     shared: Arc<Shared>,
     address: SocketAddr,
 }
 
-/// The ways to list that a stand-in has.
+/// The ways to list that the server supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lists {
     /// Pages only.
@@ -60,7 +60,7 @@ impl ApiServer {
         ApiServer::serve(listener).map_err(failed)
     }
 
-    /// Serves at a socket that is already open.
+    /// Serves on a listener that is already open.
     pub fn serve(listener: TcpListener) -> io::Result<ApiServer> {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
@@ -78,12 +78,12 @@ impl ApiServer {
         Ok(ApiServer { shared, address })
     }
 
-    /// Where it serves.
+    /// Its address and port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A kubeconfig that leads here.
+    /// A kubeconfig with its address.
     pub fn kubeconfig(&self) -> String {
         serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "lab",
@@ -94,17 +94,17 @@ impl ApiServer {
         .to_string()
     }
 
-    /// Puts an object in, new or changed.
+    /// Creates or changes an object.
     pub fn apply(&self, object: Object) {
         self.shared.store.apply(object);
     }
 
-    /// Takes an object out.
+    /// Deletes an object.
     pub fn delete(&self, resource: ResourceType, namespace: &str, name: &str) {
         self.shared.store.delete(resource, namespace, name);
     }
 
-    /// Goes down: connections break, and new ones are closed at once. Or comes up again.
+    /// Begins or ends an outage, during which connections are closed, new ones at once.
     pub fn outage(&self, down: bool) {
         self.shared.down.store(down, Ordering::SeqCst);
         if down {
@@ -112,19 +112,19 @@ impl ApiServer {
         }
     }
 
-    /// Forgets its history, as etcd does when it is compacted: watches have to begin with a new list.
+    /// Discards its history, as etcd does when it is compacted: watches have to begin with a new list.
     pub fn compact(&self) {
         self.shared.store.compact();
         self.shared.disconnect();
     }
 
-    /// Refuses this resource from now on.
+    /// Forbids a resource from now on, or none.
     pub fn forbid(&self, resource: Option<ResourceType>) {
         *lock(&self.shared.forbidden) = resource;
         self.shared.disconnect();
     }
 
-    /// Has only these ways to list from now on.
+    /// Supports only these ways to list from now on.
     pub fn only(&self, lists: Lists) {
         *lock(&self.shared.lists) = lists;
     }
@@ -144,7 +144,7 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::SeqCst);
         self.shared.disconnect();
-        // The accepting thread wakes up to find that it is over.
+        // Wakes the accepting thread, which then ends.
         TcpStream::connect_timeout(&self.address, std::time::Duration::from_millis(100)).ok();
     }
 }
@@ -163,7 +163,10 @@ impl Shared {
                 lock(&self.connections).push(copy);
             }
             let shared = self.clone();
-            thread::Builder::new().name("api-conn".into()).spawn(move || shared.converse(stream)).ok();
+            thread::Builder::new()
+                .name("api-conn".into())
+                .spawn(move || shared.serve_connection(stream))
+                .ok();
         }
     }
 
@@ -174,7 +177,7 @@ impl Shared {
         self.store.wake();
     }
 
-    fn converse(&self, stream: TcpStream) {
+    fn serve_connection(&self, stream: TcpStream) {
         stream.set_nodelay(true).ok();
         let mut connection = Connection::new(stream);
         while let Ok(Some(request)) = connection.read() {
@@ -201,7 +204,7 @@ impl Shared {
             );
         };
         if *lock(&self.forbidden) == Some(resource) {
-            return self.refuse(connection, 403, "Forbidden", "the lab says no");
+            return self.refuse(connection, 403, "Forbidden", "this test forbids the resource");
         }
         let lists = *lock(&self.lists);
         let watch = request.parameter("watch").is_some_and(|w| w == "true" || w == "1");
@@ -262,8 +265,8 @@ impl Shared {
             position = page.revision;
         }
         loop {
-            let over = || self.stopped.load(Ordering::SeqCst) || self.down.load(Ordering::SeqCst);
-            match self.store.after(resource, position, selector.as_deref(), over) {
+            let is_over = || self.stopped.load(Ordering::SeqCst) || self.down.load(Ordering::SeqCst);
+            match self.store.after(resource, position, selector.as_deref(), is_over) {
                 Ok((changes, next)) => {
                     position = next;
                     let frames: Vec<u8> = changes.iter().flat_map(&frame).collect();
@@ -278,7 +281,7 @@ impl Shared {
                     return stream.finish();
                 }
             }
-            if over() {
+            if is_over() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
         }

@@ -1,7 +1,7 @@
-//! A conversation with a server over one TCP connection or one UDP socket, for as long as a test needs it. It shows what
-//! happens to existing flows when endpoints or rules change.
+//! Requests to a server over one TCP connection or one UDP socket, which stays open for as long as a test needs it, to
+//! test what happens to existing flows when endpoints or rules change.
 
-use crate::answer::{Protocol, Reply, plain};
+use crate::answer::{Protocol, Reply, canonical};
 use crate::namespace::Namespace;
 use rustix::io::Errno;
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ pub enum Failure {
     /// No answer.
     #[error("timed out")]
     TimedOut,
-    /// A router, or our own routing table, has no route.
+    /// A router, or the client's own routing table, has no route.
     #[error("unreachable")]
     Unreachable,
     /// A connection that existed was reset.
@@ -27,29 +27,29 @@ pub enum Failure {
     #[error("closed")]
     Closed,
     /// The answer is not that of a lab server.
-    #[error("answered with something else")]
-    Foreign,
-    /// The attempt itself failed: no free port, no descriptor.
-    #[error("could not try: {0}")]
+    #[error("unexpected answer")]
+    Unexpected,
+    /// The client's own host failed: no free port, no descriptor.
+    #[error("local error: {0}")]
     Local(io::ErrorKind),
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         use io::ErrorKind as Kind;
-        // A filter on the sending host returns EPERM for a dropped packet; on another host the packet would be lost without
-        // an error. Both count as dropped.
+        // A filter on the sending host returns EPERM for a dropped packet; on another host the packet would be lost
+        // without an error. Both count as dropped.
         if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) {
             return Failure::TimedOut;
         }
         match error.kind() {
             Kind::ConnectionRefused => Failure::Refused,
             Kind::TimedOut | Kind::WouldBlock => Failure::TimedOut,
-            // EACCES is what a socket hears of ICMP "administratively prohibited" in IPv6.
+            // EACCES is the error of a socket after an ICMPv6 "administratively prohibited".
             Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::PermissionDenied => Failure::Unreachable,
             Kind::ConnectionReset | Kind::BrokenPipe => Failure::Reset,
             Kind::UnexpectedEof => Failure::Closed,
-            Kind::InvalidData => Failure::Foreign,
+            Kind::InvalidData => Failure::Unexpected,
             other => Failure::Local(other),
         }
     }
@@ -65,16 +65,16 @@ pub struct Conversation {
 
 #[derive(Debug)]
 enum Channel {
-    /// With what the server said first.
     Tcp {
         stream: BufReader<TcpStream>,
+        /// The server's first line.
         greeting: Reply,
     },
     Udp(UdpSocket),
 }
 
 impl Conversation {
-    /// Begins one from `namespace`. Over TCP the server's greeting is read at once; over UDP nothing is sent yet.
+    /// Opens one from `namespace`. Over TCP the server's greeting is read at once; over UDP nothing is sent yet.
     pub fn begin(
         namespace: impl AsRef<Namespace>,
         protocol: Protocol,
@@ -84,7 +84,7 @@ impl Conversation {
         namespace.as_ref().run(|| Conversation::begin_here(protocol, to, timeout))
     }
 
-    /// Begins one from the namespace of the calling thread.
+    /// Opens one from the namespace of the calling thread.
     pub(crate) fn begin_here(
         protocol: Protocol,
         to: SocketAddr,
@@ -104,7 +104,7 @@ impl Conversation {
         stream.set_nodelay(true)?;
         let local = stream.local_addr()?;
         let mut stream = BufReader::with_capacity(512, stream);
-        let greeting = Reply::parse(&read_line(&mut stream)?).ok_or(Failure::Foreign)?;
+        let greeting = Reply::parse(&read_line(&mut stream)?).ok_or(Failure::Unexpected)?;
         stream.get_ref().set_read_timeout(Some(timeout))?;
         Ok(Conversation { channel: Channel::Tcp { stream, greeting }, local, timeout })
     }
@@ -120,12 +120,12 @@ impl Conversation {
         Ok(Conversation { channel: Channel::Udp(socket), local, timeout })
     }
 
-    /// Our end.
+    /// The client's address and port.
     pub fn local(&self) -> SocketAddr {
-        plain(self.local)
+        canonical(self.local)
     }
 
-    /// What the server said first; only TCP servers do.
+    /// The server's first line; none over UDP.
     pub fn greeting(&self) -> Option<&Reply> {
         match &self.channel {
             Channel::Tcp { greeting, .. } => Some(greeting),
@@ -133,14 +133,15 @@ impl Conversation {
         }
     }
 
-    /// Asks and waits for the answer. `text` must be a single line.
+    /// Sends a request and waits for the answer. `text` must be a single line.
     pub fn ask(&mut self, text: &str) -> Result<Reply, Failure> {
         let timeout = self.timeout;
         match &mut self.channel {
             Channel::Tcp { stream, greeting } => {
                 stream.get_mut().write_all(format!("{text}\n").as_bytes())?;
                 let line = read_line(stream)?;
-                let (server, text) = line.trim_end_matches('\n').split_once(' ').ok_or(Failure::Foreign)?;
+                let (server, text) =
+                    line.trim_end_matches('\n').split_once(' ').ok_or(Failure::Unexpected)?;
                 Ok(Reply { server: server.to_owned(), source: greeting.source, text: text.to_owned() })
             }
             Channel::Udp(socket) => ask_udp(socket, text, timeout),
@@ -148,11 +149,12 @@ impl Conversation {
     }
 }
 
-/// Late answers to earlier questions are passed over.
+/// Sends a datagram and waits for its answer. Late answers to earlier requests are ignored.
 fn ask_udp(socket: &UdpSocket, text: &str, timeout: Duration) -> Result<Reply, Failure> {
     let deadline = Instant::now() + timeout;
     match socket.send(text.as_bytes()) {
-        // A filter on our own host that refuses both fails the call and sends the refusal after it.
+        // A rule on the sending host that rejects the packet fails the call and also sends an ICMP error, which
+        // follows.
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {}
         other => drop(other?),
     }
@@ -164,8 +166,8 @@ fn ask_udp(socket: &UdpSocket, text: &str, timeout: Duration) -> Result<Reply, F
         }
         socket.set_read_timeout(Some(left))?;
         let length = socket.recv(&mut buffer)?;
-        let answer = std::str::from_utf8(&buffer[..length]).map_err(|_| Failure::Foreign)?;
-        let reply = Reply::parse(answer).ok_or(Failure::Foreign)?;
+        let answer = std::str::from_utf8(&buffer[..length]).map_err(|_| Failure::Unexpected)?;
+        let reply = Reply::parse(answer).ok_or(Failure::Unexpected)?;
         if reply.text == text {
             return Ok(reply);
         }

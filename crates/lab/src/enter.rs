@@ -1,7 +1,7 @@
-//! Getting the privilege to build labs.
+//! Acquires the privilege to build labs.
 //!
 //! Root with its capabilities has it. Any other user becomes root of a new user namespace, with a mount
-//! namespace whose `/run` is a fresh tmpfs, so that names in `/run/netns` are not visible to other processes.
+//! namespace whose `/run` is a new tmpfs, so that names in `/run/netns` are not visible to other processes.
 
 use crate::reap::reap;
 use portway_netlink::namespace::unshare_user;
@@ -11,7 +11,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use std::fs;
 use std::io;
 
-/// By what right labs are built.
+/// The privilege with which labs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// As root of the machine, or of the container.
@@ -23,7 +23,7 @@ pub enum Privilege {
 /// Why labs cannot be built here.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
-    /// Called too late.
+    /// The process has more than one thread.
     #[error(
         "a lab must be entered while the process has a single thread, but it has {0}: call enter() first thing in main"
     )]
@@ -34,19 +34,20 @@ pub enum EnterError {
          capabilities, and could not {step}: {source}. {advice}"
     )]
     UserNamespace {
-        /// Which step.
+        /// The step.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
-        /// What to do about it.
+        /// How to allow it.
         advice: String,
     },
 }
 
-/// Gets the privilege to build labs, and removes what killed ones left behind. To be called first thing in `main`,
-/// while the process has a single thread.
+/// Acquires the privilege to build labs, and removes namespaces and processes of labs that were killed. To be called at
+/// the start of `main`, while the process has a single thread.
 pub fn enter() -> Result<Privilege, EnterError> {
-    // Before any namespace is left: from inside a user namespace the processes outside could not be seen through.
+    // Before a user namespace is entered: from inside it, the namespaces and environments of processes outside cannot
+    // be read.
     report(&reap());
     raise_open_files();
     if has_capabilities() {
@@ -64,15 +65,16 @@ fn report(reaped: &crate::Reaped) {
         tracing::info!(
             namespaces = reaped.namespaces.len(),
             processes = reaped.processes.len(),
-            "removed what a killed lab left behind"
+            "removed namespaces and processes of a lab that was killed"
         );
     }
-    for resisted in &reaped.resisted {
-        tracing::warn!(%resisted, "could not remove what a killed lab left behind");
+    for error in &reaped.errors {
+        tracing::warn!(%error, "cannot remove a network namespace of a lab that was killed");
     }
 }
 
-/// The usual 1024 descriptors are few for a process that serves for all pods; nothing speaks against what we may have.
+/// The usual limit of 1024 descriptors is too low for a process that serves for all pods, so it is raised to the hard
+/// limit.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok();
@@ -100,17 +102,17 @@ fn step(step: &'static str, result: io::Result<()>) -> Result<(), EnterError> {
     result.map_err(|source| EnterError::UserNamespace { step, source, advice: advice() })
 }
 
-/// The setting of this system that stands in the way, if one of the usual suspects does.
+/// The sysctl of this system that forbids user namespaces, if it is one of the known ones.
 fn advice() -> String {
-    let suspects = [
+    let settings = [
         ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
         ("kernel/unprivileged_userns_clone", "0", "1"),
         ("user/max_user_namespaces", "0", "15000"),
         ("user/max_net_namespaces", "0", "15000"),
     ];
-    for (name, obstructive, wanted) in suspects {
+    for (name, forbidding, wanted) in settings {
         let value = fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default();
-        if value.trim() == obstructive {
+        if value.trim() == forbidding {
             let key = name.replace('/', ".");
             return format!("This system forbids user namespaces: run as root, or set sysctl {key}={wanted}");
         }

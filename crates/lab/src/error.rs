@@ -10,29 +10,29 @@ pub enum LabError {
     Network {
         /// The host.
         host: String,
-        /// Which operation, and why.
+        /// The operation that failed, and the kernel's error.
         source: portway_netlink::Error,
     },
-    /// The system refused something else.
-    #[error("could not {what}: {source}")]
+    /// Another system call failed.
+    #[error("could not {operation}: {source}")]
     System {
-        /// What, in words.
-        what: String,
-        /// What the system said.
+        /// The operation.
+        operation: String,
+        /// The system's error.
         source: io::Error,
     },
-    /// The address plan has no room for that.
-    #[error("a lab has room for at most {limit} {what}")]
+    /// The address plan has not enough addresses.
+    #[error("a lab has room for at most {limit} {objects}")]
     TooMany {
-        /// Of what.
-        what: &'static str,
-        /// How many there may be.
+        /// The kind of objects.
+        objects: &'static str,
+        /// The maximum number.
         limit: usize,
     },
 }
 
 impl LabError {
-    pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> LabError {
-        LabError::System { what: what.into(), source: source.into() }
+    pub(crate) fn system(operation: impl Into<String>, source: impl Into<io::Error>) -> LabError {
+        LabError::System { operation: operation.into(), source: source.into() }
     }
 }

@@ -1,12 +1,13 @@
-//! Another kernel: user-mode Linux, for features that the host's kernel lacks.
+//! Guests: user-mode Linux, for features that the host's kernel lacks.
 //!
-//! A guest is a process that is a whole Linux, with the host's files as its own and a network of its own. It boots in
-//! seconds, runs one command after the other, and powers off when none has come for a while (`guest::pool`): test
-//! processes share guests, because a boot takes as long as a test does. Labs are built in it as on the host. [`run`]
-//! takes a program and returns its output and exit status; [`play`] has this same program run one of its tests there.
+//! A guest is a Linux kernel that runs as a process, with the host's files as its root file system and a network of its
+//! own. It boots in seconds, runs one command after the other, and powers off 20 seconds after the last
+//! (`guest::pool`): test processes share guests, because a boot takes as long as a test. Labs are built in a guest as
+//! on the host. [`run`] runs a program and returns its output and exit status; [`run_test`] runs one test of the
+//! calling program in a guest.
 //!
-//! The guest needs the packages user-mode-linux, kmod, mount and iproute2, and nothing else of the host: its modules are
-//! found through a directory in its own tmpfs, whatever `/lib/modules` is.
+//! The guest needs the packages user-mode-linux, kmod, mount and iproute2 on the host. It finds its modules through a
+//! directory in its own tmpfs, whatever `/lib/modules` has.
 
 mod boot;
 mod pool;
@@ -17,20 +18,20 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// In the environment of every process in a guest: the directory that it shares with the host.
+/// The environment variable of every process in a guest with the directory that guest and host share.
 const MARKER: &str = "PORTWAY_GUEST";
-/// In the environment of a test run: why guests do not boot here, in one line. Tests that need one are then not run, and
-/// `make test` fails with that line.
+/// The environment variable of a test run with the error of a guest that could not boot, in one line. Tests that need a
+/// guest are then not run, and `make test` fails with that line.
 const UNBOOTABLE: &str = "PORTWAY_NO_GUEST";
-/// Where the guest reads additional configuration of modprobe: in its own tmpfs.
+/// The directory of additional configuration of modprobe, in the guest's own tmpfs.
 const MODPROBE_CONFIGURATION: &str = "/run/modprobe.d";
 
-/// How a program ended in a guest.
+/// The result of a program in a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Its exit status; none if the guest ended before it did.
     pub status: Option<i32>,
-    /// What it wrote.
+    /// Its output.
     pub text: String,
 }
 
@@ -47,13 +48,13 @@ pub enum GuestError {
     /// The kernel is not installed.
     #[error("user-mode Linux cannot boot: no {}: install the package user-mode-linux", boot::KERNEL)]
     Missing,
-    /// The kernel or its first process gave up.
+    /// The kernel or its first process failed.
     #[error("user-mode Linux cannot boot: {0}")]
     Boot(String),
-    /// The test run has found that before.
+    /// An earlier guest of this test run could not boot, with this error.
     #[error("{0}")]
     Unbootable(String),
-    /// The host refused something.
+    /// An operation on the host failed.
     #[error("guest: {operation}: {source}")]
     System {
         /// The operation.
@@ -63,7 +64,7 @@ pub enum GuestError {
     },
 }
 
-/// Names the operation that an I/O error belongs to.
+/// Adds the operation that failed to an I/O error.
 fn system(operation: &'static str) -> impl Fn(io::Error) -> GuestError {
     move |source| GuestError::System { operation, source }
 }
@@ -73,7 +74,7 @@ pub fn is_inside() -> bool {
     std::env::var_os(MARKER).is_some()
 }
 
-/// Whether this kernel has a module, be it loaded, built in, or there to be loaded.
+/// Whether this kernel has a module: loaded, built in, or available to be loaded.
 pub fn has_module(name: &str) -> bool {
     if Path::new("/sys/module").join(name).exists() {
         return true;
@@ -88,20 +89,20 @@ pub fn is_needed() -> bool {
     !is_inside() && !has_module("ip_vs")
 }
 
-/// Whether this test run has found that guests do not boot.
+/// Whether a guest of this test run could not boot, so that tests that need one are not run.
 pub fn is_unbootable() -> bool {
     std::env::var_os(UNBOOTABLE).is_some()
 }
 
-/// Makes a module impossible to load in this guest, for as long as the returned value lives.
+/// Prevents a module from being loaded in this guest, until the returned value is dropped.
 pub fn hide_module(name: &str) -> io::Result<HiddenModule> {
     if !is_inside() {
-        return Err(io::Error::other("modules are hidden in guests only"));
+        return Err(io::Error::other("modules can be hidden only in a guest"));
     }
     fs::create_dir_all(MODPROBE_CONFIGURATION)?;
     let file = Path::new(MODPROBE_CONFIGURATION).join(format!("hide-{name}.conf"));
     fs::write(&file, format!("install {name} /bin/false\n"))?;
-    // An earlier test may have had it loaded.
+    // An earlier test may have loaded it.
     if Path::new("/sys/module").join(name).exists() {
         let removed = Command::new("rmmod").arg(name).output()?;
         if !removed.status.success() {
@@ -111,7 +112,7 @@ pub fn hide_module(name: &str) -> io::Result<HiddenModule> {
     Ok(HiddenModule { file })
 }
 
-/// A module that cannot be loaded while this value lives.
+/// A module that cannot be loaded until this value is dropped.
 #[derive(Debug)]
 pub struct HiddenModule {
     file: std::path::PathBuf,
@@ -123,19 +124,20 @@ impl Drop for HiddenModule {
     }
 }
 
-/// Runs a program in a guest and waits for its end. `scratch` is an existing directory: the program makes its files there,
-/// and they are visible in that guest only.
+/// Runs a program in a guest and waits for its end. `scratch` is an existing directory: the guest mounts a tmpfs there,
+/// so files that the program creates in it are visible only in that guest.
 pub fn run(program: &Path, arguments: &[impl AsRef<OsStr>], scratch: &Path) -> Result<Output, GuestError> {
-    // Found out once for a whole test run.
-    if let Ok(why) = std::env::var(UNBOOTABLE) {
-        return Err(GuestError::Unbootable(why));
+    // Determined once for a whole test run.
+    if let Ok(error) = std::env::var(UNBOOTABLE) {
+        return Err(GuestError::Unbootable(error));
     }
     pool::Slot::take(scratch)?.run(program, arguments)
 }
 
 /// Runs one test of this program, by its exact name, in a guest.
-pub fn play(test: &str, scratch: &Path) -> Result<(), String> {
-    let program = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
+pub fn run_test(test: &str, scratch: &Path) -> Result<(), String> {
+    let program =
+        std::env::current_exe().map_err(|e| format!("cannot read the path of this program: {e}"))?;
     let output = run(&program, &["--exact", test], scratch).map_err(|e| e.to_string())?;
     if output.success() && output.text.contains(" 1 passed") {
         return Ok(());

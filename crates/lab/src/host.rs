@@ -1,4 +1,5 @@
-//! A host of the lab: a node, a pod or an outside client. Each is a network namespace with one uplink, `eth0`.
+//! A host of the lab: a node, a pod or a client outside of the cluster. Each is a network namespace with one uplink,
+//! `eth0`.
 
 use crate::namespace::Namespace;
 use crate::plan::{self, Nets, Pair};
@@ -12,10 +13,10 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The loopback link, which every network namespace is born with.
+/// The index of the loopback link, which every network namespace has.
 const LOOPBACK: u32 = 1;
-/// How long a cable may take to carry packets.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long links and addresses may take to become usable.
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The uplink of every host.
 pub(crate) const UPLINK: &str = "eth0";
 
@@ -38,7 +39,7 @@ pub enum Role {
 /// A host of the lab.
 #[derive(Debug)]
 pub struct LabHost {
-    // Dropped in this order: servers go before the namespace they are in.
+    // Dropped in this order: servers stop before their namespace is removed.
     servers: Mutex<Vec<Server>>,
     network: Mutex<Rtnetlink>,
     namespace: Namespace,
@@ -48,9 +49,9 @@ pub struct LabHost {
 }
 
 impl LabHost {
-    /// Makes the host, with only its loopback link.
+    /// Creates the host, with only its loopback link.
     pub(crate) fn new(name: String, lab: usize, role: Role, addresses: Pair) -> Result<LabHost, LabError> {
-        // The first lab of a process, mostly the only one, has plain names.
+        // Names in the first lab of a process, which mostly is the only one, have no number of the lab.
         let unique = if lab == 1 { name.clone() } else { format!("{lab}.{name}") };
         let forwards = matches!(role, Role::Node(_));
         let (namespace, network) = Namespace::with(&unique, || {
@@ -88,7 +89,7 @@ impl LabHost {
         [self.ipv4().into(), self.ipv6().into()]
     }
 
-    /// One of its ports, in each family, IPv4 first.
+    /// Its addresses with a port, IPv4 first.
     pub fn sockets(&self, port: u16) -> [SocketAddr; 2] {
         self.ips().map(|ip| SocketAddr::new(ip, port))
     }
@@ -103,7 +104,7 @@ impl LabHost {
         self.namespace.spawn(command)
     }
 
-    /// Serves under its own name on these ports, in both families, until it is told to stop.
+    /// Serves on these ports, in both families, until [`LabHost::stop_servers`]. The server's name is that of the host.
     pub fn serve(&self, ports: &[Port]) -> Result<(), LabError> {
         let server = Server::start(&self.namespace, &self.name, ports)?;
         lock(&self.servers).push(server);
@@ -134,7 +135,7 @@ impl LabHost {
     }
 
     /// Deletes its uplink: packets to it are lost, as when a machine loses power.
-    pub fn cut(&self) -> Result<(), LabError> {
+    pub fn delete_uplink(&self) -> Result<(), LabError> {
         let link = self.link(UPLINK)?;
         self.change(&[Change::DeleteLink { link }])
     }
@@ -145,35 +146,36 @@ impl LabHost {
         self.change(&[v4, v6].map(|net| add_address(link, net)))
     }
 
-    /// Sets the default routes. The router need not be in the network of our own address.
+    /// Sets the default routes. The router need not be in the network of the host's own address.
     pub(crate) fn route_default(&self, (v4, v6): Pair) -> Result<(), LabError> {
         let link = self.link(UPLINK)?;
-        let (any4, any6) = plan::anywhere();
+        let (any4, any6) = plan::default_destinations();
         self.change(&[
             Change::ReplaceRoute(Route::via(any4, v4.into(), link).onlink()),
             Change::ReplaceRoute(Route::via(any6, v6.into(), link).onlink()),
         ])
     }
 
-    /// Waits until its links carry packets and its addresses are heard. The kernel does both in the background: it
-    /// activates a link some time after both its ends are up, and joins the multicast group on which neighbours
-    /// ask for an IPv6 address some time after that was added. What comes in between is lost, and the first packet of
-    /// a test would wait a second for its repetition.
+    /// Waits until its links are operational and its addresses are usable. The kernel does both in the background: it
+    /// activates a link some time after both its ends are up, and joins the multicast group for neighbour solicitations
+    /// of an IPv6 address some time after the address was added. Packets in between are lost, and the first packet of a
+    /// test would be retransmitted after a second.
     pub(crate) fn wait_until_ready(&self) -> Result<(), LabError> {
-        eventually(PATIENCE, || self.is_ready()).map_err(|gave_up| {
-            LabError::system(format!("get {} connected", self.name), io::Error::other(gave_up))
+        eventually(READY_TIMEOUT, || self.is_ready()).map_err(|gave_up| {
+            LabError::system(format!("connect {}", self.name), io::Error::other(gave_up))
         })?;
-        // A link's state is set first, then it is activated, both under the lock that every change takes: once
-        // this one is made, the other is as well.
+        // The kernel sets a link's state and then activates it, both under the lock that every change takes: after this
+        // change, activation is complete as well.
         self.change(&[Change::SetUp { link: LOOPBACK, up: true }])
     }
 
     fn is_ready(&self) -> Result<(), String> {
         let mut network = lock(&self.network);
         let links = network.links().map_err(|e| e.to_string())?;
-        // Dummy links, which an agent may have made to hold addresses, need not be operational.
-        let mut cables = links.iter().filter(|l| matches!(l.kind.as_deref(), Some("veth" | "bridge")));
-        if let Some(link) = cables.find(|link| !link.operational) {
+        // Dummy links, which an agent may have added for addresses, need not be operational.
+        let mut veths_and_bridges =
+            links.iter().filter(|l| matches!(l.kind.as_deref(), Some("veth" | "bridge")));
+        if let Some(link) = veths_and_bridges.find(|link| !link.operational) {
             return Err(format!("{} is not operational", link.name));
         }
         match network.addresses().map_err(|e| e.to_string())?.iter().find(|a| a.tentative) {
@@ -195,8 +197,8 @@ impl LabHost {
         match found.map_err(|source| LabError::Network { host: self.name.clone(), source })? {
             Some(link) => Ok(link.index),
             None => {
-                let what = format!("find link {name} in {}", self.name);
-                Err(LabError::system(what, rustix::io::Errno::NODEV))
+                let operation = format!("find link {name} in {}", self.name);
+                Err(LabError::system(operation, rustix::io::Errno::NODEV))
             }
         }
     }
@@ -208,13 +210,13 @@ impl AsRef<Namespace> for LabHost {
     }
 }
 
-/// Detection of duplicates is off in the whole namespace; asking for that once more here would hide when the
-/// kernel is done with the address.
+/// Duplicate address detection is off in the whole namespace. It is not turned off for the address too, because the
+/// address would then not be listed as tentative until the kernel has configured it.
 pub(crate) fn add_address(link: u32, net: IpNet) -> Change<'static> {
     Change::AddAddress(Address { no_dad: false, ..Address::new(link, net) })
 }
 
-/// A panic elsewhere leaves these values whole: they are only ever replaced as one.
+/// A panic while a value is locked leaves it consistent, so a poisoned lock can be used.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,18 +4,18 @@
 //!   pod1a   pod1b        pod2a              each pod on its own veth, 10.244.<n>.10 and up
 //!     └──┬──┘              │
 //!      node1             node2   client1    192.168.50.11, .12, …; clients from .201
-//!        └────── fabric ───┴────────┘       a bridge; 192.168.50.1 on it leads nowhere
+//!        └────── fabric ───┴────────┘       a bridge; its address 192.168.50.1 is a router that discards packets
 //! ```
 //!
-//! Nodes forward, know each other's pod networks, and send everything else to the fabric, where it vanishes: a
-//! packet to a Service that is not translated is lost, not refused. Clients send everything through node 1
-//! unless told otherwise ([`LabHost::route_via`]).
+//! Nodes forward packets, have routes to each other's pod networks, and send all other packets to the fabric, which
+//! discards them: a packet to a Service that is not translated is lost, not refused. The default route of clients is
+//! node 1, unless changed by [`LabHost::route_via`].
 
 use crate::LabError;
 use crate::host::{LabHost, Role, UPLINK, add_address};
 use crate::namespace::Namespace;
 use crate::plan;
-use crate::reap::kill_inhabitants;
+use crate::reap::kill_processes_in;
 use portway_netlink::route::{Change, LinkKind, NewLink, Peer, Route};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The fabric's bridge.
 const BRIDGE: &str = "fabric";
 
-/// How large a lab is.
+/// The size of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Number of nodes.
@@ -54,9 +54,10 @@ impl Layout {
         for n in 1..=self.clients {
             lab.add_client(n)?;
         }
-        // All at once, at the end: the kernel works on them while we go on. A bridge without cables stays down.
-        let plugged = self.nodes + self.clients > 0;
-        for host in lab.hosts().chain(plugged.then_some(&lab.fabric)) {
+        // Waits once at the end: the kernel activates links in the background meanwhile. A bridge without ports stays
+        // down.
+        let bridge_has_ports = self.nodes + self.clients > 0;
+        for host in lab.hosts().chain(bridge_has_ports.then_some(&lab.fabric)) {
             host.wait_until_ready()?;
         }
         Ok(lab)
@@ -69,13 +70,13 @@ impl Layout {
             ("clients", self.clients, plan::CLIENTS),
         ];
         match counts.into_iter().find(|(_, count, limit)| count > limit) {
-            Some((what, _, limit)) => Err(LabError::TooMany { what, limit }),
+            Some((objects, _, limit)) => Err(LabError::TooMany { objects, limit }),
             None => Ok(()),
         }
     }
 }
 
-/// A lab. Everything in it is gone when it is dropped.
+/// A lab; its namespaces and processes are removed when it is dropped.
 #[derive(Debug)]
 pub struct Lab {
     number: usize,
@@ -148,16 +149,16 @@ impl Lab {
     fn connect_pod(&mut self, n: usize) -> Result<(), LabError> {
         let k = self.pods.iter().filter(|pod| pod.role() == Role::Pod { node: n }).count();
         if k >= plan::PODS {
-            return Err(LabError::TooMany { what: "pods on a node", limit: plan::PODS });
+            return Err(LabError::TooMany { objects: "pods on a node", limit: plan::PODS });
         }
         let (ip4, ip6) = plan::pod(n, k);
         let pod = LabHost::new(plan::pod_name(n, k), self.number, Role::Pod { node: n }, (ip4, ip6))?;
         let node = self.node(n);
-        let cable = format!("veth-{}", pod.name());
-        connect(node, cable.clone(), None, &pod)?;
-        let (gateway4, gateway6) = plan::single(plan::gateway(n));
-        let (pod4, pod6) = plan::single((ip4, ip6));
-        let link = node.link(&cable)?;
+        let veth = format!("veth-{}", pod.name());
+        connect(node, veth.clone(), None, &pod)?;
+        let (gateway4, gateway6) = plan::as_networks(plan::gateway(n));
+        let (pod4, pod6) = plan::as_networks((ip4, ip6));
+        let link = node.link(&veth)?;
         node.change(&[
             add_address(link, gateway4),
             add_address(link, gateway6),
@@ -172,28 +173,28 @@ impl Lab {
 
     fn add_node(&mut self, n: usize) -> Result<(), LabError> {
         let node = LabHost::new(format!("node{n}"), self.number, Role::Node(n), plan::node(n))?;
-        self.attach(&node, plan::nowhere())?;
+        self.attach(&node, plan::discarding_router())?;
         self.nodes.push(node);
         Ok(())
     }
 
     fn add_client(&mut self, n: usize) -> Result<(), LabError> {
         let client = LabHost::new(format!("client{n}"), self.number, Role::Client(n), plan::client(n))?;
-        let router = if self.nodes.is_empty() { plan::nowhere() } else { plan::node(1) };
+        let router = if self.nodes.is_empty() { plan::discarding_router() } else { plan::node(1) };
         self.attach(&client, router)?;
         self.clients.push(client);
         Ok(())
     }
 
-    /// Plugs a host into the fabric.
+    /// Connects a host to the fabric.
     fn attach(&self, host: &LabHost, router: plan::Pair) -> Result<(), LabError> {
         let bridge = self.fabric.link(BRIDGE)?;
         connect(&self.fabric, host.name().to_owned(), Some(bridge), host)?;
-        host.address(UPLINK, plan::fabric_wide((host.ipv4(), host.ipv6())))?;
+        host.address(UPLINK, plan::with_fabric_prefix((host.ipv4(), host.ipv6())))?;
         host.route_default(router)
     }
 
-    /// Tells every node which other node a pod network is behind.
+    /// Adds routes on every node to the pod networks of all other nodes.
     fn connect_pod_networks(&self) -> Result<(), LabError> {
         for (i, node) in self.nodes.iter().enumerate() {
             let link = node.link(UPLINK)?;
@@ -212,28 +213,29 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // One look at all processes for all namespaces together, rather than one each.
-        let inhabited = self.hosts().map(LabHost::namespace).filter_map(Namespace::take_inhabited).collect();
-        kill_inhabitants(&inhabited);
+        // One scan of all processes for all namespaces, rather than one for each.
+        let inodes =
+            self.hosts().map(LabHost::namespace).filter_map(Namespace::take_inode_to_clear).collect();
+        kill_processes_in(&inodes);
     }
 }
 
 fn fabric(number: usize) -> Result<LabHost, LabError> {
-    let fabric = LabHost::new("fabric".into(), number, Role::Fabric, plan::nowhere())?;
-    let (any4, any6) = plan::anywhere();
+    let fabric = LabHost::new("fabric".into(), number, Role::Fabric, plan::discarding_router())?;
+    let (any4, any6) = plan::default_destinations();
     fabric.change(&[
         Change::AddLink(NewLink { name: BRIDGE.into(), kind: LinkKind::Bridge, up: true, master: None }),
-        // Silence instead of "no route" answers.
+        // Discards packets without an ICMP error.
         Change::AddRoute(Route::blackhole(any4)),
         Change::AddRoute(Route::blackhole(any6)),
     ])?;
-    fabric.address(BRIDGE, plan::fabric_wide(plan::nowhere()))?;
+    fabric.address(BRIDGE, plan::with_fabric_prefix(plan::discarding_router()))?;
     Ok(fabric)
 }
 
-/// Lays a cable from `host`, where its end is called `name`, to the way out of `far`.
-fn connect(host: &LabHost, name: String, master: Option<u32>, far: &LabHost) -> Result<(), LabError> {
-    let peer = Peer { name: UPLINK.into(), namespace: Some(far.namespace().as_fd()) };
-    host.change(&[Change::AddLink(NewLink { name, kind: LinkKind::Veth(peer), up: true, master })])?;
-    far.change(&[Change::SetUp { link: far.link(UPLINK)?, up: true }])
+/// Connects two hosts with a veth pair: its end in `host` has the name `name`, the other end is the uplink of `peer`.
+fn connect(host: &LabHost, name: String, master: Option<u32>, peer: &LabHost) -> Result<(), LabError> {
+    let end = Peer { name: UPLINK.into(), namespace: Some(peer.namespace().as_fd()) };
+    host.change(&[Change::AddLink(NewLink { name, kind: LinkKind::Veth(end), up: true, master })])?;
+    peer.change(&[Change::SetUp { link: peer.link(UPLINK)?, up: true }])
 }

@@ -1,12 +1,13 @@
-//! A cluster out of network namespaces: nodes, pods and outside clients on one machine, with real packets between
-//! them.
+//! A cluster of network namespaces: nodes, pods and clients outside of the cluster on one machine, with real packets
+//! between them.
 //!
-//! A program calls [`enter()`] first thing in `main`, which gives it the privilege to make namespaces (as an
-//! ordinary user through a user namespace) and removes the namespaces and processes of labs that were killed. [`Layout::build`]
-//! then makes a [`Lab`] of [`LabHost`]s. On a host run [`Server`]s, [`Probe`]s, [`Load`]s and [`Agent`]s.
+//! A program calls [`enter()`] at the start of `main`, which gives it the privilege to create namespaces (as an
+//! ordinary user through a user namespace) and removes the namespaces and processes of labs that were killed.
+//! [`Layout::build`] then builds a [`Lab`] of [`LabHost`]s. [`Server`]s, [`Probe`]s, [`Load`]s and [`Agent`]s run on
+//! hosts.
 //!
-//! What always holds: everything a lab makes is gone when it is dropped, or, if its process was killed, when
-//! the next one enters.
+//! Invariant: all namespaces and processes of a lab are removed when it is dropped or, if its process was killed, when
+//! the next program calls [`enter()`].
 
 mod agent;
 mod answer;

@@ -1,7 +1,7 @@
-//! A steady load of new TCP connections, to prove that something (the restart of an agent, say) fails none of them.
+//! A steady load of new TCP connections, to test that an event, such as the restart of an agent, fails none of them.
 //!
-//! Workers take turns; while one waits for an answer that does not come, others keep the pace. A machine too slow for it
-//! gets fewer, not all that it missed at once.
+//! Worker threads take turns, so that the rate stays the same while one of them waits for an answer. On a machine that
+//! is too slow for the rate there are fewer connections; missed ones are not made up for.
 
 use crate::answer::Protocol;
 use crate::conversation::{Conversation, Failure};
@@ -13,12 +13,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+/// The number of worker threads.
 const WORKERS: usize = 16;
+/// The stack size of a worker thread.
+const STACK: usize = 128 * 1024;
+
 /// How long a connection may take.
 fn timeout() -> Duration {
     Duration::from_secs(if crate::guest::is_inside() { 10 } else { 2 })
 }
-const STACK: usize = 128 * 1024;
 
 /// A running load; ends when dropped.
 #[derive(Debug)]
@@ -32,23 +35,23 @@ struct Shared {
     target: SocketAddr,
     interval: Duration,
     start: Instant,
-    /// When the next connection is due; never again if there is none.
+    /// When the next connection is due; none after the load was stopped.
     next: Mutex<Option<Instant>>,
     stopped: Condvar,
 }
 
-/// What became of a load.
+/// The results of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Connections that a server answered.
     pub ok: usize,
-    /// Those that failed: when, counted from the start, and why.
+    /// Connections that failed: the time since the start, and the failure.
     pub failed: Vec<(Duration, Failure)>,
-    /// Who answered how often.
+    /// The number of answers of each server.
     pub servers: BTreeMap<String, usize>,
     /// The longest that an answered connection took.
     pub slowest: Duration,
-    /// When the load began, to find a failure in logs.
+    /// When the load began, to find the time of a failure in logs.
     pub began: Option<SystemTime>,
 }
 
@@ -69,7 +72,7 @@ impl Load {
         Load { shared, workers }
     }
 
-    /// Ends it, waits for the connections under way, and tells what became of all.
+    /// Ends it, waits for connections that were started, and returns the results.
     pub fn stop(mut self) -> LoadReport {
         self.shared.stop();
         let began = SystemTime::now().checked_sub(self.shared.start.elapsed());
@@ -91,7 +94,7 @@ impl Drop for Load {
 impl Shared {
     fn work(&self) -> LoadReport {
         let mut report = LoadReport::default();
-        while self.wait_for_a_turn() {
+        while self.wait_for_turn() {
             let begun = Instant::now();
             match Conversation::begin_here(Protocol::Tcp, self.target, timeout()) {
                 Ok(conversation) => {
@@ -116,8 +119,8 @@ impl Shared {
         self.stopped.notify_all();
     }
 
-    /// Takes the next turn and waits until it has come; false if the load ends first.
-    fn wait_for_a_turn(&self) -> bool {
+    /// Takes the next turn and waits until it is due; false if the load ends first.
+    fn wait_for_turn(&self) -> bool {
         let mut next = self.next();
         let Some(planned) = *next else { return false };
         let due = planned.max(Instant::now());

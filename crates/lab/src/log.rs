@@ -1,4 +1,4 @@
-//! The output of a process: its last lines, as they come, to be searched and waited for.
+//! The output of a process: the last lines are kept, and can be searched and waited for.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,15 +7,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines that are kept.
+/// The number of lines that are kept.
 const KEPT: usize = 20_000;
 
 /// A line of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// When it came, counted from the start.
+    /// When it was read, counted from the start.
     pub at: Duration,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
@@ -29,7 +29,7 @@ pub struct Log {
 #[derive(Debug, Default)]
 struct Lines {
     kept: VecDeque<LogLine>,
-    /// How many came before those kept.
+    /// How many lines were dropped before those kept.
     dropped: usize,
     /// How many pipes are still open.
     open: usize,
@@ -92,12 +92,12 @@ impl Log {
         self.shared.1.notify_all();
     }
 
-    /// Whether nothing more can come.
+    /// Whether all pipes are closed, so that no line can follow.
     pub(crate) fn is_complete(&self) -> bool {
         self.lock().open == 0
     }
 
-    /// Looks through the lines after the first `seen`, and those that come until `deadline`.
+    /// Finds the first line after the first `seen` that matches; waits for more lines until `deadline`.
     pub(crate) fn wait_for(
         &self,
         seen: &mut usize,
@@ -122,7 +122,7 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        // A panic while it was locked cannot have left it half-changed: it is only read there.
+        // A panic while it was locked leaves it consistent: predicates, which may panic, only read it.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

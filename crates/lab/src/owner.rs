@@ -1,5 +1,5 @@
-//! The process that made a namespace or started another process. Its start time tells it from a later process with the same
-//! number (`proc_pid_stat(5)`, field 22).
+//! The process that created a namespace or started another process. Its start time distinguishes it from a later
+//! process with the same number (`proc_pid_stat(5)`, field 22).
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt;
@@ -21,7 +21,7 @@ impl Owner {
         static CURRENT: OnceLock<Owner> = OnceLock::new();
         *CURRENT.get_or_init(|| {
             let pid = std::process::id();
-            // Without /proc there is no lab; zero then only means that this process counts as dead.
+            // Without /proc no lab can be built; with zero this process counts as ended.
             Owner { pid, start: running_since(pid).unwrap_or(0) }
         })
     }
@@ -31,7 +31,7 @@ impl Owner {
         running_since(pid).map(|start| Owner { pid, start })
     }
 
-    /// Kills it and the processes of its group, of which it is the first.
+    /// Kills it and all processes of the group that it leads.
     pub(crate) fn kill(self) -> io::Result<()> {
         match Pid::from_raw(self.pid as i32).filter(|_| self.is_alive()) {
             Some(pid) => Ok(kill_process_group(pid, Signal::KILL)?),
@@ -60,14 +60,14 @@ impl FromStr for Owner {
     }
 }
 
-/// When a process started, in ticks since boot; `None` if there is none or it is only waiting to be buried.
+/// When a process started, in ticks since boot; `None` if it does not exist or is a zombie.
 fn running_since(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(&stat)
 }
 
 fn parse_stat(stat: &str) -> Option<u64> {
-    // The second field is the program's name in brackets, and may itself hold brackets and spaces.
+    // The second field is the program's name in brackets, which may contain brackets and spaces.
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn start_time_is_field_22_whatever_the_name() {
+    fn the_start_time_is_field_22_for_any_program_name() {
         let tail = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
         assert_eq!(parse_stat(&format!("7 (a) S ) b) S {tail}")), Some(4711));
         assert_eq!(parse_stat(&format!("7 (a) Z {tail}")), None);
@@ -90,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn this_process_lives_and_its_namesake_does_not() {
-        let me = Owner::current();
-        assert!(me.is_alive());
-        assert_eq!(me.to_string().parse(), Ok(me));
-        assert!(!Owner { start: me.start + 1, ..me }.is_alive());
+    fn a_process_with_another_start_time_is_not_the_owner() {
+        let current = Owner::current();
+        assert!(current.is_alive());
+        assert_eq!(current.to_string().parse(), Ok(current));
+        assert!(!Owner { start: current.start + 1, ..current }.is_alive());
     }
 }

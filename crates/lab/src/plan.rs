@@ -1,15 +1,15 @@
-//! The address plan: which name and addresses the n-th node, pod or client has.
+//! The address plan: the name and the addresses of the n-th node, pod or client.
 //!
-//! The numbers read the same in both families: node 2 is 192.168.50.12 and fd50::12.
+//! The digits are the same in both families: node 2 is 192.168.50.12 and fd50::12.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// How many nodes there is room for below the clients.
+/// The maximum number of nodes; their addresses are below those of clients.
 pub(crate) const NODES: usize = 189;
-/// How many clients there is room for above the nodes.
+/// The maximum number of clients.
 pub(crate) const CLIENTS: usize = 54;
-/// How many pods a node's network has room for.
+/// The maximum number of pods on a node.
 pub(crate) const PODS: usize = 245;
 
 /// An address in each family.
@@ -17,8 +17,8 @@ pub(crate) type Pair = (Ipv4Addr, Ipv6Addr);
 /// A network in each family.
 pub(crate) type Nets = (IpNet, IpNet);
 
-/// The router that nodes send to what they don't know: nothing is behind it.
-pub(crate) fn nowhere() -> Pair {
+/// The default route of nodes: a router that discards packets.
+pub(crate) fn discarding_router() -> Pair {
     on_fabric(1)
 }
 
@@ -37,29 +37,29 @@ pub(crate) fn pod(n: usize, k: usize) -> Pair {
     in_pod_network(n, 10 + k)
 }
 
-/// The node's own address on the links to its pods. In IPv6 it is a link-local one, the same everywhere.
+/// The node's own address on the links to its pods. In IPv6 it is a link-local address, the same on all nodes.
 pub(crate) fn gateway(n: usize) -> Pair {
     (in_pod_network(n, 1).0, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1))
 }
 
-/// The networks that the pods of the n-th node have their addresses from.
+/// The pod networks of the n-th node.
 pub(crate) fn pod_networks(n: usize) -> Nets {
     let (v4, v6) = in_pod_network(n, 0);
     nets((v4, v6), 24, 64)
 }
 
-/// The default route's destination.
-pub(crate) fn anywhere() -> Nets {
+/// The destinations of default routes.
+pub(crate) fn default_destinations() -> Nets {
     nets((Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED), 0, 0)
 }
 
-/// Addresses with the length of the fabric's network.
-pub(crate) fn fabric_wide(pair: Pair) -> Nets {
+/// Addresses with the prefix length of the fabric's network.
+pub(crate) fn with_fabric_prefix(pair: Pair) -> Nets {
     nets(pair, 24, 64)
 }
 
-/// Addresses as networks of their own.
-pub(crate) fn single((v4, v6): Pair) -> Nets {
+/// Addresses as networks of one address each.
+pub(crate) fn as_networks((v4, v6): Pair) -> Nets {
     (Ipv4Net::from(v4).into(), Ipv6Net::from(v6).into())
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_families_read_the_same() {
+    fn addresses_of_both_families_have_the_same_digits() {
         let text = |(v4, v6): Pair| format!("{v4} {v6}");
         assert_eq!(text(node(2)), "192.168.50.12 fd50::12");
         assert_eq!(text(client(1)), "192.168.50.201 fd50::201");
@@ -112,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_where_addresses_end() {
+    fn limits_match_the_available_addresses() {
         assert!(node(NODES).0 < client(0).0);
         assert_eq!(client(CLIENTS).0.octets()[3], 254);
         assert_eq!(pod(1, PODS - 1).0.octets()[3], 254);
     }
 
     #[test]
-    fn pods_go_on_after_z() {
+    fn pod_names_continue_after_z() {
         let names: Vec<_> = [0, 1, 25, 26, 27, 52].map(|k| pod_name(1, k)).into();
         assert_eq!(names, ["pod1a", "pod1b", "pod1z", "pod1aa", "pod1ab", "pod1ba"]);
     }

@@ -1,7 +1,7 @@
 //! Probes: many independent attempts to reach an address, and the servers that answered.
 //!
 //! Each attempt has a socket, and so a source port, of its own. Up to [`AT_ONCE`] run at the same time, so that
-//! timeouts don't add up.
+//! time-outs do not add up.
 
 use crate::answer::{Protocol, Reply};
 use crate::conversation::{Conversation, Failure};
@@ -14,21 +14,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Attempts at the same time. A thread costs more than an attempt that is answered, above all in a guest.
+/// The number of attempts at the same time. A thread costs more than an attempt that is answered, above all in a guest.
 const AT_ONCE: usize = 4;
-/// An attempting thread needs little.
+/// The stack size of a thread that makes attempts.
 const STACK: usize = 128 * 1024;
 
 /// The attempts to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe<'a> {
-    /// Where from.
+    /// The sender.
     pub from: &'a Namespace,
-    /// Where to.
+    /// The destination.
     pub to: SocketAddr,
-    /// By which protocol.
+    /// The protocol.
     pub protocol: Protocol,
-    /// How often.
+    /// The number of attempts.
     pub count: usize,
     /// How long each attempt may take.
     pub timeout: Duration,
@@ -50,33 +50,33 @@ impl<'a> Probe<'a> {
         Probe::new(from, Protocol::Udp, to)
     }
 
-    /// The same, so many times.
+    /// The same with this number of attempts.
     pub fn count(self, count: usize) -> Probe<'a> {
         Probe { count, ..self }
     }
 
-    /// The same, with so much time for each attempt.
+    /// The same with this time-out for each attempt.
     pub fn timeout(self, timeout: Duration) -> Probe<'a> {
         Probe { timeout, ..self }
     }
 
-    /// Does it.
+    /// Makes the attempts, and waits for their results.
     pub fn run(&self) -> Outcome {
         let next = AtomicUsize::new(0);
         let outcome = Mutex::new(Outcome::default());
         let work = || {
-            let mut mine = Outcome::default();
+            let mut of_thread = Outcome::default();
             while next.fetch_add(1, Ordering::Relaxed) < self.count {
-                mine.add(self.attempt());
+                of_thread.add(self.attempt());
             }
             if let Ok(mut all) = outcome.lock() {
-                all.merge(mine);
+                all.merge(of_thread);
             }
         };
         self.from.run(|| {
             thread::scope(|scope| {
                 for _ in 1..self.count.min(AT_ONCE) {
-                    // One thread fewer only makes it slower.
+                    // If a thread cannot be started, the probe is only slower.
                     thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work).ok();
                 }
                 work();
@@ -94,27 +94,27 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// What one server answered.
+/// The answers of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// How often.
+    /// The number of answers.
     pub count: usize,
-    /// The addresses it saw the probe come from.
+    /// The source addresses that it saw.
     pub sources: BTreeSet<IpAddr>,
 }
 
-/// What became of the attempts of a probe.
+/// The results of the attempts of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Who answered, by name.
+    /// The answers, by the name of the server.
     pub answers: BTreeMap<String, Answers>,
     /// Attempts that were refused.
     pub refused: usize,
     /// Attempts without an answer.
     pub timed_out: usize,
-    /// Attempts that found no way.
+    /// Attempts that failed because there is no route.
     pub unreachable: usize,
-    /// Attempts that ended in any other way, and how often.
+    /// The number of attempts that failed otherwise, by failure.
     pub other: BTreeMap<String, usize>,
 }
 
@@ -143,12 +143,12 @@ impl Outcome {
         self.refused > 0 && self.refused == self.attempts()
     }
 
-    /// Whether no attempt was answered in any way, and there was one.
+    /// Whether every attempt timed out, and there was one.
     pub fn all_timed_out(&self) -> bool {
         self.timed_out > 0 && self.timed_out == self.attempts()
     }
 
-    /// The names of those who answered.
+    /// The names of the servers that answered.
     pub fn servers(&self) -> BTreeSet<&str> {
         self.answers.keys().map(String::as_str).collect()
     }
@@ -181,8 +181,8 @@ impl Outcome {
         self.refused += part.refused;
         self.timed_out += part.timed_out;
         self.unreachable += part.unreachable;
-        for (what, count) in part.other {
-            *self.other.entry(what).or_default() += count;
+        for (failure, count) in part.other {
+            *self.other.entry(failure).or_default() += count;
         }
     }
 }
@@ -199,11 +199,11 @@ impl fmt::Display for Outcome {
         }
         let failures =
             [("refused", self.refused), ("timed out", self.timed_out), ("unreachable", self.unreachable)];
-        let other = self.other.iter().map(|(what, count)| (what.as_str(), *count));
-        for (what, count) in failures.into_iter().chain(other).filter(|(_, count)| *count > 0) {
-            parts.push(format!("{what} {count}"));
+        let other = self.other.iter().map(|(failure, count)| (failure.as_str(), *count));
+        for (failure, count) in failures.into_iter().chain(other).filter(|(_, count)| *count > 0) {
+            parts.push(format!("{failure} {count}"));
         }
-        f.write_str(&if parts.is_empty() { "nothing tried".into() } else { parts.join("; ") })
+        f.write_str(&if parts.is_empty() { "no attempts".into() } else { parts.join("; ") })
     }
 }
 
@@ -212,12 +212,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcomes_add_up_and_read_well() {
+    fn outcomes_are_merged_and_printed() {
         let reply = |server: &str, source: &str| {
             Ok(Reply { server: server.into(), source: source.parse().unwrap(), text: String::new() })
         };
         let mut outcome = Outcome::default();
-        assert_eq!(outcome.to_string(), "nothing tried");
+        assert_eq!(outcome.to_string(), "no attempts");
         outcome.add(reply("pod1a", "10.0.0.1:1"));
         outcome.add(reply("pod1a", "10.0.0.2:1"));
         outcome.add(reply("pod2a", "10.0.0.1:2"));

@@ -1,12 +1,12 @@
-//! Processes started in a namespace: they die with their handle.
+//! Processes started in a namespace; they are killed when their handle is dropped.
 
 use crate::owner::Owner;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
-/// Carries the owner in the environment of every process of a lab, so that it can be found after the owner's death
-/// even where namespaces have no names that outlive it (as in a user namespace).
+/// The environment variable with the owner, in every process of a lab. It identifies the process after the owner has
+/// ended, even in a user namespace, where the names of namespaces end with the owner.
 pub(crate) const MARKER: &str = "PORTWAY_LAB";
 
 /// A process that is killed when this handle is dropped.
@@ -16,7 +16,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it in the namespaces of the calling thread.
+    /// Starts a process in the namespaces of the calling thread.
     pub(crate) fn spawn(mut command: Command) -> io::Result<Process> {
         let child = command.env(MARKER, Owner::current().to_string()).spawn()?;
         Ok(Process { child })
@@ -56,7 +56,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it is gone already.
+        // Both fail only if it has ended already.
         self.child.kill().ok();
         self.child.wait().ok();
     }

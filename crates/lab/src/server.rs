@@ -1,11 +1,10 @@
-//! Servers that answer with their name and the source address they saw; [`crate::answer`] has the format.
+//! Servers that answer with their name and the source address that they saw; [`crate::answer`] has the format.
 //!
-//! Sockets are opened inside the namespace; sockets stay where they were opened, so the one thread that serves them
-//! all by epoll need not be there.
+//! Sockets belong to the namespace in which they were opened, so the thread that serves them need not be in it.
 
 mod connection;
 
-use crate::answer::{Reply, plain};
+use crate::answer::{Reply, canonical};
 use crate::{LabError, Namespace, Protocol};
 use connection::{Connection, State};
 use portway_netlink::route::Rtnetlink;
@@ -21,17 +20,17 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Connections that may wait to be accepted.
+/// How many connections may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// The serving thread does little and is one of many.
+/// The stack size of the serving thread, of which a lab has many.
 const STACK: usize = 128 * 1024;
 
 /// A port to serve on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// Of TCP.
+    /// A TCP port.
     Tcp(u16),
-    /// Of UDP.
+    /// A UDP port.
     Udp(u16),
 }
 
@@ -62,17 +61,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves under `name` in `namespace` on all `ports`, in both families. It answers as soon as this returns.
+    /// Starts a server with this name in `namespace` on all `ports`, in both families. It answers as soon as this
+    /// returns.
     pub fn start(namespace: impl AsRef<Namespace>, name: &str, ports: &[Port]) -> Result<Server, LabError> {
         let namespace = namespace.as_ref();
-        let mut sources = Vec::new();
+        let mut sockets = Vec::new();
         for &port in ports {
             let failed = |e| LabError::system(format!("serve on {port} in {}", namespace.name()), e);
-            sources.extend(namespace.run(|| open(port)).map_err(failed)?);
+            sockets.extend(namespace.run(|| open(port)).map_err(failed)?);
         }
         let failed = |e: rustix::io::Errno| LabError::system(format!("start server {name}"), e);
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?);
-        let service = Service::new(name.to_owned(), sources, Arc::clone(&stop)).map_err(failed)?;
+        let service = ServerThread::new(name.to_owned(), sockets, Arc::clone(&stop)).map_err(failed)?;
         let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK);
         let thread = thread.spawn(move || service.run());
         let thread = thread.map_err(|e| LabError::system(format!("start server {name}"), e))?;
@@ -89,34 +89,34 @@ impl Drop for Server {
     }
 }
 
-/// A socket from which questions come.
+/// A socket that receives connections or datagrams.
 #[derive(Debug)]
-enum Source {
+enum ServerSocket {
     Tcp(TcpListener),
     Udp(UdpSocket),
 }
 
-impl AsFd for Source {
+impl AsFd for ServerSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Source::Tcp(listener) => listener.as_fd(),
-            Source::Udp(socket) => socket.as_fd(),
+            ServerSocket::Tcp(listener) => listener.as_fd(),
+            ServerSocket::Udp(socket) => socket.as_fd(),
         }
     }
 }
 
 /// Opens the sockets of a port in the namespace of the calling thread.
-fn open(port: Port) -> io::Result<Vec<Source>> {
+fn open(port: Port) -> io::Result<Vec<ServerSocket>> {
     match port {
-        Port::Tcp(number) => Ok(vec![Source::Tcp(open_tcp(number)?)]),
-        // One socket for each address, so that answers leave from the address that was asked.
+        Port::Tcp(number) => Ok(vec![ServerSocket::Tcp(open_tcp(number)?)]),
+        // One socket for each address, so that answers have the address that the request was sent to.
         Port::Udp(number) => {
             let mut network = Rtnetlink::open().map_err(io::Error::other)?;
             let addresses = network.addresses().map_err(io::Error::other)?;
             // A node has the same address on the links to all its pods.
             let ips: BTreeSet<IpAddr> = addresses.into_iter().map(|a| a.net.addr()).collect();
             let ips = ips.into_iter().filter(|ip| !is_link_local(*ip));
-            ips.map(|ip| open_udp(ip, number).map(Source::Udp)).collect()
+            ips.map(|ip| open_udp(ip, number).map(ServerSocket::Udp)).collect()
         }
     }
 }
@@ -138,34 +138,34 @@ fn open_udp(ip: IpAddr, port: u16) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Binding to these needs the link, and no probe uses them.
+/// Whether an address is link-local: binding to it would need the link, and no probe uses it.
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Key of the event that ends it; sources have the numbers below, connections those above.
+/// The key of the event that stops the server; sockets have lower keys, connections higher ones.
 const STOP: u64 = 1 << 32;
 
-/// The thread's side of a server.
-struct Service {
+/// The state of a server's thread.
+struct ServerThread {
     name: String,
-    sources: Vec<Source>,
+    sockets: Vec<ServerSocket>,
     connections: HashMap<u64, Connection>,
     next: u64,
     epoll: OwnedFd,
-    /// Kept open here as well: the event must outlive the handle.
+    /// Kept open here too: the descriptor must stay open until the thread has ended.
     _stop: Arc<OwnedFd>,
 }
 
-impl Service {
-    fn new(name: String, sources: Vec<Source>, stop: Arc<OwnedFd>) -> rustix::io::Result<Service> {
+impl ServerThread {
+    fn new(name: String, sockets: Vec<ServerSocket>, stop: Arc<OwnedFd>) -> rustix::io::Result<ServerThread> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
-        for (i, source) in sources.iter().enumerate() {
-            epoll::add(&epoll, source, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
+        for (i, socket) in sockets.iter().enumerate() {
+            epoll::add(&epoll, socket, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
         }
         let connections = HashMap::new();
-        Ok(Service { name, sources, connections, next: STOP + 1, epoll, _stop: stop })
+        Ok(ServerThread { name, sockets, connections, next: STOP + 1, epoll, _stop: stop })
     }
 
     fn run(mut self) {
@@ -173,37 +173,39 @@ impl Service {
         loop {
             match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return tracing::error!(server = self.name, %error, "server ends"),
+                Err(error) => {
+                    return tracing::error!(server = self.name, %error, "epoll failed; the server ends");
+                }
             }
             for event in events.drain(..) {
                 match event.data.u64() {
                     STOP => return,
-                    source if source < STOP => self.serve(source as usize),
+                    socket if socket < STOP => self.serve(socket as usize),
                     connection => self.resume(connection),
                 }
             }
         }
     }
 
-    /// Takes what has come to a source.
-    fn serve(&mut self, source: usize) {
-        match &self.sources[source] {
-            Source::Tcp(_) => self.accept_all(source),
-            Source::Udp(socket) => answer_all(socket, &self.name),
+    /// Accepts the connections, or answers the datagrams, that a socket has received.
+    fn serve(&mut self, index: usize) {
+        match &self.sockets[index] {
+            ServerSocket::Tcp(_) => self.accept_all(index),
+            ServerSocket::Udp(socket) => answer_all(socket, &self.name),
         }
     }
 
-    fn accept_all(&mut self, source: usize) {
+    fn accept_all(&mut self, index: usize) {
         loop {
-            let Source::Tcp(listener) = &self.sources[source] else { return };
+            let ServerSocket::Tcp(listener) = &self.sockets[index] else { return };
             match listener.accept() {
-                Ok((stream, from)) => self.greet(stream, plain(from)),
+                Ok((stream, from)) => self.greet(stream, canonical(from)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // The client was faster to leave than we to accept.
+                // The client closed the connection before it was accepted.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Out of descriptors, most likely: some connection has to end first.
-                    tracing::warn!(server = self.name, %error, "cannot accept");
+                    // Most likely there is no file descriptor: a connection has to end first.
+                    tracing::warn!(server = self.name, %error, "cannot accept a connection");
                     return thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -228,7 +230,7 @@ impl Service {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         let state = connection.advance(&self.name);
         let data = epoll::EventData::new_u64(key);
-        // Closing it takes it off the epoll as well.
+        // Closing a connection also removes it from epoll.
         if state == State::Closed || epoll::modify(&self.epoll, &*connection, data, interest(state)).is_err()
         {
             self.connections.remove(&key);
@@ -238,8 +240,8 @@ impl Service {
 
 fn interest(state: State) -> epoll::EventFlags {
     match state {
-        State::Blocked => epoll::EventFlags::OUT,
-        State::Listening | State::Closed => epoll::EventFlags::IN,
+        State::Writing => epoll::EventFlags::OUT,
+        State::Reading | State::Closed => epoll::EventFlags::IN,
     }
 }
 
@@ -249,12 +251,12 @@ fn answer_all(socket: &UdpSocket, name: &str) {
         match socket.recv_from(&mut buffer) {
             Ok((length, from)) => {
                 let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-                let reply = Reply { server: name.to_owned(), source: plain(from), text };
+                let reply = Reply { server: name.to_owned(), source: canonical(from), text };
                 // An answer that cannot be sent is a lost packet.
                 socket.send_to(reply.to_string().as_bytes(), from).ok();
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-            // A client that left (its ICMP error comes back here) is no reason to stop.
+            // For example an ICMP error, because a client has closed its socket.
             Err(_) => {}
         }
     }

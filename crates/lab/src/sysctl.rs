@@ -1,14 +1,14 @@
-//! Kernel settings of a namespace: `/proc/sys/net` as seen by a thread that is in it.
+//! Kernel settings of a network namespace: `/proc/sys/net` of a thread that is in it.
 
 use crate::LabError;
 use std::fs;
 use std::io;
 
-/// Settings of every host, made before it has links, so that these inherit them.
+/// Settings of every host, made before it has links, so that links inherit them.
 ///
-/// Addresses are usable at once (no duplicate address detection), no host learns routes from others (the lab's are
-/// what is tested), and ICMP errors are not rationed: a probe counts refusals.
-const EVERYWHERE: &[(&str, &str)] = &[
+/// Addresses are usable at once (no duplicate address detection), hosts learn no routes from other hosts (tests rely on
+/// the lab's own routes), and ICMP errors are not rate-limited, because probes count refusals.
+const ALL_HOSTS: &[(&str, &str)] = &[
     ("ipv6/conf/all/accept_dad", "0"),
     ("ipv6/conf/default/accept_dad", "0"),
     ("ipv6/conf/default/accept_ra", "0"),
@@ -25,15 +25,16 @@ const EVERYWHERE: &[(&str, &str)] = &[
     ("ipv6/icmp/ratelimit", "0"),
 ];
 
-/// Whether connections to the same destination may reuse ports in TIME_WAIT: else a steady load would run out of them. In a
-/// guest none is that steady, and ipvs, which remembers such connections too, would take packets of one for another's.
+/// Whether new connections to the same destination may reuse ports in TIME_WAIT: without this, a steady load would run
+/// out of ports. In a guest no load is that fast, and ipvs, which still has entries of the old connections, would take
+/// packets of a new connection for packets of an old one.
 const REUSE: &str = "ipv4/tcp_tw_reuse";
 
-/// Settings of nodes: they forward.
+/// Settings of nodes: they forward packets.
 const NODE: &[(&str, &str)] = &[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
 
-/// Settings that not every kernel has: a bridge whose packets stay out of netfilter, and no overall ration
-/// of ICMP errors.
+/// Settings that not every kernel has: bridged packets do not pass netfilter, and ICMP errors have no global rate
+/// limit.
 const OPTIONAL: &[(&str, &str)] = &[
     ("bridge/bridge-nf-call-iptables", "0"),
     ("bridge/bridge-nf-call-ip6tables", "0"),
@@ -46,7 +47,7 @@ const OPTIONAL: &[(&str, &str)] = &[
 pub(crate) fn set_up(forwards: bool) -> Result<(), LabError> {
     let node = if forwards { NODE } else { &[] };
     let reuse = [(REUSE, if crate::guest::is_inside() { "0" } else { "1" })];
-    for (name, value) in EVERYWHERE.iter().chain(&reuse).chain(node) {
+    for (name, value) in ALL_HOSTS.iter().chain(&reuse).chain(node) {
         set(name, value).map_err(|source| LabError::system(format!("set net/{name} to {value}"), source))?;
     }
     for (name, value) in OPTIONAL {

@@ -4,24 +4,25 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between attempts, at least; an attempt that takes its time gets as much afterwards, lest looking be all that happens.
-const INTERVAL: Duration = Duration::from_millis(10);
-/// And at most.
-const LONGEST: Duration = Duration::from_secs(1);
+/// The shortest pause between attempts. A pause is as long as the attempt before it, so that attempts take at most half
+/// of the processor's time.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause between attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// It did not become true in time.
+/// The condition did not become true in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("gave up after {waited:?} and {attempts} attempts: {last}")]
 pub struct GaveUp {
-    /// How long.
+    /// How long it was waited for.
     pub waited: Duration,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: usize,
     /// Why the last attempt failed.
     pub last: String,
 }
 
-/// Tries until it succeeds, at least once, and gives up after `timeout`.
+/// Calls `attempt` until it succeeds, at least once, and gives up after `timeout`.
 pub fn eventually<T, E: fmt::Display>(
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
@@ -38,7 +39,7 @@ pub fn eventually<T, E: fmt::Display>(
         if start.elapsed() >= timeout {
             return Err(GaveUp { waited: start.elapsed(), attempts, last: last.to_string() });
         }
-        thread::sleep(begun.elapsed().clamp(INTERVAL, LONGEST));
+        thread::sleep(begun.elapsed().clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
     }
 }
 
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_failure_is_told() {
+    fn the_error_has_the_last_failure() {
         let mut n = 0;
         let gave_up = eventually(Duration::from_millis(15), || {
             n += 1;
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn success_ends_it() {
+    fn the_first_success_ends_the_wait() {
         let mut n = 0;
         let third = eventually(Duration::from_secs(60), || {
             n += 1;

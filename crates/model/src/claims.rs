@@ -1,16 +1,17 @@
 //! Which Service holds which address.
 //!
-//! Two Services may not answer at the same address and port, and a cluster IP belongs to one Service alone. Each
-//! address and node port is held by itself: losing one takes nothing else from a Service. The first holder keeps it, so that rules that work go on working; who comes later waits, and takes over when the
-//! holder goes. Before the first plan all Services are new: then the older Service comes first, by name if they are
-//! of one age, so that a restart decides as the last one did.
+//! Two Services cannot be served at the same address and port, and a cluster IP belongs to one Service only. Each
+//! address and node port is held separately: a Service that does not get one keeps its other ones. The first holder
+//! keeps an address, so that working rules stay in force; a later Service waits, and takes over when the holder
+//! releases it. At the start all Services are new: the older Service is first, and by name among Services of the same
+//! age, so that every start decides in the same way.
 
 use crate::ingest::Service;
 use crate::types::{Protocol, ServiceName};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Something only one Service can have.
+/// An address or port that only one Service can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Claim {
     ClusterIp(IpAddr),
@@ -30,7 +31,7 @@ impl Claim {
     }
 }
 
-/// All that a Service claims, with the field that does. Each claim once.
+/// The claims of a Service, each once, with the field that makes the claim.
 pub(crate) fn of(service: &Service) -> Vec<(Claim, String)> {
     let mut all: Vec<(Claim, String)> = Vec::new();
     let mut add = |claim, field: String| {
@@ -64,7 +65,7 @@ pub(crate) fn of(service: &Service) -> Vec<(Claim, String)> {
     all
 }
 
-/// Holders, and the Services that wait for them.
+/// The holder of each claim, and the Services that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     holders: HashMap<Claim, ServiceName>,
@@ -72,7 +73,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Replaces the claims of `name`. Returns the Services that hold something new because of it.
+    /// Replaces the claims of `name`. Returns the waiting Services that got a claim because of it.
     pub(crate) fn update(
         &mut self,
         name: &ServiceName,
@@ -81,9 +82,9 @@ impl Claims {
     ) -> Vec<ServiceName> {
         let old = old.map(of).unwrap_or_default();
         let new = new.map(of).unwrap_or_default();
-        let mut risen = Vec::new();
+        let mut promoted = Vec::new();
         for (claim, _) in old.iter().filter(|(c, _)| !new.iter().any(|(n, _)| n == c)) {
-            risen.extend(self.release(name, *claim));
+            promoted.extend(self.release(name, *claim));
         }
         for (claim, _) in &new {
             let holder = self.holders.entry(*claim).or_insert_with(|| name.clone());
@@ -94,22 +95,23 @@ impl Claims {
                 }
             }
         }
-        risen
+        promoted
     }
 
-    /// Whether `name` holds this.
+    /// Whether `name` holds this claim.
     pub(crate) fn holds(&self, name: &ServiceName, claim: Claim) -> bool {
         self.holders.get(&claim) == Some(name)
     }
 
-    /// The first claim of `name` that another Service holds: field and reason.
-    pub(crate) fn lost(&self, name: &ServiceName, service: &Service) -> Option<(String, String)> {
+    /// The first claim of `name` that another Service holds, as field and reason of a rejection.
+    pub(crate) fn conflict(&self, name: &ServiceName, service: &Service) -> Option<(String, String)> {
         of(service).into_iter().find_map(|(claim, field)| {
             let holder = self.holders.get(&claim).filter(|holder| *holder != name)?;
             Some((field, format!("{} is already held by Service {holder}", claim.describe())))
         })
     }
 
+    /// Releases a claim of `name`. Returns the Service that gets it, if one waited.
     fn release(&mut self, name: &ServiceName, claim: Claim) -> Option<ServiceName> {
         if let Some(queue) = self.waiting.get_mut(&claim) {
             queue.retain(|n| n != name);

@@ -1,4 +1,4 @@
-//! The cluster as far as this node needs it, and which Services changed.
+//! The state of the cluster that this node needs, and which Services changed.
 
 mod intake;
 mod planning;
@@ -28,7 +28,8 @@ const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 pub struct Identity {
     /// This node's name.
     pub node: String,
-    /// The proxy name whose Services are programmed; none means Services without one.
+    /// The value of the label `service.kubernetes.io/service-proxy-name` of the Services to program; `None` for
+    /// Services without that label.
     pub proxy_name: Option<String>,
 }
 
@@ -37,20 +38,21 @@ pub struct Identity {
 pub struct ServiceChange {
     /// Its name.
     pub name: ServiceName,
-    /// Its plans, IPv4 first; none where there is nothing to program.
+    /// Its plans, IPv4 first; `None` if there is nothing to program in that family.
     pub plans: [Option<ServicePlan>; 2],
 }
 
-/// Changes since the last call.
+/// Changes since the last call of [`Cluster::take_changes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Services with their new plans.
     pub services: Vec<ServiceChange>,
-    /// How many Services changed.
+    /// The number of changes of Services.
     pub service_events: u64,
-    /// How many slices changed.
+    /// The number of changes of EndpointSlices.
     pub endpoint_events: u64,
-    /// When the changes of endpoints were caused, as far as is known: seconds and nanoseconds since the epoch.
+    /// When the changes of endpoints were triggered, where the EndpointSlice has that time: seconds and nanoseconds
+    /// since the epoch.
     pub triggers: Vec<(i64, u32)>,
     /// The ranges of cluster IPs, if they changed.
     pub service_cidrs: Option<Vec<IpNet>>,
@@ -65,12 +67,12 @@ impl Changes {
     }
 }
 
-/// The answer to a load balancer that checks a Service.
+/// The health check of a Service, for load balancers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// Where it asks.
+    /// The `healthCheckNodePort`.
     pub port: u16,
-    /// How many endpoints on this node are ready.
+    /// The number of ready endpoints on this node.
     pub local_endpoints: usize,
 }
 
@@ -87,24 +89,24 @@ struct Rejection {
 }
 
 impl Rejection {
-    /// Whether another Service holds the address or port: the object itself is right.
+    /// Whether the reason is that another Service holds an address or port. The object itself is valid.
     fn is_conflict(&self) -> bool {
         self.reason.class == CONFLICT
     }
 }
 
-/// Everything this node knows of the cluster.
+/// The state of the cluster as this node knows it.
 #[derive(Debug, Default)]
 pub struct Cluster {
     identity: Identity,
-    /// The Services to program; the marked ones have to be planned anew.
+    /// The Services to program; those marked dirty need a new plan.
     services: Store<ServiceName, Service>,
     slices: Store<Arc<str>, ServiceSlice>,
-    /// The slices of each Service, in order of name, whether the Service exists or not.
+    /// The slices of each Service in order of name, whether the Service exists or not.
     slices_of: HashMap<ServiceName, Box<[Arc<str>]>>,
-    /// This node's object, while there is one.
+    /// This node's Node object, if it exists.
     nodes: Store<(), Node>,
-    /// This node as it is or was last known.
+    /// The current state of this node, or the last one before its Node object was deleted.
     node: Node,
     node_known: bool,
     cidrs: Store<Box<str>, Vec<IpNet>>,
@@ -115,16 +117,16 @@ pub struct Cluster {
     started: bool,
     pending: Changes,
     rejections: BTreeMap<(ResourceType, String), Rejection>,
-    fresh_rejections: Vec<Rejected>,
+    new_rejections: Vec<Rejected>,
 }
 
 impl Cluster {
-    /// Nothing known yet.
+    /// An empty state, before any event.
     pub fn new(identity: Identity) -> Cluster {
         Cluster { identity, ..Cluster::default() }
     }
 
-    /// Applies a change of one object, or the beginning or end of a list.
+    /// Applies an event: a change of one object, or the beginning or end of a list.
     pub fn apply(&mut self, event: impl Into<ClusterEvent>) {
         match event.into() {
             ClusterEvent::Service(event) => self.service_event(event),
@@ -134,7 +136,7 @@ impl Cluster {
         }
     }
 
-    /// Whether Services, slices and this node have been listed once. Before that nothing may be programmed.
+    /// Whether Services, EndpointSlices and this node have been listed once. Nothing may be programmed before.
     pub fn ready(&self) -> bool {
         self.services.is_listed() && self.slices.is_listed() && self.node_known
     }
@@ -154,12 +156,12 @@ impl Cluster {
         changes
     }
 
-    /// How many Services and slices wait to be planned.
+    /// The number of changes of Services and of EndpointSlices since the last [`Cluster::take_changes`].
     pub fn pending(&self) -> (u64, u64) {
         (self.pending.service_events, self.pending.endpoint_events)
     }
 
-    /// Whether there is anything for [`Cluster::take_changes`] to tell.
+    /// Whether [`Cluster::take_changes`] would return changes.
     pub fn has_changes(&self) -> bool {
         !self.started
             || self.services.has_dirty()
@@ -167,29 +169,29 @@ impl Cluster {
             || self.pending.node.is_some()
     }
 
-    /// The plans of all Services as they are, whether they changed or not.
+    /// The current plans of all Services, whether they changed or not.
     pub fn plans(&mut self) -> Vec<ServiceChange> {
         let mut names: Vec<ServiceName> = self.services.iter().map(|(name, _)| name.clone()).collect();
         names.sort_unstable();
         names.into_iter().map(|name| self.plan(name)).collect()
     }
 
-    /// Marks everything as changed, so that the next [`Cluster::take_changes`] gives all plans.
+    /// Marks all Services as changed, so that the next [`Cluster::take_changes`] returns all plans.
     pub fn touch_all(&mut self) {
         self.services.mark_all_dirty();
     }
 
     /// Objects that were rejected since the last call.
     pub fn take_rejections(&mut self) -> Vec<Rejected> {
-        std::mem::take(&mut self.fresh_rejections)
+        std::mem::take(&mut self.new_rejections)
     }
 
-    /// All objects that stand rejected now.
+    /// All objects that are rejected now.
     pub fn rejections(&self) -> impl Iterator<Item = &Rejected> {
         self.rejections.values().map(|r| &r.reason)
     }
 
-    /// The health checks to answer.
+    /// The health checks of all Services that have one.
     pub fn health_checks(&self) -> &BTreeMap<ServiceName, HealthCheck> {
         &self.health
     }
@@ -199,19 +201,19 @@ impl Cluster {
         &self.node
     }
 
-    /// The ranges of cluster IPs.
+    /// The ranges of cluster IPs, from the ServiceCIDRs.
     pub fn service_cidrs(&self) -> Vec<IpNet> {
         let mut all: Vec<_> = self.cidrs.iter().collect();
         all.sort_unstable_by_key(|(name, _)| *name);
         all.into_iter().flat_map(|(_, ranges)| ranges).copied().collect()
     }
 
-    /// How many Services are known.
+    /// The number of Services to program.
     pub fn service_count(&self) -> usize {
         self.services.len()
     }
 
-    /// Everything has been listed: decide which Service holds which address, the older first.
+    /// Called once all resources have been listed: decides which Service holds which address, older Services first.
     fn start(&mut self) {
         self.started = true;
         let mut all: Vec<(i64, &ServiceName, &Service)> =
@@ -222,7 +224,7 @@ impl Cluster {
         }
         self.pending.service_cidrs = Some(self.service_cidrs());
         self.pending.node = Some(self.node.clone());
-        // Endpoints that are older than the agent do not count into its latency.
+        // Changes from before the start do not count in the latency of the agent.
         self.pending.triggers.clear();
     }
 
@@ -246,12 +248,12 @@ impl Cluster {
         let rejection = Rejection { reason: reason.clone(), generation };
         let before = self.rejections.insert((resource, key.to_owned()), rejection);
         if before.is_none_or(|b| b.reason != reason) {
-            self.fresh_rejections.push(reason);
+            self.new_rejections.push(reason);
         }
     }
 
-    /// Withdraws the rejection of an object, except for a conflict, which ends only when plans are made. Returns whether
-    /// there was one.
+    /// Removes the rejection of an object, except for a conflict, which only planning removes. Returns whether one was
+    /// removed.
     fn clear_rejection(&mut self, resource: ResourceType, key: &str) -> bool {
         if self.rejections.is_empty() {
             return false;
@@ -264,8 +266,8 @@ impl Cluster {
         fault
     }
 
-    /// A list is complete: rejections of objects that it did not mention are void. Conflicts are not found in a list, but
-    /// when plans are made.
+    /// Called at the end of a list: removes the rejections of objects that are not in the list, except for conflicts,
+    /// which only planning removes.
     fn drop_old_rejections(&mut self, resource: ResourceType, generation: u32) {
         self.rejections.retain(|(r, _), rejection| {
             *r != resource || rejection.generation == generation || rejection.is_conflict()

@@ -3,7 +3,7 @@
 use portway_api::{EndpointSlice, Event, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
 use serde::Serialize;
 
-/// A change of one of the resources that [`crate::Cluster`] is made of.
+/// An event of one of the resources that [`crate::Cluster`] is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClusterEvent {
     /// Of Services.
@@ -22,15 +22,15 @@ pub enum ClusterEvent {
 pub enum Object {
     /// A Service.
     Service(Service),
-    /// A slice of endpoints.
+    /// An EndpointSlice.
     EndpointSlice(EndpointSlice),
-    /// A node.
+    /// A Node.
     Node(Node),
-    /// A range of cluster IPs.
+    /// A ServiceCIDR: ranges of cluster IPs.
     ServiceCidr(ServiceCidr),
 }
 
-/// Evaluates an expression for the object in either enum.
+/// Evaluates an expression for the content of any variant of either enum.
 macro_rules! each {
     ($enum:ident, $value:expr, $object:ident => $result:expr) => {
         match $value {
@@ -43,7 +43,7 @@ macro_rules! each {
 }
 
 impl Object {
-    /// The resource it is of.
+    /// The resource of the object.
     pub fn resource_type(&self) -> ResourceType {
         fn of<R: Resource>(_: &R) -> ResourceType {
             R::TYPE
@@ -56,19 +56,19 @@ impl Object {
         each!(Object, self, object => object.metadata())
     }
 
-    /// Its metadata, to be changed.
+    /// Its metadata, mutable.
     pub fn metadata_mut(&mut self) -> &mut Option<ObjectMeta> {
         each!(Object, self, object => object.metadata_mut())
     }
 
-    /// In protobuf, without the envelope.
+    /// The object in protobuf, without the envelope.
     pub fn to_protobuf(&self) -> Vec<u8> {
         each!(Object, self, object => prost::Message::encode_to_vec(object))
     }
 }
 
 impl ClusterEvent {
-    /// The resource that it is about.
+    /// The resource of the event.
     pub fn resource_type(&self) -> ResourceType {
         fn of<R: Resource>(_: &Event<R>) -> ResourceType {
             R::TYPE

@@ -1,13 +1,12 @@
-//! What a cluster's Services mean for one node: pure, no clock, no I/O.
+//! Computes the plans of a cluster's Services for one node: pure functions, no clock, no I/O.
 //!
-//! [`api`] objects come in as [`ClusterEvent`]s; [`Cluster`] keeps a compact form of the fields that matter, and knows
-//! which Services an event touched; for those it computes a [`ServicePlan`]: the frontends, and for each which
-//! endpoints are eligible under which policy. A mode turns plans into rules and needs to know nothing of
-//! Kubernetes objects.
+//! [`api`] objects arrive as [`ClusterEvent`]s. [`Cluster`] keeps the fields that matter in a compact form, and tracks
+//! which Services an event touched. For these it computes a [`ServicePlan`]: the frontends, and the endpoints that are
+//! eligible under each policy. A mode turns plans into rules, and does not depend on Kubernetes objects.
 //!
-//! What always holds:
-//! - One bad object is a [`Rejected`], never a stop; what it said before it turned bad stays in force. An address
-//!   or node port that another Service holds is left out until it is free, and the rest is programmed.
+//! Invariants:
+//! - An invalid object is a [`Rejected`] and does not affect other objects; its last valid version stays in force. An
+//!   address or node port that another Service holds is left out of the plan until it is free.
 //! - The cost of an event is that of the Services it touches.
 //! - Plans do not depend on the order in which events arrived, only on the objects (and, where two Services claim
 //!   the same address, on which had it first).
@@ -22,7 +21,7 @@ mod reject;
 mod select;
 mod types;
 
-/// The object types, and the enum of those that a cluster is made of.
+/// The types of API objects, and the enum of the four that a [`Cluster`] is made of.
 pub mod api {
     pub use crate::event::Object;
     pub use portway_api::*;

@@ -1,35 +1,35 @@
-//! This node: where it is, which addresses it has, whether load balancers should send to it.
+//! This node: its zone, its addresses, and whether load balancers should send traffic to it.
 
 use crate::api;
 use ipnet::IpNet;
 use std::net::IpAddr;
 
 /// Taint of a node that the cluster autoscaler is about to remove.
-const DOOMED: &str = "ToBeDeletedByClusterAutoscaler";
+const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// What is known of this node.
+/// The fields of this node's Node object that are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// Its zone.
     pub zone: Option<String>,
-    /// Its own addresses, internal ones first.
+    /// Its addresses, internal ones first.
     pub addresses: Vec<IpAddr>,
-    /// Its pods' networks.
+    /// The ranges of its pods' addresses.
     pub pod_cidrs: Vec<IpNet>,
-    /// Whether it is there.
+    /// Whether the Node object exists and is to stay.
     pub state: NodeState,
 }
 
-/// Whether load balancers should send new connections to this node.
+/// The state of the Node object. Load balancers should send new connections only to a node that is `Present`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeState {
-    /// There is no such Node object.
+    /// It does not exist.
     #[default]
     Missing,
-    /// It is being deleted, or about to be.
+    /// It is being deleted, or the cluster autoscaler is about to remove the node.
     Leaving,
-    /// All is well.
+    /// It exists.
     Present,
 }
 
@@ -38,7 +38,7 @@ impl Node {
         let metadata = object.metadata.as_ref();
         let spec = object.spec.as_ref();
         let leaving = metadata.is_some_and(|m| m.deletion_timestamp.is_some())
-            || spec.is_some_and(|s| s.taints.iter().any(|t| t.key == DOOMED));
+            || spec.is_some_and(|s| s.taints.iter().any(|t| t.key == AUTOSCALER_TAINT));
         let of_kind = |kind: &'static str| {
             let all = object.status.iter().flat_map(|s| &s.addresses);
             all.filter(move |a| a.kind == kind).filter_map(|a| a.address.parse().ok())

@@ -1,7 +1,7 @@
-//! What is to be done for a Service on this node, in one address family.
+//! The plan of a Service on this node, in one address family.
 //!
-//! A plan says everything a mode needs and nothing about how: which frontends there are, and where a packet that
-//! meets one of them may go.
+//! A plan has the frontends of a Service and the endpoints that packets to each of them may be sent to. It is the same
+//! for every mode.
 
 use crate::types::{Family, PortName, Protocol, ServiceName, Target, TrafficPolicy};
 use ipnet::IpNet;
@@ -12,17 +12,17 @@ use std::sync::Arc;
 /// The plan for one Service in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePlan {
-    /// Whose it is.
+    /// The Service.
     pub name: ServiceName,
     /// Its family.
     pub family: Family,
     /// Its ports.
     pub ports: Box<[PortPlan]>,
-    /// Where a load balancer asks for its health.
+    /// The port for health checks of load balancers.
     pub health_check: Option<u16>,
-    /// How it wants to be balanced in ipvs mode, as its annotation ([`crate::SCHEDULER_ANNOTATION`]) has it.
+    /// The scheduler for ipvs mode, from the annotation [`crate::SCHEDULER_ANNOTATION`].
     pub scheduler: Option<Arc<str>>,
-    /// Which version of the PROXY protocol its pods want in userspace mode ([`crate::PROXY_PROTOCOL_ANNOTATION`]).
+    /// The version of the PROXY protocol for userspace mode, from [`crate::PROXY_PROTOCOL_ANNOTATION`].
     pub proxy_protocol: Option<Arc<str>>,
 }
 
@@ -33,30 +33,30 @@ pub struct PortPlan {
     pub name: PortName,
     /// Its protocol.
     pub protocol: Protocol,
-    /// Where packets for it arrive. No two are alike.
+    /// The frontends, without duplicates.
     pub frontends: Box<[Frontend]>,
     /// Eligible endpoints in the whole cluster, sorted.
     pub cluster: Box<[Target]>,
-    /// Eligible endpoints on this node, sorted; empty if no policy asks for them.
+    /// Eligible endpoints on this node, sorted; empty if no policy is `Local`.
     pub local: Box<[Target]>,
-    /// UDP only: further endpoints that still answer.
+    /// UDP only: other endpoints that are still serving, so that existing flows to them may continue.
     pub also_serving: Box<[Target]>,
-    /// Addresses of eligible endpoints whose own traffic may begin on this node.
+    /// Addresses of eligible endpoints that may be on this node, so that their own traffic begins here.
     pub here: Box<[IpAddr]>,
-    /// Policy of cluster IPs.
+    /// The policy of cluster IPs.
     pub internal: TrafficPolicy,
-    /// Policy of everything else.
+    /// The policy of all other frontends.
     pub external: TrafficPolicy,
-    /// How long a client sticks to its endpoint, in seconds.
+    /// The timeout of session affinity, in seconds; `None` without affinity.
     pub affinity: Option<u32>,
     /// Client networks that may reach the load-balancer IPs; empty means all. No range lies within another.
     pub source_ranges: Box<[IpNet]>,
-    /// The ranges admit this node, so packets from the load-balancer IP itself are let through too: the node's own
-    /// traffic to that address carries it as its source where the address is configured on the node.
+    /// The ranges contain an address of this node, so packets from the load-balancer IP itself are accepted too: where
+    /// that address is configured on the node, it is the source of the node's own traffic to it.
     pub admits_node: bool,
 }
 
-/// What kind of address a frontend has: it decides policy and masquerading.
+/// The kind of a frontend's address, which decides about policy and masquerading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum FrontendKind {
     /// `clusterIPs`
@@ -69,25 +69,25 @@ pub enum FrontendKind {
     NodePort,
 }
 
-/// Where packets for a Service port arrive.
+/// An address and port at which a Service port is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frontend {
-    /// What kind it is.
+    /// Its kind.
     pub kind: FrontendKind,
-    /// The address; none for node ports, which answer at the node's addresses.
+    /// The address; `None` for node ports, which are served at the node's addresses.
     pub address: Option<IpAddr>,
     /// The port.
     pub port: u16,
 }
 
-/// What becomes of a packet that meets a frontend.
+/// The treatment of packets to a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<'p> {
-    /// It goes to one of these.
+    /// They are sent to one of these endpoints.
     Balance(&'p [Target]),
-    /// It is refused: there is no endpoint.
+    /// They are rejected: there is no endpoint.
     Reject,
-    /// It is dropped: there are endpoints, but none on this node.
+    /// They are dropped: there are endpoints, but none on this node.
     Drop,
 }
 
@@ -97,7 +97,7 @@ impl PortPlan {
         if kind == FrontendKind::ClusterIp { self.internal } else { self.external }
     }
 
-    /// Where packets to frontends of this kind go.
+    /// The treatment of packets to frontends of this kind.
     pub fn outcome(&self, kind: FrontendKind) -> Outcome<'_> {
         match (self.policy(kind), &*self.local, &*self.cluster) {
             (TrafficPolicy::Local, [], []) | (TrafficPolicy::Cluster, _, []) => Outcome::Reject,
@@ -107,18 +107,18 @@ impl PortPlan {
         }
     }
 
-    /// For policy `Local` and traffic that begins on this node, be it a pod's or the node's own: it may go to any
-    /// endpoint, because no load balancer chose this node for it.
+    /// The endpoints for traffic that begins on this node, from a pod or the node itself, to a frontend with policy
+    /// `Local`: any endpoint of the cluster, because no load balancer chose this node for that traffic.
     pub fn short_cut(&self, kind: FrontendKind) -> Option<&[Target]> {
         (self.has_short_cut(kind) && !self.cluster.is_empty()).then_some(&*self.cluster)
     }
 
-    /// Whether there is such traffic, even if no endpoint may serve it.
+    /// Whether frontends of this kind have such a shortcut, even if there is no endpoint.
     pub fn has_short_cut(&self, kind: FrontendKind) -> bool {
         kind != FrontendKind::ClusterIp && self.external == TrafficPolicy::Local
     }
 
-    /// Whether there are endpoints, but none on this node, where a policy wants them.
+    /// Whether packets are dropped because policy `Local` applies and no endpoint is on this node.
     pub fn lacks_local(&self, policy_of: FrontendKind) -> bool {
         self.frontends
             .iter()
@@ -126,7 +126,7 @@ impl PortPlan {
             && self.outcome(policy_of) == Outcome::Drop
     }
 
-    /// Whether a flow that leads to `target` may go on.
+    /// Whether an existing flow to `target` may continue.
     pub fn serves(&self, target: &Target) -> bool {
         [&self.cluster, &self.local, &self.also_serving].iter().any(|list| list.contains(target))
     }

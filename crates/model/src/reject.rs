@@ -1,9 +1,9 @@
-//! An object, or a part of one, that cannot be programmed as it stands.
+//! Objects, or parts of them, that cannot be programmed.
 
 use portway_api::ResourceType;
 use std::fmt;
 
-/// A mistake in an object. The rest of the cluster is programmed without it.
+/// An object with an error, or in conflict with another one. All other objects are programmed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rejected {
     /// The object's resource.
@@ -16,9 +16,9 @@ pub struct Rejected {
     pub uid: String,
     /// The field at fault, as in `spec.ports[1].nodePort`.
     pub field: String,
-    /// The mistake, and a right value.
+    /// The error, with an example of a valid value where that helps.
     pub reason: String,
-    /// A word for counting.
+    /// The class of the error, for metrics.
     pub class: &'static str,
 }
 
@@ -32,14 +32,14 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// A mistake in one field, before the object is known.
+/// An error in one field, without the name of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The field.
     pub field: String,
     /// The reason.
     pub reason: String,
-    /// A word for counting.
+    /// The class of the error, for metrics.
     pub class: &'static str,
 }
 

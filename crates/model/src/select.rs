@@ -1,5 +1,5 @@
-//! Which of a Service's endpoints are eligible here (KEP-1669 terminating endpoints, KEP-2433 topology hints,
-//! KEP-2086 internal traffic policy).
+//! Selects the endpoints of a Service that are eligible on this node (KEP-1669 terminating endpoints, KEP-2433 topology
+//! hints, KEP-2086 internal traffic policy).
 
 use crate::ingest::{Flags, Slice};
 use crate::types::{Family, Protocol, Target};
@@ -13,8 +13,8 @@ pub(crate) struct Candidate {
     zones: u16,
 }
 
-/// All endpoints of a Service port, from all of its slices, sorted; where two slices give the same one, that
-/// which is not terminating counts, and else that of the first slice.
+/// All endpoints of a Service port, from all of its slices, sorted. Of the same endpoint in two slices, the one that is
+/// not terminating is used, then the one that is ready, then the one in the first slice.
 pub(crate) fn candidates<'s>(
     slices: impl Iterator<Item = &'s Slice>,
     family: Family,
@@ -36,13 +36,13 @@ pub(crate) fn candidates<'s>(
     all
 }
 
-/// The endpoints that any node may use.
+/// The eligible endpoints under policy `Cluster`.
 pub(crate) fn cluster(all: &[Candidate], in_zone: impl Fn(u16) -> bool) -> Box<[Target]> {
     let ready: Vec<&Candidate> = all.iter().filter(|c| c.flags.ready()).collect();
     if ready.is_empty() {
         return targets(all.iter().filter(draining));
     }
-    let for_node = |c: &&&Candidate| c.flags.hinted_here();
+    let for_node = |c: &&&Candidate| c.flags.hinted_for_this_node();
     let for_zone = |c: &&&Candidate| in_zone(c.zones);
     if ready.iter().all(|c| c.flags.node_hints()) && ready.iter().any(|c| for_node(&c)) {
         return targets(ready.iter().filter(for_node).copied());
@@ -53,7 +53,7 @@ pub(crate) fn cluster(all: &[Candidate], in_zone: impl Fn(u16) -> bool) -> Box<[
     targets(ready.into_iter())
 }
 
-/// The endpoints on this node.
+/// The eligible endpoints under policy `Local`: those on this node.
 pub(crate) fn local(all: &[Candidate]) -> Box<[Target]> {
     let here = || all.iter().filter(|c| c.flags.local());
     if here().any(|c| c.flags.ready()) {
@@ -63,20 +63,20 @@ pub(crate) fn local(all: &[Candidate]) -> Box<[Target]> {
     }
 }
 
-/// How many endpoints on this node take new traffic.
+/// The addresses of ready endpoints on this node.
 pub(crate) fn local_ready(all: &[Candidate]) -> impl Iterator<Item = IpAddr> {
     all.iter().filter(|c| c.flags.local() && c.flags.ready()).map(|c| c.target.ip)
 }
 
-/// Endpoints that answer, besides `used`: flows that lead to them need not be broken.
+/// Endpoints that are serving and not `used`: existing flows to them may continue.
 pub(crate) fn also_serving(all: &[Candidate], used: impl Fn(&Target) -> bool) -> Box<[Target]> {
     targets(all.iter().filter(|c| (c.flags.serving() || c.flags.ready()) && !used(&c.target)))
 }
 
-/// Addresses among `used` whose own traffic may begin on this node.
+/// The addresses of `used` endpoints that may be on this node, so that their own traffic begins here.
 pub(crate) fn here(all: &[Candidate], used: impl Fn(&Target) -> bool) -> Box<[IpAddr]> {
     let mut ips: Vec<IpAddr> =
-        all.iter().filter(|c| !c.flags.elsewhere() && used(&c.target)).map(|c| c.target.ip).collect();
+        all.iter().filter(|c| !c.flags.on_other_node() && used(&c.target)).map(|c| c.target.ip).collect();
     ips.dedup();
     ips.into()
 }

@@ -1,4 +1,4 @@
-//! The vocabulary: names, families, protocols, targets.
+//! Basic types: names, address families, protocols, targets.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct ServiceName(Arc<str>);
 
 impl ServiceName {
-    /// From its two parts.
+    /// The name of a Service in a namespace.
     pub fn new(namespace: &str, name: &str) -> ServiceName {
         ServiceName(format!("{namespace}/{name}").into())
     }
@@ -43,7 +43,7 @@ impl fmt::Debug for ServiceName {
     }
 }
 
-/// Name of a Service's port; empty if the Service has only one and did not name it.
+/// The name of a Service's port; empty if the Service has only one port, without a name.
 pub type PortName = Arc<str>;
 
 /// An address family.
@@ -56,10 +56,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const ALL: [Family; 2] = [Family::V4, Family::V6];
 
-    /// An address's family.
+    /// The family of an address.
     pub fn of(address: IpAddr) -> Family {
         if address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
@@ -95,7 +95,7 @@ impl Protocol {
         }
     }
 
-    /// Reads it as Kubernetes spells it; empty means TCP.
+    /// Parses Kubernetes' spelling; an empty text means TCP.
     pub fn parse(text: &str) -> Option<Protocol> {
         match text {
             "" | "TCP" => Some(Protocol::Tcp),
@@ -105,7 +105,7 @@ impl Protocol {
         }
     }
 
-    /// In lower case, as chain names and comments have it.
+    /// The name in lower case, as in chain names and comments.
     pub const fn lower(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
@@ -125,12 +125,12 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Where traffic is led to: an endpoint's address and port.
+/// The address and port of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Target {
-    /// Address.
+    /// The address.
     pub ip: IpAddr,
-    /// Port.
+    /// The port.
     pub port: u16,
 }
 
@@ -146,12 +146,12 @@ impl fmt::Debug for Target {
     }
 }
 
-/// Which endpoints may serve: those of the whole cluster, or of this node only.
+/// A traffic policy: which endpoints are eligible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TrafficPolicy {
-    /// All.
+    /// Endpoints of the whole cluster.
     #[default]
     Cluster,
-    /// Those on this node.
+    /// Endpoints on this node.
     Local,
 }

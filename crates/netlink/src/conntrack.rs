@@ -1,7 +1,7 @@
 //! Connection tracking: lists flows, deletes flows, and looks up the original destination of one flow.
 //!
 //! The kernel can filter a listing by protocol and original destination (`CTA_FILTER`, Linux 5.8); an older kernel
-//! ignores the filter, so the caller has to filter again. A flow to delete is named by its original direction, so a
+//! ignores the filter, so the caller has to filter again. A flow to delete is identified by its original direction; a
 //! flow that has ended is not found. The constants have their names from `linux/netfilter/nfnetlink_conntrack.h`,
 //! `linux/netfilter/nf_conntrack_common.h` (`IPS_*`) and, for the filter's bits, the kernel's
 //! `net/netfilter/nf_internals.h`.
@@ -34,8 +34,8 @@ const IPS_DST_NAT: u32 = 1 << 5;
 /// Size of `struct nfgenmsg`.
 const NFGENMSG_LEN: usize = 4;
 
-/// UDP's protocol number.
-pub const UDP: u8 = 17;
+/// `IPPROTO_UDP`.
+pub const UDP: u8 = libc::IPPROTO_UDP as u8;
 
 /// One direction of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,15 +57,15 @@ pub struct Tuple {
 pub struct Flow {
     /// The direction from the client, before translation.
     pub original: Tuple,
-    /// The direction of the answers; its source is the endpoint that the flow was translated to.
+    /// The direction of the replies; its source is the endpoint that the flow was translated to.
     pub reply: Tuple,
     /// Its zone; 0 is the default zone.
     pub zone: u16,
-    /// Whether a rule translated its destination (`IPS_DST_NAT`). ipvs translates without setting this.
+    /// Whether a rule translated its destination (`IPS_DST_NAT`). IPVS translates destinations without this flag.
     pub translated: bool,
 }
 
-/// Which flows to list.
+/// Selects the flows to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// Transport protocol.
@@ -79,8 +79,7 @@ fn header(v6: bool) -> [u8; NFGENMSG_LEN] {
     [if v6 { libc::AF_INET6 } else { libc::AF_INET } as u8, 0, 0, 0]
 }
 
-/// Lists the flows of one family. Those of other protocols are left out; those to other destinations only if the kernel
-/// filters.
+/// Lists the flows of one family and protocol. Flows to other destinations are left out only if the kernel filters.
 pub fn list(socket: &mut Socket, v6: bool, filter: Filter) -> Result<Vec<Flow>> {
     let mut flows = Vec::new();
     socket.dump(
@@ -140,7 +139,7 @@ pub fn find(socket: &mut Socket, reply: &Tuple) -> Result<Option<Flow>> {
 }
 
 fn encode_filter(b: &mut Buffer, filter: Filter) {
-    // Which fields of the tuple below the kernel compares.
+    // The fields of the tuple that the kernel compares.
     const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
     const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
     const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
@@ -235,6 +234,8 @@ fn decode_tuple(body: Attrs<'_>) -> Result<Option<Tuple>, DecodeError> {
 mod tests {
     use super::*;
 
+    const IPS_EXPECTED: u32 = 1;
+
     fn tuple(v6: bool) -> Tuple {
         let address = |n: u8| -> IpAddr {
             if v6 {
@@ -260,7 +261,7 @@ mod tests {
             encode_tuple(&mut b, CTA_TUPLE_ORIG, &flow.original);
             encode_tuple(&mut b, CTA_TUPLE_REPLY, &flow.reply);
             b.attr_be16(CTA_ZONE, 3);
-            b.attr_be32(CTA_STATUS, IPS_DST_NAT | 1);
+            b.attr_be32(CTA_STATUS, IPS_DST_NAT | IPS_EXPECTED);
             assert_eq!(decode(attrs(b.bytes())), Ok(Some(flow)));
         }
     }

@@ -1,4 +1,4 @@
-//! Errors of netlink operations. Each says which operation failed, and whether a retry can succeed.
+//! Errors of netlink operations. Each names the operation that failed, and whether a retry may succeed.
 
 use std::io;
 
@@ -8,8 +8,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// A netlink operation that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The socket itself could not be opened or configured.
-    #[error("netlink socket: {call}: {source}")]
+    /// A system call on the socket failed.
+    #[error("system call {call} failed: {source}")]
     Socket {
         /// The system call that failed.
         call: &'static str,
@@ -23,21 +23,21 @@ pub enum Error {
         operation: String,
         /// The errno, as an error.
         source: io::Error,
-        /// The kernel's message (extended ack), if there is one.
+        /// The text of the extended acknowledgement, if there is one.
         detail: Option<String>,
     },
-    /// The kernel's answer could not be decoded.
-    #[error("kernel's answer to {operation} is malformed: {source}")]
+    /// A message from the kernel could not be decoded.
+    #[error("malformed message from the kernel: {operation}: {source}")]
     Malformed {
-        /// The request, as a verb phrase such as "add chain x".
+        /// The request, as a verb phrase such as "list chains", or "read a notification".
         operation: String,
         /// The reason.
         source: DecodeError,
     },
     /// The kernel sent no answer to a request.
-    #[error("no answer from the kernel to {0}")]
+    #[error("no answer from the kernel: {0}")]
     NoAnswer(String),
-    /// A batch is larger than the socket may send at once.
+    /// A batch does not fit the send buffer of the socket.
     #[error(
         "a batch of {bytes} bytes does not fit the socket's send buffer of {limit}: \
          raise net.core.wmem_max, or run with CAP_NET_ADMIN in the initial user namespace"
@@ -48,18 +48,20 @@ pub enum Error {
         /// Size of the socket's send buffer.
         limit: usize,
     },
-    /// Notifications were lost because they were read too slowly: the caller has to list the kernel's state.
-    #[error("notifications from the kernel were lost")]
+    /// Messages were lost because they did not fit the receive buffer. If they were notifications, the caller has to
+    /// list the objects.
+    #[error("messages from the kernel were lost: the receive buffer of the socket is full")]
     Overrun,
 }
 
-/// Errnos from here on belong to a netlink subsystem (ipset has them), and the C library has no message for them.
-const FIRST_SUBSYSTEM_ERRNO: i32 = 4096;
+/// From this errno on, errnos are private to ipset, and the C library has no text for them
+/// (`linux/netfilter/ipset/ip_set.h`).
+const IPSET_ERR_PRIVATE: i32 = 4096;
 
-/// The reason of a refusal, for the error's text.
+/// The reason for a refusal, as part of the error text.
 fn reason(source: &io::Error, detail: Option<&str>) -> String {
     match detail {
-        Some(detail) if source.raw_os_error().is_some_and(|code| code >= FIRST_SUBSYSTEM_ERRNO) => {
+        Some(detail) if source.raw_os_error().is_some_and(|code| code >= IPSET_ERR_PRIVATE) => {
             detail.to_owned()
         }
         Some(detail) => format!("{source} ({detail})"),
@@ -107,7 +109,7 @@ pub enum DecodeError {
     /// A required attribute is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A field has a value that Portway does not know.
+    /// A field has a value that this crate does not know.
     #[error("{field} has an unknown value {value}")]
     Unknown {
         /// The field.

@@ -1,15 +1,15 @@
 //! Generic netlink: families that have a fixed name, and a number that the kernel assigns when they are loaded.
 //!
-//! In goes a family's name, out comes a [`Genl`], a socket for that family, or `None` if the kernel does not have it.
-//! The lookup may load the module that declares the family. The constants have their names from `linux/genetlink.h`.
+//! [`Genl::open`] looks up a family by name and returns a socket for it, or `None` if the kernel does not have the
+//! family. The lookup may load the module of the family. The constants have their names from `linux/genetlink.h`.
 
 use crate::message::{Attrs, Buffer, Message, attrs};
 use crate::pipeline::Request;
 use crate::{DecodeError, Failed, Protocol, Result, Socket};
 
-/// The controller, the only family with a fixed number: it looks up the others.
+/// The controller `nlctrl`, the family that looks up other families. It has a fixed number.
 const GENL_ID_CTRL: u16 = 0x10;
-const CONTROLLER_VERSION: u8 = 1;
+const CTRL_VERSION: u8 = 1;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
@@ -108,9 +108,9 @@ impl Genl {
 
 /// A command to a family.
 pub(crate) trait Command {
-    /// Its number.
+    /// The number of the command.
     fn code(&self) -> u8;
-    /// Writes its attributes.
+    /// Writes the attributes.
     fn fill(&self, b: &mut Buffer);
     /// The command as a verb phrase, for error texts.
     fn describe(&self) -> String;
@@ -145,7 +145,7 @@ impl<C: Command> Request for FamilyCommand<'_, C> {
 /// The number of the family of this name; `None` if the kernel does not have it.
 pub fn family(socket: &mut Socket, name: &str) -> Result<Option<u16>> {
     let fill = |b: &mut Buffer| {
-        b.raw(&genlmsghdr(CTRL_CMD_GETFAMILY, CONTROLLER_VERSION));
+        b.raw(&genlmsghdr(CTRL_CMD_GETFAMILY, CTRL_VERSION));
         b.attr_str(CTRL_ATTR_FAMILY_NAME, name);
     };
     let operation = format!("look up the generic netlink family {name}");
@@ -156,7 +156,7 @@ pub fn family(socket: &mut Socket, name: &str) -> Result<Option<u16>> {
     }
 }
 
-/// Reads the number out of a family's description.
+/// Decodes the number from the description of a family.
 pub fn decode_family(body: Attrs<'_>) -> Result<u16, DecodeError> {
     body.need(CTRL_ATTR_FAMILY_ID, "family number")?.u16("family number")
 }

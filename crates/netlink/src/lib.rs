@@ -1,10 +1,9 @@
 //! Netlink: sockets, messages, and the wire formats of the kernel subsystems that Portway uses.
 //!
-//! All communication with the kernel goes through [`Socket`], and this is the only crate with `unsafe` code. The
-//! other modules work on bytes: [`message`] builds and walks netlink messages; [`nft`], [`conntrack`], [`route`],
-//! [`ipset`], [`ipvs`] (through [`genl`]) and [`nfacct`] encode typed values to messages and decode them. Legacy
-//! [`xtables`] does not use netlink and has its own socket. Decoders never panic: they are fed by the kernel and by
-//! the fuzzer, and a truncated or missing attribute is a [`DecodeError`].
+//! [`Socket`] is the only netlink socket, and this is the only crate with `unsafe` code. [`message`] builds and parses
+//! netlink messages; [`nft`], [`conntrack`], [`route`], [`ipset`], [`ipvs`] (through [`genl`]) and [`nfacct`] encode
+//! typed values to messages and decode them. Legacy [`xtables`] does not use netlink and has its own socket. Decoders
+//! never panic: a truncated or missing attribute is a [`DecodeError`], and the fuzz targets feed them random bytes.
 //!
 //! Numbers of the kernel interface have the kernel's names; the documentation of each module names the header.
 

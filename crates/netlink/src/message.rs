@@ -1,16 +1,17 @@
-//! Netlink messages as bytes: [`Buffer`] builds them, [`messages`] and [`attrs`] walk through them.
+//! Netlink messages as bytes: [`Buffer`] builds them, [`messages`] and [`attrs`] iterate over them.
 //!
 //! A message is a 16-byte header (`struct nlmsghdr`), a fixed body whose size its family defines, and attributes:
 //! length, type, value, padded to four bytes; some are nested. Headers and lengths are in host order, nf_tables values
 //! in network order. The constants have their names from `linux/netlink.h`.
 
 use crate::DecodeError;
+use std::mem::offset_of;
 
 /// The message is a request.
 pub const NLM_F_REQUEST: u16 = 0x1;
 /// The request asks for an acknowledgement.
 pub const NLM_F_ACK: u16 = 0x4;
-/// The list changed while it was read.
+/// The listed objects changed during the dump, so the list may be inconsistent.
 pub const NLM_F_DUMP_INTR: u16 = 0x10;
 /// The acknowledgement has attributes (extended ack).
 pub(crate) const NLM_F_ACK_TLVS: u16 = 0x200;
@@ -26,21 +27,26 @@ pub const NLM_F_CREATE: u16 = 0x400;
 pub const NLM_F_APPEND: u16 = 0x800;
 
 /// Message type of acknowledgements and errors.
-pub const NLMSG_ERROR: u16 = 2;
+pub const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
 /// Message type that ends a dump.
-pub const NLMSG_DONE: u16 = 3;
+pub const NLMSG_DONE: u16 = libc::NLMSG_DONE as u16;
 
 /// Size of `struct nlmsghdr`.
-pub(crate) const NLMSG_HDRLEN: usize = 16;
-/// Offset of `nlmsg_flags` in `struct nlmsghdr`.
-const NLMSG_FLAGS_OFFSET: usize = 6;
+pub(crate) const NLMSG_HDRLEN: usize = size_of::<libc::nlmsghdr>();
+const NLMSG_LEN_OFFSET: usize = offset_of!(libc::nlmsghdr, nlmsg_len);
+const NLMSG_TYPE_OFFSET: usize = offset_of!(libc::nlmsghdr, nlmsg_type);
+const NLMSG_FLAGS_OFFSET: usize = offset_of!(libc::nlmsghdr, nlmsg_flags);
+const NLMSG_SEQ_OFFSET: usize = offset_of!(libc::nlmsghdr, nlmsg_seq);
+/// The port of the socket that caused the message.
+pub(crate) const NLMSG_PID_OFFSET: usize = offset_of!(libc::nlmsghdr, nlmsg_pid);
 /// Size of `struct nlattr`.
 const NLA_HDRLEN: usize = 4;
-const NLA_F_NESTED: u16 = 0x8000;
+const NLA_F_NESTED: u16 = libc::NLA_F_NESTED as u16;
 /// The attribute's value is in network order.
-pub(crate) const NLA_F_NET_BYTEORDER: u16 = 0x4000;
+pub(crate) const NLA_F_NET_BYTEORDER: u16 = libc::NLA_F_NET_BYTEORDER as u16;
 const NLA_TYPE_MASK: u16 = !(NLA_F_NESTED | NLA_F_NET_BYTEORDER);
 
+/// Rounds up to a multiple of four, as `NLMSG_ALIGN` and `NLA_ALIGN` do.
 fn align(n: usize) -> usize {
     (n + 3) & !3
 }
@@ -57,7 +63,7 @@ impl Buffer {
         Buffer { bytes: Vec::with_capacity(capacity) }
     }
 
-    /// All messages so far.
+    /// The bytes of all messages so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -88,9 +94,9 @@ impl Buffer {
 
     /// Sets flags in the header of the message that begins at `offset`.
     pub fn add_flags(&mut self, offset: usize, flags: u16) {
-        let at = offset + NLMSG_FLAGS_OFFSET;
-        let old = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]);
-        self.bytes[at..at + 2].copy_from_slice(&(old | flags).to_ne_bytes());
+        let start = offset + NLMSG_FLAGS_OFFSET;
+        let old = u16::from_ne_bytes([self.bytes[start], self.bytes[start + 1]]);
+        self.bytes[start..start + 2].copy_from_slice(&(old | flags).to_ne_bytes());
     }
 
     /// Appends bytes without an attribute header: a family's fixed body.
@@ -143,14 +149,14 @@ impl Buffer {
         self.pad();
     }
 
-    /// Appends an attribute made of the attributes that `fill` writes.
+    /// Appends a nested attribute; `fill` writes the attributes in it.
     pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.begin_nest(kind);
         fill(self);
         self.end_nest(start);
     }
 
-    /// Opens a nested attribute; [`Buffer::end_nest`] closes it.
+    /// Begins a nested attribute, and returns its offset for [`Buffer::end_nest`].
     pub fn begin_nest(&mut self, kind: u16) -> usize {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 2]);
@@ -158,7 +164,7 @@ impl Buffer {
         start
     }
 
-    /// Closes the nested attribute that began at `start`.
+    /// Ends the nested attribute that begins at `start`.
     pub fn end_nest(&mut self, start: usize) {
         let len = (self.bytes.len() - start) as u16;
         self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
@@ -181,15 +187,15 @@ pub struct Message<'a> {
     pub kind: u16,
     /// Its flags.
     pub flags: u16,
-    /// Sequence number of the request it answers.
+    /// Sequence number; an answer has that of its request.
     pub seq: u32,
-    /// Port of the socket that caused it.
+    /// Port of the socket that caused it (`nlmsg_pid`).
     pub port: u32,
     /// The bytes after the header.
     pub body: &'a [u8],
 }
 
-/// Walks the messages of one datagram.
+/// Iterates over the messages of one datagram.
 pub fn messages(bytes: &[u8]) -> Messages<'_> {
     Messages { rest: bytes }
 }
@@ -207,18 +213,18 @@ impl<'a> Iterator for Messages<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let word = |at: usize| u32::from_ne_bytes(self.rest[at..at + 4].try_into().unwrap_or_default());
-        let half = |at: usize| u16::from_ne_bytes([self.rest[at], self.rest[at + 1]]);
-        let len = if self.rest.len() < NLMSG_HDRLEN { 0 } else { word(0) as usize };
+        let u32_at = |i: usize| u32::from_ne_bytes(self.rest[i..i + 4].try_into().unwrap_or_default());
+        let u16_at = |i: usize| u16::from_ne_bytes([self.rest[i], self.rest[i + 1]]);
+        let len = if self.rest.len() < NLMSG_HDRLEN { 0 } else { u32_at(NLMSG_LEN_OFFSET) as usize };
         if len < NLMSG_HDRLEN || len > self.rest.len() {
             self.rest = &[];
             return Some(Err(DecodeError::Truncated("netlink message")));
         }
         let message = Message {
-            kind: half(4),
-            flags: half(NLMSG_FLAGS_OFFSET),
-            seq: word(8),
-            port: word(12),
+            kind: u16_at(NLMSG_TYPE_OFFSET),
+            flags: u16_at(NLMSG_FLAGS_OFFSET),
+            seq: u32_at(NLMSG_SEQ_OFFSET),
+            port: u32_at(NLMSG_PID_OFFSET),
             body: &self.rest[NLMSG_HDRLEN..len],
         };
         self.rest = self.rest.get(align(len)..).unwrap_or_default();
@@ -282,8 +288,8 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// Walks the attributes in `bytes`. A truncated attribute ends the walk; a decoder that needs it reports it as
-/// missing.
+/// Iterates over the attributes in `bytes`. The iteration ends at a truncated attribute; a decoder that needs it
+/// reports it as missing.
 pub fn attrs(bytes: &[u8]) -> Attrs<'_> {
     Attrs { rest: bytes }
 }
@@ -295,13 +301,13 @@ pub struct Attrs<'a> {
 }
 
 impl<'a> Attrs<'a> {
-    /// The attribute of type `kind`, if it is there.
+    /// The attribute of type `kind`, if it is present.
     pub fn find(self, kind: u16) -> Option<Attr<'a>> {
         let mut all = self;
         all.by_ref().find(|a| a.kind == kind)
     }
 
-    /// The attribute of type `kind`, which must be there.
+    /// The attribute of type `kind`; an error that names `field` if it is missing.
     pub fn need(self, kind: u16, field: &'static str) -> Result<Attr<'a>, DecodeError> {
         self.find(kind).ok_or(DecodeError::Missing(field))
     }
@@ -324,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_messages_are_walked_as_they_were_built() {
+    fn built_messages_parse_to_the_same_values() {
         let mut b = Buffer::default();
         b.message(7, NLM_F_REQUEST, 42, |b| {
             b.raw(&[1, 2, 3, 4]);
@@ -347,12 +353,12 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_message_is_an_error_and_ends_the_walk() {
+    fn a_truncated_message_is_an_error_and_ends_the_iteration() {
         let mut b = Buffer::default();
         b.message(7, NLM_F_REQUEST, 1, |b| b.attr_be32(1, 5));
         let cut = &b.bytes()[..b.len() - 2];
-        let mut walk = messages(cut);
-        assert!(matches!(walk.next(), Some(Err(DecodeError::Truncated(_)))));
-        assert!(walk.next().is_none());
+        let mut parsed = messages(cut);
+        assert!(matches!(parsed.next(), Some(Err(DecodeError::Truncated(_)))));
+        assert!(parsed.next().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Creating namespaces: the two `unshare` calls that the lab and the tests need.
+//! Creates namespaces: the two `unshare` calls that the lab and the tests need.
 //!
 //! rustix offers `setns`, which enters an existing namespace, as a safe function. `unshare` is unsafe in general,
 //! because `CLONE_FILES` splits the table of file descriptors; the two functions here never pass that flag.
@@ -11,8 +11,8 @@ pub fn unshare_network() -> io::Result<()> {
     unshare(libc::CLONE_NEWNET)
 }
 
-/// Moves the process into a new user, mount and network namespace. The kernel refuses it to a process with
-/// more than one thread.
+/// Moves the process into a new user, mount and network namespace. The kernel refuses this if the process
+/// has more than one thread.
 pub fn unshare_user() -> io::Result<()> {
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWNET)
 }

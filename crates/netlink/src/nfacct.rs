@@ -1,7 +1,7 @@
-//! Named counters of packets and bytes, which iptables rules count into (`-m nfacct`).
+//! Named counters of packets and bytes, which iptables rules increment (`-m nfacct`).
 //!
-//! In goes a counter's name, of up to 31 bytes; out comes whether it was created or deleted, or its packet count. A
-//! kernel without the subsystem refuses every request with `EINVAL`. The constants have their names from
+//! A counter has a name of up to 31 bytes, and can be created, read and deleted. A kernel without the subsystem refuses
+//! every request with `EINVAL`. The constants have their names from
 //! `linux/netfilter/nfnetlink_acct.h`.
 
 use crate::message::{Attrs, Buffer, NLM_F_CREATE, NLM_F_EXCL, attrs};
@@ -16,8 +16,8 @@ const NFACCT_NAME: u16 = 1;
 const NFACCT_PKTS: u16 = 2;
 const NFACCT_BYTES: u16 = 3;
 
-/// `struct nfgenmsg` with no family, version 0 and no resource.
-const NFGENMSG: [u8; 4] = [0; 4];
+/// `struct nfgenmsg`: family, version, resource id.
+const NFGENMSG: [u8; 4] = [libc::AF_UNSPEC as u8, 0, 0, 0];
 
 /// A counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,11 +26,11 @@ pub struct Counter {
     pub name: String,
     /// Packets counted.
     pub packets: u64,
-    /// Bytes in them.
+    /// Bytes in these packets.
     pub bytes: u64,
 }
 
-/// Creates a counter that starts at zero; false if one of that name exists, which keeps its count.
+/// Creates a counter with the value 0; false if it exists, in which case its value does not change.
 pub fn create(socket: &mut Socket, name: &str) -> Result<bool> {
     let operation = format!("create counter {name}");
     let created = socket.request(NFNL_MSG_ACCT_NEW, NLM_F_CREATE | NLM_F_EXCL, &operation, |b| fill(b, name));
@@ -68,13 +68,13 @@ pub fn delete(socket: &mut Socket, name: &str) -> Result<bool> {
     }
 }
 
-/// The body of a request. It always names a counter: without a name the kernel would delete all of them.
+/// The body of a request. It always has a name: without one the kernel would delete all counters.
 fn fill(b: &mut Buffer, name: &str) {
     b.raw(&NFGENMSG);
     b.attr_str(NFACCT_NAME, name);
 }
 
-/// Reads a counter.
+/// Decodes a counter.
 pub fn decode(body: Attrs<'_>) -> Result<Counter, DecodeError> {
     Ok(Counter {
         name: body.clone().need(NFACCT_NAME, "counter's name")?.str("counter's name")?.to_owned(),

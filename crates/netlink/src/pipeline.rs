@@ -1,9 +1,9 @@
 //! Sends many requests in few datagrams.
 //!
-//! In go [`Request`]s, out come the errors of those that the kernel refused, each with its index. The kernel handles
-//! the requests of a datagram in order and independently: after a refused request it continues with the next. It
-//! answers every refused request. Only the last request of a datagram asks for an acknowledgement, which shows that
-//! all were handled; a request without an answer succeeded.
+//! The kernel handles the requests of a datagram in order and independently: after a refused request it continues with
+//! the next. It answers every refused request with an error. Only the last request of a datagram requests an
+//! acknowledgement, which shows that all were handled; a request without an answer succeeded. The result is the list of
+//! errors, each with the index of its request.
 
 use crate::message::{self, Buffer, Message};
 use crate::socket::Ack;
@@ -12,11 +12,11 @@ use std::iter::Peekable;
 
 /// Largest number of requests in one datagram. The kernel queues one answer for each refused request; this many fit
 /// a receive buffer of the default size, so that no answer is lost even if all requests are refused.
-const REQUESTS: usize = 128;
+const MAX_REQUESTS: usize = 128;
 
-/// A datagram of this size takes no more requests. ipset's answer to a refused request contains the request, and
-/// those answers must fit the receive buffer, too.
-const BYTES: usize = 64 * 1024;
+/// A datagram of this size takes no further requests. ipset's answer to a refused request contains the request, and
+/// such answers must fit the receive buffer, too.
+const MAX_BYTES: usize = 64 * 1024;
 
 /// A change of a batch that the kernel refused.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl<R: Request> Datagram<R> {
         let mut packed = Datagram { buffer: Buffer::default(), first, requests: Vec::new() };
         let Datagram { buffer, requests: taken, .. } = &mut packed;
         let mut last = 0;
-        while taken.len() < REQUESTS && buffer.len() < BYTES {
+        while taken.len() < MAX_REQUESTS && buffer.len() < MAX_BYTES {
             let Some(request) = requests.next() else { break };
             last = buffer.len();
             let seq = first + taken.len() as u32;
@@ -89,8 +89,8 @@ impl Socket {
         Ok(failed)
     }
 
-    /// Sends requests in order, and calls `refused` for each refused one with the request's index, the request, the
-    /// errno, and the whole answer.
+    /// Sends requests in order, and calls `refused` for each refused one with its index, the request, the decoded
+    /// answer, and the whole answer.
     pub(crate) fn pipeline<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = R>,
@@ -99,7 +99,7 @@ impl Socket {
         let mut requests = requests.into_iter().peekable();
         let mut done = 0;
         while requests.peek().is_some() {
-            let datagram = Datagram::pack(self.reserve_seqs(REQUESTS as u32), &mut requests);
+            let datagram = Datagram::pack(self.reserve_seqs(MAX_REQUESTS as u32), &mut requests);
             self.exchange(&datagram, |index, ack, m| {
                 refused(done + index, &datagram.requests[index], ack, m);
             })?;
@@ -168,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_request_of_a_datagram_asks_for_an_acknowledgement() {
+    fn only_the_last_request_of_a_datagram_requests_an_acknowledgement() {
         let all = pack(&[8; 300]);
         assert_eq!(all.iter().map(|d| d.requests.len()).collect::<Vec<_>>(), [128, 128, 44]);
         for datagram in &all {
             let sent: Vec<_> = messages(datagram.buffer.bytes()).map(|m| m.unwrap()).collect();
-            let asking: Vec<_> = sent.iter().map(|m| m.flags & message::NLM_F_ACK != 0).collect();
-            assert_eq!(asking.iter().position(|&a| a), Some(sent.len() - 1));
+            let with_ack: Vec<_> = sent.iter().map(|m| m.flags & message::NLM_F_ACK != 0).collect();
+            assert_eq!(with_ack.iter().position(|&a| a), Some(sent.len() - 1));
             assert!(sent.iter().enumerate().all(|(i, m)| datagram.index(m.seq) == Some(i)));
             assert_eq!(datagram.index(999), None);
             assert_eq!(datagram.index(1000 + sent.len() as u32), None);

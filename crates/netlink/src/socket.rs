@@ -1,8 +1,8 @@
 //! The netlink socket.
 //!
-//! The kernel handles a request in the sender's context and has queued the answer before `send` returns; so a caller
-//! sends, then reads the queued messages without waiting. Only notifications are waited for. Socket options, header
-//! flags and the attributes of acknowledgements have their names from `linux/netlink.h`, the instructions of the
+//! The kernel handles a request in the context of the sending process and queues the answer before `send` returns, so a
+//! caller sends, then reads the queued messages without waiting. It waits only for notifications. Socket options,
+//! header flags and the attributes of acknowledgements have their names from `linux/netlink.h`, the instructions of the
 //! socket filter from `linux/filter.h`.
 #![expect(unsafe_code, reason = "socket calls that neither std nor rustix offers for netlink")]
 
@@ -14,11 +14,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// A netlink family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Links, addresses, routes.
+    /// Links, addresses, routes, neighbours.
     Route,
-    /// nf_tables, conntrack, ipset.
+    /// nf_tables, conntrack, ipset, nfacct.
     Netfilter,
-    /// Families that are found by name; ipvs is one.
+    /// Generic netlink families, which are looked up by name, such as IPVS.
     Generic,
 }
 
@@ -36,25 +36,19 @@ pub struct Socket {
     receive: Vec<u8>,
 }
 
-/// Size of the receive buffer. A datagram of a dump is never larger: `netlink_recvmsg` sizes it by the reader's
-/// buffer, up to 32 KiB.
-const RECEIVE: usize = 64 * 1024;
-/// Send buffer for batches, which are sent as one datagram.
-const SEND_LARGE: usize = 256 * 1024 * 1024;
-/// Receive buffer for notifications.
-const RECEIVE_NOTIFICATIONS: i32 = 8 * 1024 * 1024;
-/// How often a list that changes while it is read is read again.
+/// Size of the buffer for received datagrams. A datagram of a dump is never larger: the kernel sizes it by the buffer
+/// of the reader, up to 32 KiB (`netlink_recvmsg`).
+const RECEIVE_LEN: usize = 64 * 1024;
+/// Size of the send buffer for batches: a batch is one datagram.
+const BATCH_SNDBUF: usize = 256 * 1024 * 1024;
+/// Size of the receive buffer for notifications.
+const NOTIFICATION_RCVBUF: i32 = 8 * 1024 * 1024;
+/// Number of attempts to read a list that changes meanwhile.
 const DUMP_ATTEMPTS: usize = 16;
-/// Offset of `nlmsg_pid` in `struct nlmsghdr`: the port of the socket that caused the message.
-const NLMSG_PID_OFFSET: u32 = 12;
 /// Size of `struct nlmsgerr` without the request's body: the errno and the request's header.
 const NLMSGERR_LEN: usize = 4 + message::NLMSG_HDRLEN;
-/// The kernel's message in an extended acknowledgement.
+/// The text of an extended acknowledgement.
 const NLMSGERR_ATTR_MSG: u16 = 1;
-const NETLINK_ADD_MEMBERSHIP: i32 = 1;
-const NETLINK_CAP_ACK: i32 = 10;
-const NETLINK_EXT_ACK: i32 = 11;
-const NETLINK_GET_STRICT_CHK: i32 = 12;
 
 impl Socket {
     /// Opens a socket.
@@ -65,21 +59,22 @@ impl Socket {
             Protocol::Generic => libc::NETLINK_GENERIC,
         };
         // SAFETY: the call takes no pointers, and its result is checked.
-        let raw = check("socket", unsafe {
+        let raw = check("socket(AF_NETLINK)", unsafe {
             libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, number)
         })?;
         // SAFETY: the kernel returned `raw` just now, so it is open, and no other value owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        let mut socket = Socket { fd, port: 0, seq: 0, sent: 0, send_limit: 0, receive: vec![0; RECEIVE] };
+        let mut socket =
+            Socket { fd, port: 0, seq: 0, sent: 0, send_limit: 0, receive: vec![0; RECEIVE_LEN] };
         socket.bind()?;
-        // Old kernels lack these two options; errors then have less detail.
-        socket.set_option(libc::SOL_NETLINK, NETLINK_EXT_ACK, 1).ok();
-        socket.set_option(libc::SOL_NETLINK, NETLINK_CAP_ACK, 1).ok();
+        // Errors with a text, and without a copy of the request. Kernels before 4.12 lack one or both options.
+        socket.set_option(libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1).ok();
+        socket.set_option(libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1).ok();
         socket.send_limit = socket.option(libc::SO_SNDBUF).unwrap_or(0);
         Ok(socket)
     }
 
-    /// The port that the kernel assigned. Notifications of changes made through this socket carry it.
+    /// The port that the kernel assigned. Notifications of changes made through this socket contain it.
     pub fn port(&self) -> u32 {
         self.port
     }
@@ -91,7 +86,7 @@ impl Socket {
 
     /// Enlarges the send buffer for large batches; without CAP_NET_ADMIN, only up to `net.core.wmem_max`.
     pub fn allow_large_batches(&mut self) {
-        let size = SEND_LARGE as i32;
+        let size = BATCH_SNDBUF as i32;
         if self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size).is_err() {
             self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUF, size).ok();
         }
@@ -100,20 +95,20 @@ impl Socket {
 
     /// Joins a multicast group, with a large receive buffer for notifications.
     pub fn join(&mut self, group: u32) -> Result<()> {
-        if self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_NOTIFICATIONS).is_err() {
-            self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_NOTIFICATIONS).ok();
+        if self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, NOTIFICATION_RCVBUF).is_err() {
+            self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUF, NOTIFICATION_RCVBUF).ok();
         }
-        self.set_option(libc::SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group as i32)
+        self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group as i32)
     }
 
     /// Makes the kernel drop notifications that were caused by sockets with these ports.
     pub fn ignore_ports(&mut self, ports: &[u32]) -> Result<()> {
         let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
         // BPF loads words in network order, so ports are compared in that order.
-        let mut program =
-            vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NLMSG_PID_OFFSET)];
+        let load_port = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+        let mut program = vec![instruction(load_port, 0, 0, message::NLMSG_PID_OFFSET as u32)];
         for (i, port) in ports.iter().enumerate() {
-            // If equal, jump over the remaining comparisons and the accepting return to the dropping return.
+            // If the port is equal, jump over the remaining comparisons and the accepting return to the dropping one.
             let to_drop = (ports.len() - i) as u8;
             let code = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
             program.push(instruction(code, to_drop, 0, port.to_be()));
@@ -123,7 +118,7 @@ impl Socket {
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         // SAFETY: `filter` and the `program` it points to live until the call returns, `filter.len` is the number of
         // instructions in `program`, and the size passed is that of `filter`.
-        check("attach filter", unsafe {
+        check("setsockopt(SO_ATTACH_FILTER)", unsafe {
             libc::setsockopt(
                 self.fd.as_raw_fd(),
                 libc::SOL_SOCKET,
@@ -135,11 +130,11 @@ impl Socket {
         .map(|_| ())
     }
 
-    /// Turns strict checking of list requests on or off. A strict kernel lists only the objects that match the
-    /// request's header, and refuses unknown fields. False if the kernel is too old for it (before 4.20); it then
-    /// lists all objects.
+    /// Turns strict checking of list requests on or off (`NETLINK_GET_STRICT_CHK`). With it the kernel lists only the
+    /// objects that match the request's header, and refuses unknown fields. False if the kernel does not have the
+    /// option (before 4.20); it then lists all objects.
     pub(crate) fn set_strict(&self, strict: bool) -> bool {
-        self.set_option(libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK, strict.into()).is_ok()
+        self.set_option(libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, strict.into()).is_ok()
     }
 
     /// The next sequence number.
@@ -179,7 +174,7 @@ impl Socket {
         while let Some(len) = self.receive(libc::MSG_DONTWAIT)? {
             any = true;
             for message in message::messages(&self.receive[..len]) {
-                each(message.map_err(|source| malformed("a notification", source))?);
+                each(message.map_err(|source| malformed("read queued messages", source))?);
             }
         }
         Ok(any)
@@ -259,8 +254,8 @@ impl Socket {
         }
     }
 
-    /// Requests a list and passes each entry to `each`. A list that changed while it was read is read again from
-    /// the start, after `restart` has emptied the state.
+    /// Requests a list and passes each entry to `each`. If the objects change meanwhile, `restart` clears the state and
+    /// the list is requested again.
     pub fn dump<S>(
         &mut self,
         kind: u16,
@@ -283,7 +278,7 @@ impl Socket {
         })
     }
 
-    /// Reads a list once; false if it changed while it was read.
+    /// Reads a list once; false if the objects changed meanwhile.
     fn dump_once(
         &mut self,
         kind: u16,
@@ -305,7 +300,7 @@ impl Socket {
                 }
                 consistent &= m.flags & message::NLM_F_DUMP_INTR == 0;
                 match m.kind {
-                    // A dump that the kernel aborted ends with an errno, a complete one with 0.
+                    // The last message has the errno of an aborted dump, or 0.
                     message::NLMSG_DONE | message::NLMSG_ERROR => {
                         let ack = Ack::parse(&m);
                         if ack.errno == libc::EINTR {
@@ -344,7 +339,7 @@ impl Socket {
                 Some(libc::EINTR) => {}
                 Some(libc::EAGAIN) => return Ok(None),
                 Some(libc::ENOBUFS) => return Err(Error::Overrun),
-                _ => return Err(Error::Socket { call: "receive", source }),
+                _ => return Err(Error::Socket { call: "recv", source }),
             }
         }
     }
@@ -366,7 +361,7 @@ impl Socket {
 
     fn set_option(&self, level: i32, option: i32, value: i32) -> Result<()> {
         // SAFETY: `value` is a local variable and the length passed is its size; the kernel only reads it.
-        check("set a socket option", unsafe {
+        check("setsockopt", unsafe {
             libc::setsockopt(
                 self.fd.as_raw_fd(),
                 level,
@@ -407,17 +402,17 @@ impl AsRawFd for Socket {
     }
 }
 
-/// An acknowledgement: 0 for success, or an errno with the kernel's message.
+/// An acknowledgement: 0 for success, or an errno and a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ack {
     /// Positive errno, or 0.
     pub errno: i32,
-    /// The kernel's message (extended ack), if there is one.
+    /// The text of the extended acknowledgement, if there is one.
     pub detail: Option<String>,
 }
 
 impl Ack {
-    /// Reads the body of an error message (`struct nlmsgerr`, then attributes).
+    /// Parses the body of an acknowledgement: `struct nlmsgerr`, then attributes.
     pub(crate) fn parse(m: &Message<'_>) -> Ack {
         let code = m.body.get(..4).and_then(|b| b.try_into().ok()).map_or(libc::EPROTO, i32::from_ne_bytes);
         let tlvs = if m.flags & message::NLM_F_ACK_TLVS != 0 {

@@ -1,9 +1,9 @@
-//! The sizes of legacy xtables tables (`iptables-legacy`), as a cheap test for changed rules.
+//! The sizes of legacy xtables tables (`iptables-legacy`), as a cheap check for changed rules.
 //!
-//! In goes the name of a table, out comes its [`TableInfo`]: number of entries, size, and the offset of each hook,
-//! without the rules and without the lock that the `iptables` command takes. Adding or removing a rule changes the
-//! `TableInfo`; replacing a rule by one of the same size does not. A request for a table that does not exist would
-//! make the kernel load its module and create it (`xt_request_find_table_lock`), so only tables listed in `/proc` are
+//! A [`TableInfo`] has the number of entries, the size, and the offset of each hook's chain in a table. Reading it
+//! needs neither the rules nor the lock that the `iptables` command takes. Adding or removing a rule changes the
+//! `TableInfo`; replacing a rule by one of the same size does not. A request for a table that does not exist would make
+//! the kernel load its module and create it (`xt_request_find_table_lock`), so only tables listed in `/proc` are
 //! requested. The constants have their names from `linux/netfilter_ipv4/ip_tables.h` and `linux/netfilter/x_tables.h`.
 #![expect(unsafe_code, reason = "getsockopt of xtables, which neither std nor rustix offers")]
 
@@ -13,10 +13,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The same number as `IP6T_SO_GET_INFO`.
 const IPT_SO_GET_INFO: i32 = 64;
-/// With the terminating NUL.
+/// Length of a table name, with the terminating NUL.
 const XT_TABLE_MAXNAMELEN: usize = 32;
-/// Size of `struct ipt_getinfo`: name, valid hooks, five entries, five underflows, number of entries, size.
-const IPT_GETINFO_LEN: usize = XT_TABLE_MAXNAMELEN + 4 * (1 + 5 + 5 + 2);
+const NF_INET_NUMHOOKS: usize = 5;
+/// Size of `struct ipt_getinfo`: name, valid hooks, entry and underflow of each hook, number of entries, size.
+const IPT_GETINFO_LEN: usize = XT_TABLE_MAXNAMELEN + 4 * (1 + 2 * NF_INET_NUMHOOKS + 2);
 
 /// The layout of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +27,13 @@ pub struct TableInfo {
     /// Size of the entries in bytes.
     pub size: u32,
     /// Offset of each hook's chain.
-    pub hooks: [u32; 5],
+    pub hooks: [u32; NF_INET_NUMHOOKS],
     /// Offset of the policy of each hook's chain.
-    pub underflow: [u32; 5],
+    pub underflow: [u32; NF_INET_NUMHOOKS],
 }
 
 impl TableInfo {
-    /// Reads a `struct ipt_getinfo`.
+    /// Decodes a `struct ipt_getinfo`.
     pub fn decode(bytes: &[u8]) -> Result<TableInfo, DecodeError> {
         let words =
             bytes.get(XT_TABLE_MAXNAMELEN..IPT_GETINFO_LEN).ok_or(DecodeError::Truncated("table info"))?;
@@ -58,30 +59,31 @@ pub fn info(v6: bool, table: &str) -> Result<Option<TableInfo>> {
     if !tables(v6).iter().any(|t| t == table) {
         return Ok(None);
     }
-    Watch::open(v6)?.request(table)
+    InfoSocket::open(v6)?.request(table)
 }
 
 /// A socket for repeated requests: one system call for each table that exists.
 #[derive(Debug)]
-pub struct Watch {
+pub struct InfoSocket {
     fd: OwnedFd,
     v6: bool,
     /// Tables that exist, and so may be requested. They exist until their module is unloaded.
     known: Vec<String>,
 }
 
-impl Watch {
-    /// Opens a socket in the network namespace of this thread; [`Watch::info`] must be called in the same namespace.
-    pub fn open(v6: bool) -> Result<Watch> {
+impl InfoSocket {
+    /// Opens a socket in the network namespace of this thread; [`InfoSocket::info`] must be called in the same
+    /// namespace.
+    pub fn open(v6: bool) -> Result<InfoSocket> {
         let domain = if v6 { libc::AF_INET6 } else { libc::AF_INET };
         // SAFETY: the call takes no pointers, and its result is checked.
         let raw = unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW) };
         if raw < 0 {
-            return Err(Error::Socket { call: "socket for xtables", source: io::Error::last_os_error() });
+            return Err(Error::Socket { call: "socket(SOCK_RAW)", source: io::Error::last_os_error() });
         }
         // SAFETY: the kernel returned `raw` just now, so it is open, and no other value owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        Ok(Watch { fd, v6, known: Vec::new() })
+        Ok(InfoSocket { fd, v6, known: Vec::new() })
     }
 
     /// The layout of a table, if it exists.

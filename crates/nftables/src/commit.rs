@@ -1,4 +1,4 @@
-//! The door to the kernel: listing our table, committing a transaction, forgetting clients and flows.
+//! Access to the kernel over netlink: lists the table, commits transactions, and lists and deletes conntrack entries.
 
 use crate::diff::Transaction;
 use crate::table::{ChainBody, Table};
@@ -9,17 +9,17 @@ use portway_netlink::nft::{Batch, Element, Family, list};
 use portway_netlink::{Error, Protocol, Result, Socket};
 use std::net::IpAddr;
 
-/// What the mode needs from a kernel. The real one is [`Netlink`]; [`crate::fake::Fake`] stands in for it.
+/// The operations of a kernel that the mode uses. [`Netlink`] is the real kernel, [`crate::fake::Fake`] one for tests.
 pub trait Kernel: Tracker {
-    /// Our table as the kernel holds it, normalized; none if there is none.
+    /// The table as listed from the kernel, normalized; `None` if it does not exist.
     fn list(&mut self) -> Result<Option<Table>>;
-    /// Does it all or nothing.
+    /// Applies the whole transaction, or nothing of it.
     fn commit(&mut self, tx: &Transaction) -> Result<()>;
-    /// The first feature it lacks, and the option that brings it: asked once something was refused.
-    fn lacks(&mut self) -> Option<(&'static str, &'static str)>;
+    /// The first missing feature, and the kernel option that provides it. Called after the kernel refused a request.
+    fn missing_feature(&mut self) -> Option<(&'static str, &'static str)>;
 }
 
-/// About what an element with its headers takes in a message.
+/// The approximate size of an element in a netlink message.
 const ELEMENT_BYTES: usize = 56;
 
 /// A table in this network namespace, through netlink.
@@ -38,7 +38,7 @@ impl Netlink {
         Ok(Netlink { socket, family, table: table.to_owned() })
     }
 
-    /// The port our changes come from.
+    /// The netlink port of the socket.
     pub fn port(&self) -> u32 {
         self.socket.port()
     }
@@ -47,14 +47,14 @@ impl Netlink {
         portway_flows::Kernel { v6: self.family == Family::Ipv6, socket: &mut self.socket }
     }
 
-    /// The socket, for what else is asked of netfilter.
+    /// The socket, for other requests to netfilter.
     pub fn socket(&mut self) -> &mut Socket {
         &mut self.socket
     }
 }
 
 impl Netlink {
-    /// What our table holds, and how many chains and sets that are.
+    /// The contents of the table, and its number of chains and sets.
     fn contents(&mut self) -> Result<(Table, u32)> {
         let (socket, family, name) = (&mut self.socket, self.family, self.table.as_str());
         let mut table = Table::default();
@@ -66,7 +66,7 @@ impl Netlink {
         }
         let sets = list::sets(socket, family, name)?;
         let objects = (table.chains.len() + sets.len()) as u32;
-        // Anonymous sets belong to rules of other programs, and are removed with them.
+        // Anonymous sets belong to rules of other programs, and are deleted with those rules.
         for set in sets.into_iter().filter(|s| s.flags & SET_ANONYMOUS == 0) {
             table.sets.insert(set.name.clone(), set);
         }
@@ -84,12 +84,12 @@ impl Kernel for Netlink {
         let tables = list::tables(&mut self.socket, self.family)?;
         let Some(info) = tables.into_iter().find(|t| t.name == self.table) else { return Ok(None) };
         match self.contents() {
-            // Dormant, or with counters, flowtables and other objects of another program.
+            // A flag, such as dormant, or counters, flowtables and other objects that another program added.
             Ok((table, objects)) => {
-                Ok(Some(Table { odd: info.flags != 0 || info.objects != objects, ..table }))
+                Ok(Some(Table { needs_rebuild: info.flags != 0 || info.objects != objects, ..table }))
             }
-            // Something we have no words for, which is therefore not ours.
-            Err(Error::Malformed { .. }) => Ok(Some(Table { odd: true, ..Table::default() })),
+            // An object that the listing cannot decode, so another program added it.
+            Err(Error::Malformed { .. }) => Ok(Some(Table { needs_rebuild: true, ..Table::default() })),
             Err(e) => Err(e),
         }
     }
@@ -116,8 +116,8 @@ impl Kernel for Netlink {
         batch.commit(&mut self.socket).map(drop)
     }
 
-    fn lacks(&mut self) -> Option<(&'static str, &'static str)> {
-        crate::probe::missing(self.family)
+    fn missing_feature(&mut self) -> Option<(&'static str, &'static str)> {
+        crate::probe::missing_feature(self.family)
     }
 }
 
@@ -135,11 +135,11 @@ impl Tracker for Netlink {
     }
 }
 
-/// Turns the kernel's refusal into words about what it lacks, if that is what it is.
+/// Converts an error of the kernel. If the errno may mean a missing feature, `missing_feature` is called to find it.
 pub(crate) fn diagnose(
     family: Family,
     error: Error,
-    lacks: impl FnOnce() -> Option<(&'static str, &'static str)>,
+    missing_feature: impl FnOnce() -> Option<(&'static str, &'static str)>,
 ) -> portway_dataplane::Error {
     let model = match family {
         Family::Ipv4 => portway_model::Family::V4,
@@ -149,14 +149,15 @@ pub(crate) fn diagnose(
         let operation = "change nftables rules".to_owned();
         return portway_dataplane::Error::Permission { operation, source: error.into() };
     }
-    const LACKING: [i32; 6] = [2, 22, 93, 94, 95, 97];
-    if error.errno().is_some_and(|e| LACKING.contains(&e))
-        && let Some((feature, option)) = lacks()
+    /// ENOENT, EINVAL, EPROTONOSUPPORT, ESOCKTNOSUPPORT, EOPNOTSUPP, EAFNOSUPPORT.
+    const MAYBE_UNSUPPORTED: [i32; 6] = [2, 22, 93, 94, 95, 97];
+    if error.errno().is_some_and(|e| MAYBE_UNSUPPORTED.contains(&e))
+        && let Some((feature, option)) = missing_feature()
     {
         return portway_dataplane::Error::Unsupported {
             feature: feature.to_owned(),
             hint: format!(
-                "load or build {option}; Linux 5.10 or later with it is needed for the nftables mode"
+                "load or build {option}; the nftables mode needs Linux 5.10 or later with this option"
             ),
         };
     }

@@ -1,4 +1,4 @@
-//! From what is there to what should be: a transaction, which is a value.
+//! Computes the transaction that turns one table into another.
 
 use crate::table::{ChainBody, Name, Table, order};
 use portway_dataplane::Drift;
@@ -7,38 +7,38 @@ use portway_netlink::nft::{Chain, Element, Rule, Set};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Changes that happen together.
+/// Changes that are committed together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// Remove the table first: something in it cannot be changed in place.
+    /// Delete the table first, because an object in it cannot be changed in place.
     pub rebuild: bool,
-    /// Make the table.
+    /// Create the table.
     pub add_table: bool,
-    /// Sets to make.
+    /// Sets to create.
     pub add_sets: Vec<Set>,
-    /// Chains to make.
+    /// Chains to create.
     pub add_chains: Vec<Chain>,
-    /// Chains whose rules go first; their new rules, if any, are in `add_rules`.
+    /// Chains to flush before rules are added; their new rules, if any, are in `add_rules`.
     pub flush_chains: BTreeSet<Name>,
-    /// Elements to remove, by set.
+    /// Elements to delete, by set.
     pub delete: BTreeMap<Name, Vec<Element>>,
     /// Rules to append, by chain.
     pub add_rules: BTreeMap<Name, Vec<Rule>>,
     /// Elements to add, by set.
     pub add: BTreeMap<Name, Vec<Element>>,
-    /// Sets to remove.
+    /// Sets to delete.
     pub delete_sets: Vec<Name>,
-    /// Chains to remove.
+    /// Chains to delete.
     pub delete_chains: Vec<Name>,
 }
 
 impl Transaction {
-    /// Whether nothing is to be done.
+    /// Whether it has no changes.
     pub fn is_empty(&self) -> bool {
         *self == Transaction::default()
     }
 
-    /// How much is added and removed.
+    /// The numbers of added and of deleted objects.
     pub fn size(&self) -> (usize, usize) {
         let elements = |m: &BTreeMap<Name, Vec<Element>>| m.values().map(Vec::len).sum::<usize>();
         let rules: usize = self.add_rules.values().map(Vec::len).sum();
@@ -90,25 +90,26 @@ impl fmt::Display for Transaction {
     }
 }
 
-/// What turns `have` (the kernel's table, none if there is none) into `want`, and how far apart they are.
-/// Both are normalized.
+/// The transaction that turns `have` (the listed table; `None` if it does not exist) into `want`, and the differences
+/// between them. Both are normalized.
 pub fn diff(have: Option<&Table>, mut want: Table) -> (Transaction, Drift) {
     let Some(have) = have else {
         let drift = Drift { missing: 1, examples: vec!["the table".into()], ..Drift::default() };
-        return (everything(want, false), drift);
+        return (create(want, false), drift);
     };
     let mut drift = Drift::default();
-    if have.odd {
+    if have.needs_rebuild {
         drift.foreign += 1;
-        drift.note("a table with something in it that is none of ours");
-        return (everything(want, true), drift);
+        drift.note("a table flag or an object that Portway does not use");
+        return (create(want, true), drift);
     }
-    let reshaped_set = want.sets.iter().find(|(n, s)| have.sets.get(*n).is_some_and(|h| h != *s));
-    let rehooked = want.chains.iter().find(|(n, c)| have.chains.get(*n).is_some_and(|h| h.hook != c.hook));
-    if let Some(name) = reshaped_set.map(|(n, _)| n).or(rehooked.map(|(n, _)| n)) {
+    let changed_set = want.sets.iter().find(|(n, s)| have.sets.get(*n).is_some_and(|h| h != *s));
+    let changed_hook =
+        want.chains.iter().find(|(n, c)| have.chains.get(*n).is_some_and(|h| h.hook != c.hook));
+    if let Some(name) = changed_set.map(|(n, _)| n).or(changed_hook.map(|(n, _)| n)) {
         drift.altered += 1;
-        drift.note(format_args!("{name} has another shape"));
-        return (everything(want, true), drift);
+        drift.note(format_args!("definition of {name}"));
+        return (create(want, true), drift);
     }
     let mut tx = Transaction::default();
     for (name, set) in &want.sets {
@@ -163,8 +164,8 @@ pub fn diff(have: Option<&Table>, mut want: Table) -> (Transaction, Drift) {
     (tx, drift)
 }
 
-/// The whole table, from nothing.
-fn everything(want: Table, rebuild: bool) -> Transaction {
+/// The transaction that creates the table, after deleting it if `rebuild`.
+fn create(want: Table, rebuild: bool) -> Transaction {
     let mut tx = Transaction { rebuild, add_table: true, ..Transaction::default() };
     tx.add_sets = want.sets.into_values().collect();
     for (name, body) in want.chains {
@@ -174,7 +175,7 @@ fn everything(want: Table, rebuild: bool) -> Transaction {
     tx
 }
 
-/// Merges two sorted lists of elements into what has to go and what has to come.
+/// Compares two sorted lists of elements, and adds the elements to delete and to add to `tx`.
 fn diff_elements(set: &Name, have: &[Element], want: &[Element], tx: &mut Transaction) {
     let (mut gone, mut new) = (Vec::new(), Vec::new());
     let (mut h, mut w) = (have.iter().peekable(), want.iter().peekable());
@@ -206,7 +207,7 @@ fn diff_elements(set: &Name, have: &[Element], want: &[Element], tx: &mut Transa
     }
 }
 
-/// How often each shared object is used. An object that is no longer used is removed.
+/// The number of Services that use each object. An object that no Service uses is deleted.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     chains: BTreeMap<Name, u32>,
@@ -215,7 +216,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Counts what one Service uses; `shared` as for [`Draft::change`].
+    /// Counts the objects that one Service uses; `shared` as for [`Draft::change`].
     pub(crate) fn count(&mut self, shared: &Name, part: &Table) {
         for name in part.chains.keys() {
             *self.chains.entry(name.clone()).or_default() += 1;
@@ -234,10 +235,10 @@ impl Uses {
     }
 }
 
-/// An element of a set that several Services may add the same element to.
+/// A set and the key of an element that several Services may use.
 type SharedKey = (Name, portway_netlink::nft::Key);
 
-/// A change under construction, Service by Service.
+/// A transaction under construction, Service by Service. The flags record whether the object existed before.
 #[derive(Debug, Default)]
 pub struct Draft {
     tx: Transaction,
@@ -248,7 +249,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Replaces one Service's part by another. `shared` is the set that several Services may add the same to.
+    /// Replaces the part of one Service. `shared` is the set in which several Services may have the same element.
     pub fn change(&mut self, uses: &mut Uses, shared: &Name, old: &Table, new: &Table) {
         for (name, body) in &new.chains {
             match old.chains.get(name) {
@@ -304,11 +305,12 @@ impl Draft {
         }
     }
 
-    /// The change, once all Services have had their say: what one gave up and another took stays as it is.
+    /// The transaction, after all Services were added. An object that one Service no longer uses and another begins to
+    /// use is not changed.
     pub fn finish(self, uses: &Uses) -> Transaction {
         let mut tx = self.tx;
-        for (name, (was, body)) in self.chains {
-            match (was, uses.chains.contains_key(&name)) {
+        for (name, (existed, body)) in self.chains {
+            match (existed, uses.chains.contains_key(&name)) {
                 (false, true) => tx.add_chain(&name, body),
                 (true, false) => tx.delete_chain(&name),
                 _ => {}
@@ -319,17 +321,17 @@ impl Draft {
                 tx.replace_rules(&name, rules);
             }
         }
-        for (name, (was, set)) in self.sets {
-            match (was, uses.sets.contains_key(&name)) {
+        for (name, (existed, set)) in self.sets {
+            match (existed, uses.sets.contains_key(&name)) {
                 (false, true) => tx.add_sets.push(set),
                 (true, false) => tx.delete_sets.push(name),
                 _ => {}
             }
         }
-        // A set takes its elements with it.
+        // Deleting a set deletes its elements.
         tx.delete.retain(|set, _| !tx.delete_sets.contains(set));
-        for ((set, key), was) in self.shared {
-            match (was, uses.shared.contains_key(&(set.clone(), key))) {
+        for ((set, key), existed) in self.shared {
+            match (existed, uses.shared.contains_key(&(set.clone(), key))) {
                 (false, true) => tx.add.entry(set).or_default().push(Element::key(key)),
                 (true, false) => tx.delete.entry(set).or_default().push(Element::key(key)),
                 _ => {}
@@ -348,7 +350,7 @@ fn release<K: Ord>(uses: &mut BTreeMap<K, u32>, key: &K) {
     }
 }
 
-/// What turns one constant part into another, when settings change.
+/// Adds the changes from one constant part to another to `tx`, after a change of settings.
 pub fn diff_base(old: &Table, new: &Table, tx: &mut Transaction) {
     for (name, body) in
         new.chains.iter().filter(|(n, b)| old.chains.get(*n).map(|o| &o.rules) != Some(&b.rules))

@@ -1,21 +1,22 @@
-//! Detecting that another process changed the table.
+//! Detects changes of the table by other processes.
 //!
-//! nf_tables announces every commit with the netlink port that it came from; a socket filter keeps the commits of this
-//! mode from the listener, so every announcement that arrives is another process's. Listening begins after the first
-//! sync; the ruleset's generation tells whether another process made a commit before.
+//! nf_tables notifies listeners of every commit, with the netlink port that the commit came from. A socket filter
+//! drops the notifications of this mode's own commits, so every notification that arrives is of another process's
+//! commit. Listening begins when the first sync has ended. The ruleset's generation shows whether another process made
+//! a commit during that sync.
 
 use crate::TABLE;
 use crate::mode::Nftables;
 use portway_dataplane::{DriftDetector, DriftSignal, Driver, Outcome, Wake};
-use portway_netlink::nft::{Announced, Watcher};
+use portway_netlink::nft::{Notification, Watcher};
 use std::time::{Duration, Instant};
 
-/// Listens for changes of the mode's table in all families.
+/// Detects drift of the mode's table in all families.
 #[derive(Debug, Default)]
 pub struct TableDetector {
     watcher: Option<Watcher>,
     wake: Wake,
-    /// The generation before the sync that is under way, while no listener runs.
+    /// The generation before the current sync, if nothing listens yet.
     generation: Option<u32>,
 }
 
@@ -24,7 +25,7 @@ impl DriftDetector<Nftables> for TableDetector {
         self.wake = wake;
     }
 
-    /// Every change is announced: nothing has to be compared periodically.
+    /// The kernel notifies of every change, so there is no periodic audit.
     fn set_audit_period(&mut self, _: Duration) {}
 
     fn sync_begins(&mut self, programs: &mut [Driver<Nftables>], _: Instant) {
@@ -42,7 +43,7 @@ impl DriftDetector<Nftables> for TableDetector {
         match Watcher::start(&ports, &[TABLE], move || wake.wake()) {
             Ok(watcher) => self.watcher = Some(watcher),
             Err(error) => {
-                tracing::warn!(%error, "changes of nftables rules by other processes cannot be noticed");
+                tracing::warn!(%error, "cannot listen for nftables changes; changes by other processes are not detected");
             }
         }
         let changed = |o: &&Outcome| o.result.as_ref().is_ok_and(|r| r.changed());
@@ -53,11 +54,11 @@ impl DriftDetector<Nftables> for TableDetector {
 
     fn check(&mut self, _: &mut [Driver<Nftables>], _: Instant) -> Option<DriftSignal> {
         let process = match self.watcher.as_ref()?.next() {
-            Announced::Nothing => return None,
-            Announced::Commits(commits) => commits.first()?.process_name(),
-            // A change of this table may be among the lost announcements.
-            Announced::Lost(error) => format!("unknown: {error}"),
-            Announced::Ended => {
+            Notification::Nothing => return None,
+            Notification::Commits(commits) => commits.first()?.process_name(),
+            // A change of this table may be among the lost notifications.
+            Notification::Lost(error) => format!("unknown: {error}"),
+            Notification::Ended => {
                 self.watcher = None;
                 "unknown: the listener ended".to_owned()
             }

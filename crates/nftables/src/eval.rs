@@ -1,11 +1,11 @@
-//! Following a packet through the rules, as the kernel would.
+//! Evaluates the rules for a packet, as the kernel would.
 //!
-//! In goes a [`Table`], which need not be in any kernel, and the first packet of a connection; out comes a [`Trace`]:
-//! the verdict, and the chains and rules that the packet passed. Every number that a rule may draw is a path of its
-//! own.
+//! The input is a [`Table`], which no kernel needs to have, and the first packet of a connection. The result is a
+//! [`Trace`]: the verdict, and the chains and rules that the packet passed. Random numbers are enumerated: each number
+//! that a rule may draw is a path of its own.
 //!
-//! Dynamic sets are empty unless their elements are in the table. The table is normalized. Nothing is
-//! changed: a rule that would remember a client gives a step.
+//! The table is normalized, and is not changed: a rule that would add a client to a set only adds a step to the trace.
+//! Dynamic sets have the elements that are in the table, which a listed table does not have.
 
 mod headers;
 mod machine;
@@ -21,7 +21,7 @@ use portway_dataplane::trace::{Host, Packet, PacketState, Path, Step, Trace, Ver
 use portway_model::Family;
 use portway_netlink::nft::{ChainKind, Hook, HookPoint};
 
-/// Follows `packet` through `table`, which is of `family`.
+/// Evaluates `table`, which is of `family`, for `packet`.
 pub fn eval(table: &Table, family: Family, packet: &Packet, host: &Host) -> Trace {
     if [packet.source, packet.destination].iter().any(|ip| Family::of(*ip) != family) {
         return Trace::untouched();
@@ -50,11 +50,11 @@ struct Traversal<'t> {
 }
 
 impl Traversal<'_> {
-    /// Runs all hooks on the packet's path; an error is a verdict that ended it early.
+    /// Runs the hooks on the packet's path. `Err` is the verdict of a rule that dropped or rejected the packet.
     fn run(&mut self) -> Result<(), Verdict> {
         if self.machine.packet.input.is_some() {
             self.hook(HookPoint::Prerouting)?;
-            if self.here() {
+            if self.destination_is_local() {
                 return self.hook(HookPoint::Input);
             }
             self.hook(HookPoint::Forward)?;
@@ -62,8 +62,8 @@ impl Traversal<'_> {
         }
         self.hook(HookPoint::Output)?;
         self.hook(HookPoint::Postrouting)?;
-        if self.here() {
-            // Through the loopback interface it comes in again.
+        if self.destination_is_local() {
+            // The packet arrives again through the loopback interface.
             self.machine.packet.loop_back();
             self.hook(HookPoint::Prerouting)?;
             self.hook(HookPoint::Input)?;
@@ -71,11 +71,12 @@ impl Traversal<'_> {
         Ok(())
     }
 
-    fn here(&self) -> bool {
+    fn destination_is_local(&self) -> bool {
         self.host.owns(self.machine.packet.destination)
     }
 
-    /// Runs the base chains of one hook. A connection is translated once: on its first pass, by the first chain that does.
+    /// Runs the base chains of one hook. The kernel sets up NAT for a connection once: it skips the NAT chains after
+    /// the one that translated, and all NAT chains when the packet arrives again through loopback.
     fn hook(&mut self, point: HookPoint) -> Result<(), Verdict> {
         let before = self.machine.packet.translated;
         for (hook, name) in self.base_chains(point) {
@@ -99,11 +100,11 @@ impl Traversal<'_> {
 
     fn base_chains(&self, point: HookPoint) -> Vec<(Hook, Name)> {
         let all = self.machine.table.chains.iter();
-        let mut here: Vec<(Hook, Name)> = all
+        let mut chains: Vec<(Hook, Name)> = all
             .filter_map(|(name, body)| Some((body.hook.filter(|h| h.point == point)?, name.clone())))
             .collect();
-        here.sort_by_key(|(hook, _)| hook.priority);
-        here
+        chains.sort_by_key(|(hook, _)| hook.priority);
+        chains
     }
 }
 

@@ -1,9 +1,9 @@
-//! A kernel that is a value: for tests without privileges, and for faults that a real one has only on bad days.
+//! A kernel in memory, for tests without privileges and for injected faults.
 //!
-//! It takes a [`Transaction`] as the real one does: operation by operation on a copy, which takes the place of the
-//! table once all have succeeded. It is as strict: what is not there cannot be deleted (`ENOENT`), what is there
-//! cannot be made again as something else (`EEXIST`), what is in use cannot go (`EBUSY`), and rules must make sense
-//! where they are reached (`validate`).
+//! It applies a [`Transaction`] as the kernel does: operation by operation to a copy, which replaces the table if all
+//! operations succeed. It returns the kernel's errors: a missing object cannot be used or deleted (`ENOENT`), an
+//! existing one cannot be added with another definition (`EEXIST`), an object in use cannot be deleted (`EBUSY`), and
+//! a rule must be allowed at every hook that it is reached from (`validate`).
 
 mod apply;
 mod validate;
@@ -22,62 +22,62 @@ use portway_netlink::{Error, Result};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// `errno` of what is not there.
+/// The object does not exist.
 pub const ENOENT: i32 = 2;
-/// `errno` of what is in use.
+/// The object is in use.
 pub const EBUSY: i32 = 16;
-/// `errno` of what is there already.
+/// The object exists already.
 pub const EEXIST: i32 = 17;
-/// `errno` of what makes no sense.
+/// The request is invalid.
 pub const EINVAL: i32 = 22;
-/// `errno` of jumps that nest too deep.
+/// Jumps are nested too deep.
 pub const EMLINK: i32 = 31;
-/// `errno` of jumps in a circle.
+/// Jumps form a loop.
 pub const ELOOP: i32 = 40;
-/// `errno` of what cannot be done here.
+/// The operation is not supported at this hook.
 pub const EOPNOTSUPP: i32 = 95;
-/// `errno` of a kernel that is out of buffers.
+/// The kernel is out of buffers.
 pub const ENOBUFS: i32 = 105;
 
-/// What goes wrong with a commit.
+/// An injected fault of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is refused with this errno, and nothing is done.
+    /// The kernel refuses the transaction with this errno.
     Refuse(i32),
-    /// It is done, but the answer is lost.
+    /// The kernel applies the transaction, but its answer is lost.
     LoseAnswer,
 }
 
-/// A kernel with our table in it.
+/// A kernel with one table, conntrack entries and addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Fake {
     table: Option<Table>,
     faults: BTreeMap<usize, Fault>,
     commits: usize,
     last: Transaction,
-    /// Tracked flows.
+    /// Conntrack entries.
     pub flows: Vec<Flow>,
-    /// The machine's addresses.
+    /// The addresses of the node.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Fake {
-    /// The table, with what its dynamic maps remember.
+    /// The table, with the elements of dynamic sets.
     pub fn table(&self) -> Option<&Table> {
         self.table.as_ref()
     }
 
-    /// The table, for tests that tamper with it.
+    /// The table, for tests that change it as another process would.
     pub fn table_mut(&mut self) -> &mut Option<Table> {
         &mut self.table
     }
 
-    /// Has the `nth` commit from now on go wrong; the next one is the first.
+    /// Injects a fault into the `nth` commit from now on; the next one is the first.
     pub fn fail(&mut self, nth: usize, fault: Fault) {
         self.faults.insert(self.commits + nth, fault);
     }
 
-    /// How many commits there were, with those that went wrong.
+    /// The number of commits so far, including failed ones.
     pub fn commits(&self) -> usize {
         self.commits
     }
@@ -117,7 +117,7 @@ impl Kernel for Fake {
         self.commits += 1;
         let fault = self.faults.remove(&self.commits);
         if let Some(Fault::Refuse(errno)) = fault {
-            return Err(refused(errno, "do anything at all"));
+            return Err(refused(errno, "commit (injected fault)"));
         }
         let mut next = self.table.clone();
         apply::apply(&mut next, tx)?;
@@ -129,12 +129,12 @@ impl Kernel for Fake {
         }
     }
 
-    fn lacks(&mut self) -> Option<(&'static str, &'static str)> {
+    fn missing_feature(&mut self) -> Option<(&'static str, &'static str)> {
         None
     }
 }
 
-/// A refusal as the kernel gives it.
+/// The error for a request that the kernel refused.
 fn refused(errno: i32, operation: impl Into<String>) -> Error {
     let source = std::io::Error::from_raw_os_error(errno);
     Error::Refused { operation: operation.into(), source, detail: None }

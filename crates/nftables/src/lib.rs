@@ -1,4 +1,4 @@
-//! The nftables mode: a ruleset that does not grow.
+//! The nftables mode: the number of rules does not depend on the number of Services.
 //!
 //! ```text
 //!                    services  ─ set ─▶ cluster-ip-4 ─▶ mark unless from a pod, dnat to endpoints[VIP, random]
@@ -6,14 +6,15 @@
 //!                    nodeports ─ set ─▶ nodeport-external-4 ─▶ mark,            dnat to nodeport-endpoints[…]
 //! ```
 //!
-//! Rules are constant: a Service is an element per frontend in a set, which stands for a policy and a power of two
-//! that its endpoints fit into, and an element per endpoint in a data map. One set and one chain exist per policy
-//! and power of two in use. Only Services with affinity have chains and maps of their own, since each remembers
-//! its clients.
+//! A Service adds elements, not rules: one element per frontend to a set, and one element per frontend and endpoint to
+//! a data map. There is one set and one chain for each traffic policy and power of two in use; the power of two is the
+//! smallest one that is not less than the number of endpoints. Only Services with session affinity have chains and maps
+//! of their own, because each endpoint has its own set of clients.
 //!
-//! [`rules`] are values for the kernel's objects, [`render`] turns settings and plans into a [`table::Table`] or parts of
-//! one, [`diff`] compares, [`commit`] sends transactions to the kernel and [`fake`] stands in for it, [`eval`] follows a packet,
-//! [`drift`] detects changes by other processes, [`mode`] is the [`portway_dataplane::Program`] that ties them together.
+//! [`rules`] builds the kernel's objects as values. [`render`] turns settings and plans into a [`table::Table`] or
+//! parts of one. [`diff`] compares tables. [`commit`] sends transactions to the kernel; [`fake`] is a kernel for
+//! tests. [`eval`] follows a packet through the rules. [`drift`] detects changes by other processes. [`mode`] has the
+//! [`portway_dataplane::Program`] that uses all of them.
 
 pub mod commit;
 pub mod diff;

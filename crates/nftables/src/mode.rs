@@ -1,4 +1,4 @@
-//! The mode: plans in, the table in step, for one family.
+//! The mode for one family: keeps the kernel's table equal to the one rendered from settings and plans.
 
 use crate::commit::{Kernel, Netlink, diagnose};
 use crate::diff::{Draft, Transaction, Uses, diff, diff_base};
@@ -32,34 +32,34 @@ pub struct Nftables<K = Netlink> {
 }
 
 impl Nftables<Netlink> {
-    /// For one family, in this thread's network namespace.
+    /// Opens the mode for one family in this thread's network namespace.
     pub fn open(family: Family) -> Result<Nftables, Error> {
         let family = nft_family(family);
         let kernel = Netlink::open(family, TABLE)
-            .map_err(|e| diagnose(family, e, || crate::probe::missing(family)))?;
+            .map_err(|e| diagnose(family, e, || crate::probe::missing_feature(family)))?;
         let mut mode = Nftables::with_kernel(kernel, family);
         mode.check()?;
         Ok(mode)
     }
 
-    /// Whether this process may change rules here, and the kernel has nf_tables. Changes nothing.
+    /// Fails if the kernel has no nf_tables, or this process lacks the permission to use it. Changes nothing.
     fn check(&mut self) -> Result<(), Error> {
         let listed = list::tables(self.kernel.socket(), self.family);
-        listed.map(drop).map_err(|e| self.refused(e))
+        listed.map(drop).map_err(|e| self.kernel_error(e))
     }
 
-    /// Whether the kernel has every feature that the rules use. Changes nothing.
+    /// Fails if the kernel lacks a feature that the rules use. Changes nothing.
     fn check_features(&self) -> Result<(), Error> {
-        let Some((feature, option)) = crate::probe::missing(self.family) else { return Ok(()) };
+        let Some((feature, option)) = crate::probe::missing_feature(self.family) else { return Ok(()) };
         Err(Error::Unsupported { feature: feature.to_owned(), hint: format!("load or build {option}") })
     }
 
-    /// The generation of the whole ruleset, which each commit of any process raises by one.
+    /// The generation of the whole ruleset, which each commit of any process increases by one.
     pub fn generation(&mut self) -> Result<u32, Error> {
-        list::generation(self.kernel.socket()).map_err(|e| self.refused(e))
+        list::generation(self.kernel.socket()).map_err(|e| self.kernel_error(e))
     }
 
-    /// The netlink port of this mode: the kernel announces commits of other processes with other ports.
+    /// The netlink port of this mode's socket. The kernel's notifications name the port that a commit came from.
     pub fn port(&self) -> u32 {
         self.kernel.port()
     }
@@ -73,7 +73,7 @@ fn nft_family(family: Family) -> nft::Family {
 }
 
 impl<K: Kernel> Nftables<K> {
-    /// With a kernel of the caller's choice.
+    /// Opens the mode on the given kernel.
     pub fn with_kernel(kernel: K, family: nft::Family) -> Nftables<K> {
         Nftables {
             kernel,
@@ -86,18 +86,18 @@ impl<K: Kernel> Nftables<K> {
         }
     }
 
-    /// The whole table as it should be, normalized.
+    /// The desired table, normalized.
     pub fn wanted(&self) -> Table {
         let (mut table, _) = self.assemble();
         table.normalize();
         table
     }
 
-    /// The whole table as it should be, and how often each thing in it is used.
+    /// The desired table, and how many Services use each object in it.
     fn assemble(&self) -> (Table, Uses) {
         let mut table = render::base(&self.names, self.family, &self.settings);
         let mut uses = Uses::default();
-        // Most of it is one map: growing that by doubling would cost as much again.
+        // Most elements are in this map. Reserving the room avoids copies while it grows.
         let ports = || self.plans.values().flat_map(|p| &p.ports);
         let endpoints = ports().map(|p| p.cluster.len() * p.frontends.len()).sum();
         table.elements.insert(self.names.endpoints.clone(), Vec::with_capacity(endpoints));
@@ -113,18 +113,18 @@ impl<K: Kernel> Nftables<K> {
         (table, uses)
     }
 
-    /// The kernel behind it.
+    /// The kernel that the mode writes to.
     pub fn kernel(&mut self) -> &mut K {
         &mut self.kernel
     }
 
-    /// Takes over plans. The draft is complete only if the kernel is in sync.
+    /// Stores the changed plans. The draft has their changes only if `in_sync`; otherwise it is empty.
     fn stage_changes(&mut self, changes: PlanChanges, in_sync: bool) -> Draft {
         let mut draft = Draft::default();
         for (name, mut new) in changes {
             let old = self.plans.remove(&name);
             if let (Some(old), Some(new)) = (&old, &mut new) {
-                slots::keep(old, new);
+                slots::keep_indices(old, new);
             }
             if old != new {
                 if in_sync {
@@ -144,7 +144,7 @@ impl<K: Kernel> Nftables<K> {
         draft
     }
 
-    /// The transaction of a draft and of changed settings.
+    /// The transaction for a draft and for changed settings.
     fn transaction(&mut self, draft: Draft, settings: &Settings) -> Transaction {
         let mut tx = draft.finish(&self.uses);
         let mut sets = tx.add_sets.iter().map(|s| &s.name).chain(&tx.delete_sets);
@@ -166,7 +166,7 @@ impl<K: Kernel> Nftables<K> {
 
     fn apply(&mut self, tx: &Transaction, report: &mut Report) -> Result<(), Error> {
         if !tx.is_empty() {
-            self.kernel.commit(tx).map_err(|e| self.refused(e))?;
+            self.kernel.commit(tx).map_err(|e| self.kernel_error(e))?;
         }
         let (added, removed) = tx.size();
         report.added += added;
@@ -174,8 +174,8 @@ impl<K: Kernel> Nftables<K> {
         Ok(())
     }
 
-    fn refused(&mut self, error: portway_netlink::Error) -> Error {
-        diagnose(self.family, error, || self.kernel.lacks())
+    fn kernel_error(&mut self, error: portway_netlink::Error) -> Error {
+        diagnose(self.family, error, || self.kernel.missing_feature())
     }
 }
 
@@ -210,7 +210,7 @@ impl<K: Kernel> Program for Nftables<K> {
     }
 
     fn reconcile(&mut self, _: bool, report: &mut Report) -> Result<Drift, Error> {
-        let have = self.kernel.list().map_err(|e| self.refused(e))?;
+        let have = self.kernel.list().map_err(|e| self.kernel_error(e))?;
         let (mut want, uses) = self.assemble();
         if have.is_some() {
             want.normalize();
@@ -228,7 +228,7 @@ impl<K: Kernel> Program for Nftables<K> {
     }
 
     fn verify(&mut self) -> Result<Drift, Error> {
-        let have = self.kernel.list().map_err(|e| self.refused(e))?;
+        let have = self.kernel.list().map_err(|e| self.kernel_error(e))?;
         Ok(diff(have.as_ref(), self.wanted()).1)
     }
 }
@@ -237,7 +237,8 @@ impl FamilyProgram for Nftables {
     const FAILURE_METRIC: &'static str = "sync_proxy_rules_nftables_sync_failures_total";
 
     fn locations(&self) -> Vec<Location> {
-        // The table of a family that could not be opened is not a leftover either: an earlier run's rules work on.
+        // Both families: a table of a family that could not be opened is no leftover, since the rules of an earlier run
+        // still forward traffic.
         Family::ALL.map(|family| leftovers::location(TABLE, family)).into()
     }
 

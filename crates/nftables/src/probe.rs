@@ -1,7 +1,7 @@
-//! Finding out what a kernel lacks, once something was refused.
+//! Finds the nf_tables feature that a kernel lacks.
 //!
-//! Each feature is tried by itself: a scratch table is made with it and removed in the same transaction, so that
-//! no packet ever meets it.
+//! Each feature is tried separately, in a scratch table that is created and deleted in one transaction, so that no
+//! packet passes through it.
 
 use crate::rules::{self, ExprBuilder, TableNames};
 use portway_model::Protocol;
@@ -11,8 +11,8 @@ use portway_netlink::{Protocol as Bus, Socket};
 
 const SCRATCH: &str = "portway-probe";
 
-/// The first feature this kernel lacks, and the option that brings it.
-pub(crate) fn missing(family: Family) -> Option<(&'static str, &'static str)> {
+/// The first missing feature, and the kernel option or version that provides it.
+pub(crate) fn missing_feature(family: Family) -> Option<(&'static str, &'static str)> {
     let Ok(mut socket) = Socket::open(Bus::Netfilter) else {
         return Some(("netfilter's netlink interface", "CONFIG_NETFILTER_NETLINK (nfnetlink)"));
     };

@@ -1,4 +1,5 @@
-//! From settings and plans to the table: pure, and the same for the first start and the hundredth change.
+//! Renders settings and plans into the table. These functions depend on nothing else, so an incremental change gives
+//! the same rules as a start from scratch.
 
 mod affinity;
 mod base;

@@ -1,6 +1,6 @@
-//! The words: names of the constant chains and sets, and rules as sequences of expressions.
+//! The names of the constant chains and sets, and functions that build rules as sequences of expressions.
 //!
-//! Keys are laid out as nft lays them out: each part of a concatenation starts on a word.
+//! Keys have nft's layout: each field of a concatenation starts at a multiple of four bytes.
 
 mod sets;
 
@@ -20,67 +20,68 @@ use std::sync::Arc;
 
 use crate::table::Name;
 
-/// First word: where every key begins.
+/// The first register, where every key begins.
 const KEY: Register = Register::word(0);
-/// Fifth word: where a second value goes.
+/// The fifth register, after an IPv6 address in the first four: the port for `dnat`.
 const SECOND: Register = Register::word(4);
 
-/// TableNames of everything constant.
+/// The names of the constant chains, sets and maps.
 #[derive(Clone, Debug)]
 pub struct TableNames {
-    /// VIP, protocol, port, index → endpoint.
+    /// Map: VIP, protocol, port, index → endpoint.
     pub endpoints: Name,
-    /// For policy Local: VIP, protocol, port, index → endpoint anywhere.
+    /// Map for policy Local: VIP, protocol, port, index → endpoint on any node.
     pub short_cut_endpoints: Name,
-    /// Protocol, port, index → endpoint.
+    /// Map: protocol, port, index → endpoint.
     pub nodeport_endpoints: Name,
-    /// For policy Local: protocol, port, index → endpoint anywhere.
+    /// Map for policy Local: protocol, port, index → endpoint on any node.
     pub nodeport_short_cut_endpoints: Name,
-    /// Where clients stick: VIP, protocol, port → the Service port's own chain.
+    /// Map for session affinity: VIP, protocol, port → chain of the Service port.
     pub sticky_services: Name,
-    /// The same for policy Local and traffic that begins on this node.
+    /// The same for policy Local and connections from this node and its pods.
     pub sticky_short_cuts: Name,
-    /// Where clients stick: protocol, port → the Service port's own chain.
+    /// Map for session affinity: protocol, port → chain of the Service port.
     pub sticky_nodeports: Name,
-    /// The same for policy Local and traffic that begins on this node.
+    /// The same for policy Local and connections from this node and its pods.
     pub sticky_nodeport_short_cuts: Name,
-    /// VIP, protocol, port without endpoints.
+    /// Set of VIP, protocol, port without endpoints: rejected.
     pub refused: Name,
-    /// VIP, protocol, port without endpoints on this node.
+    /// Set of VIP, protocol, port with policy Local and endpoints on other nodes only: dropped.
     pub dropped: Name,
-    /// Protocol, port without endpoints.
+    /// Set of protocol, port without endpoints: rejected.
     pub refused_nodeports: Name,
-    /// Protocol, port without endpoints on this node.
+    /// Set of protocol, port with policy Local and endpoints on other nodes only: dropped.
     pub dropped_nodeports: Name,
-    /// VIP, protocol, port whose sources are checked.
+    /// Set of VIP, protocol, port with source ranges.
     pub guarded: Name,
-    /// Source, VIP, protocol, port that may pass.
+    /// Set of allowed sources: source range, VIP, protocol, port.
     pub source_ranges: Name,
-    /// Endpoint, the same endpoint: traffic that goes back where it came from.
+    /// Set of endpoint, the same endpoint: connections from an endpoint to itself.
     pub hairpin: Name,
-    /// All cluster IPs.
+    /// Set of all cluster IPs.
     pub cluster_ips: Name,
-    /// Ranges of cluster IPs.
+    /// Set of the ranges of cluster IPs (ServiceCIDRs).
     pub service_cidrs: Name,
-    /// Chain: which policy chain a VIP leads to.
+    /// Chain that sends VIPs to their policy chains.
     pub services: Name,
-    /// Chain: which policy chain a node port leads to.
+    /// Chain that sends node ports to their policy chains.
     pub nodeports: Name,
-    /// Chain: where traffic that begins on this node may go instead, by VIP.
+    /// Chain that sends VIPs with policy Local to any endpoint, for connections from this node and its pods.
     pub short_cuts: Name,
-    /// Chain: where traffic that begins on this node may go instead, by node port.
+    /// Chain that sends node ports with policy Local to any endpoint, for connections from this node and its pods.
     pub nodeport_short_cuts: Name,
-    /// Chain: refuse.
+    /// Chain that rejects.
     pub reject: Name,
-    /// Chain: masquerade later.
+    /// Chain that marks packets for masquerading.
     pub mark: Name,
-    /// Chain: masquerade later what does not come from a pod.
+    /// Chain that marks packets for masquerading unless they come from a pod.
     pub mark_unless_pod: Name,
-    /// Chain: traffic to a VIP with policy Local that begins on this node.
+    /// Chain for VIPs with policy Local: goes to `short_cuts` if the packet comes from this node or its pods.
     pub short_cut: Name,
-    /// Chain: traffic to a node port with policy Local that begins on this node.
+    /// Chain for node ports with policy Local: goes to `nodeport_short_cuts` if the packet comes from this node or its
+    /// pods.
     pub nodeport_short_cut: Name,
-    /// Chain: check the source.
+    /// Chain that drops packets whose source is not in `source_ranges`.
     pub check_source: Name,
 }
 
@@ -137,24 +138,24 @@ impl ExprBuilder {
         Expr::Payload { base: Base::Network, offset, len: self.family.address_len(), to }
     }
 
-    /// Source address into `to`.
+    /// Loads the source address into `to`.
     pub fn source(self, to: Register) -> Expr {
         self.address(true, to)
     }
 
-    /// Destination address into `to`.
+    /// Loads the destination address into `to`.
     pub fn destination(self, to: Register) -> Expr {
         self.address(false, to)
     }
 
-    /// Protocol and destination port from `at` on; the register behind them comes back.
+    /// Loads protocol and destination port into the registers from `at` on. Returns the next free register.
     fn service(self, at: Register) -> ([Expr; 2], Register) {
         let port = at.after(1);
         let dport = Expr::Payload { base: Base::Transport, offset: 2, len: 2, to: port };
         ([Expr::Meta(MetaKey::Protocol, at), dport], port.after(2))
     }
 
-    /// `ip daddr . meta l4proto . th dport`, or without the address.
+    /// `ip daddr . meta l4proto . th dport`, or without the address. Returns the next free register too.
     fn frontend(self, with_address: bool) -> (Vec<Expr>, Register) {
         let mut exprs = Vec::with_capacity(4);
         let mut at = KEY;
@@ -183,12 +184,13 @@ impl ExprBuilder {
         rule(exprs, verdict)
     }
 
-    /// Sends to one of up to [`capacity`] endpoints, each as likely as any other, by VIP or by node port.
+    /// Sends to one of up to [`capacity`] endpoints, by VIP or by node port.
     ///
-    /// `dnat to … . numgen random mod C map @map`: an index that has no endpoint is no match, and the next rule tries
-    /// again; more than half of the indices have one. The last try is among the first half, where all have. So the rules
-    /// stay the same while the number of endpoints changes within a power of two, and one chain serves all Services
-    /// of about a size.
+    /// `dnat to … . numgen random mod C map @map`: an index without an endpoint does not match, and the next rule
+    /// draws again. More than half of the indices have an endpoint. The last rule draws among the first C/2 + 1
+    /// indices, which always have one; the share of an endpoint deviates from an equal share by less than 1/64. The
+    /// rules are the same for all numbers of endpoints within a power of two, so Services of similar size share one
+    /// chain, and scaling within a power of two changes no rule.
     pub fn balance(self, with_address: bool, map: &Name, endpoints: usize) -> Vec<Rule> {
         const TRIES: usize = 6;
         let try_among = |modulus: usize| {
@@ -199,7 +201,7 @@ impl ExprBuilder {
             Rule { exprs }
         };
         match capacity(endpoints) {
-            // Never fewer than these.
+            // The number of endpoints is exactly the capacity, so every index has one.
             exact @ (1 | 2) => vec![try_among(exact)],
             capacity => {
                 let mut rules = vec![try_among(capacity); TRIES];
@@ -213,19 +215,19 @@ impl ExprBuilder {
         Expr::Dnat { family: self.family.number(), address, port }
     }
 
-    /// `saddr @clients goto chain`: this client has been here before.
-    pub fn known(self, clients: &Name, chain: &Name) -> Rule {
+    /// `saddr @clients goto chain`: a client that has affinity to the chain's endpoint.
+    pub fn known_client(self, clients: &Name, chain: &Name) -> Rule {
         let known = Expr::Lookup { set: clients.clone(), key: KEY };
         rule([self.source(KEY), known], Verdict::Goto(chain.clone()))
     }
 
-    /// `update @clients { saddr }`: remember the client, or for longer.
+    /// `update @clients { saddr }`: adds the client, or renews its timeout.
     pub fn remember(self, clients: &Name) -> Rule {
         Rule { exprs: vec![self.source(KEY), Expr::Update { set: clients.clone(), key: KEY }] }
     }
 
     /// `meta l4proto X dnat to <target>`
-    pub fn lead_to(self, protocol: Protocol, target: Target) -> Rule {
+    pub fn dnat_to(self, protocol: Protocol, target: Target) -> Rule {
         let mut exprs = protocol_is(protocol).to_vec();
         exprs.extend([
             Expr::Immediate(KEY, octets(target.ip)),
@@ -235,7 +237,8 @@ impl ExprBuilder {
         Rule { exprs }
     }
 
-    /// `ct status dnat saddr . daddr @hairpin`: a host that talks to its own address without a Service is none.
+    /// `ct status dnat saddr . daddr @hairpin`: only translated connections, not those of a pod to its own address
+    /// without a Service.
     pub fn is_hairpin(self, hairpin: &Name) -> Vec<Expr> {
         let second = KEY.after(self.family.address_len());
         let key = Expr::Lookup { set: hairpin.clone(), key: KEY };
@@ -294,7 +297,7 @@ impl ExprBuilder {
     }
 }
 
-/// The number of endpoints a balancing chain is made for: the next power of two.
+/// The capacity of the balancing chain for this number of endpoints: the next power of two.
 pub fn capacity(endpoints: usize) -> usize {
     endpoints.next_power_of_two()
 }
@@ -381,15 +384,15 @@ fn change_mark(mask: u32, xor: u32) -> [Expr; 3] {
 
 /// `meta mark & bit == 0`
 pub fn is_unmarked(bit: u32) -> [Expr; 3] {
-    look_at_mark(bit, true)
+    test_mark(bit, true)
 }
 
 /// `meta mark & bit != 0`
 pub fn is_marked(bit: u32) -> [Expr; 3] {
-    look_at_mark(bit, false)
+    test_mark(bit, false)
 }
 
-fn look_at_mark(bit: u32, unset: bool) -> [Expr; 3] {
+fn test_mark(bit: u32, unset: bool) -> [Expr; 3] {
     let (mask, zero) = (bit.to_ne_bytes().to_vec(), vec![0; 4]);
     [
         Expr::Meta(MetaKey::Mark, KEY),
@@ -403,7 +406,7 @@ pub fn masquerade() -> Expr {
     Expr::Masquerade { flags: NAT_RANDOM_FULLY }
 }
 
-/// An address's bytes.
+/// The bytes of an address.
 pub fn octets(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(a) => a.octets().to_vec(),
@@ -421,7 +424,7 @@ pub fn frontend_key(address: Option<IpAddr>, protocol: Protocol, port: u16) -> K
     key.field(&[protocol.number()]).field(&port.to_be_bytes())
 }
 
-/// The value of an endpoint: address and port.
+/// The map value of an endpoint: address and port.
 pub fn target_value(target: Target) -> Value {
     let value = match target.ip {
         IpAddr::V4(a) => Value::new().field(&a.octets()),
@@ -430,7 +433,7 @@ pub fn target_value(target: Target) -> Value {
     value.field(&target.port.to_be_bytes())
 }
 
-/// A name of a Service port's own chain or map, short enough for the kernel.
-pub fn own_name(prefix: &str, id: &str) -> Name {
+/// The name of a chain, set or map for session affinity: `prefix-id`.
+pub fn affinity_name(prefix: &str, id: &str) -> Name {
     Arc::from(format!("{prefix}-{id}"))
 }

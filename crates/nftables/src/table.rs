@@ -1,18 +1,18 @@
-//! A table as a value: what we want the kernel to hold, or what it was found to hold.
+//! A table as a value: the desired table, or the table as listed from the kernel.
 
 use portway_netlink::nft::{Chain, Element, Hook, Rule, Set};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// TableNames of chains and sets are shared by everything that refers to them.
+/// The name of a chain or set, shared by all objects that refer to it.
 pub type Name = Arc<str>;
 
 /// A chain with its rules.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ChainBody {
-    /// Where it hooks in, if it is a base chain.
+    /// The hook, if it is a base chain.
     pub hook: Option<Hook>,
-    /// Its rules in order.
+    /// The rules in order.
     pub rules: Vec<Rule>,
 }
 
@@ -23,16 +23,17 @@ impl ChainBody {
     }
 }
 
-/// A table, or a part of one: one Service's share.
+/// A table, or the part of it that one Service adds.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Table {
     /// Chains by name.
     pub chains: BTreeMap<Name, ChainBody>,
     /// Sets and maps by name.
     pub sets: BTreeMap<Name, Set>,
-    /// It holds something that is not one of these, or is not in force as a whole: only making it anew helps.
-    pub odd: bool,
-    /// Elements by set. Those that rules add themselves are not among them.
+    /// The listed table is dormant, or has objects that are not chains, sets, rules or elements: it has to be deleted
+    /// and created again.
+    pub needs_rebuild: bool,
+    /// Elements by set, without the elements of dynamic sets, which rules add.
     pub elements: BTreeMap<Name, Vec<Element>>,
 }
 
@@ -50,7 +51,7 @@ impl Table {
         }
     }
 
-    /// Adds a part. What both have is the same in both.
+    /// Adds a part. A chain or set that is in both has the same definition in both.
     pub fn merge(&mut self, part: Table) {
         self.chains.extend(part.chains);
         self.sets.extend(part.sets);
@@ -62,13 +63,13 @@ impl Table {
         }
     }
 
-    /// Sorts the elements and drops repetitions, so that two tables can be compared.
+    /// Sorts the elements and removes duplicates, so that two tables can be compared.
     pub fn normalize(&mut self) {
         self.elements.values_mut().for_each(sort);
         self.elements.retain(|_, list| !list.is_empty());
     }
 
-    /// The same for one set.
+    /// Normalizes the elements of one set.
     pub(crate) fn normalize_set(&mut self, set: &Name) {
         if let Some(list) = self.elements.get_mut(set) {
             sort(list);
@@ -81,7 +82,7 @@ fn sort(list: &mut Vec<Element>) {
     list.dedup_by(|a, b| order(a) == order(b));
 }
 
-/// What makes an element itself: two with the same are one.
+/// The identity of an element, by which elements are sorted: a set has at most one element with it.
 pub(crate) fn order(e: &Element) -> (&[u8], Option<&[u8]>, bool) {
     (e.key.as_slice(), e.key_end.as_ref().map(|k| k.as_slice()), e.interval_end)
 }

@@ -1,6 +1,6 @@
-//! A mode that programs nothing: it keeps plans in memory, and its kernel is always in step.
+//! A mode that does not program the kernel: it keeps the plans in memory, and never has drift.
 //!
-//! The smallest implementation of the contract, for its tests, and an example for a new mode.
+//! It is the smallest implementation of the contract between agent and mode, for tests and as an example of a mode.
 
 use portway_dataplane::trace::{Host, Packet, Trace};
 use portway_dataplane::{
@@ -102,7 +102,7 @@ impl FamilyProgram for Plans {
     }
 }
 
-/// No other process can change what is only in memory.
+/// Detects no drift: no other process can change plans that are only in memory.
 #[derive(Debug)]
 struct NoDrift;
 

@@ -1,60 +1,61 @@
-//! `portway cleanup`: leave nothing behind.
+//! `portway cleanup`: removes the objects that Portway and kube-proxy created in this network namespace.
 
 use clap::Args;
 use ipnet::IpNet;
 use portway_dataplane::{IpvsSettings, Settings};
 use portway_proxy::agent::{self, Leftover};
 
-/// What is typed after `portway cleanup`.
+/// The flags of `portway cleanup`.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
-    /// List what would be removed, and remove nothing
+    /// List the objects that would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
-    /// Leave virtual servers of ipvs at these addresses alone, as the agent does by ipvs.excludeCIDRs
+    /// Do not remove ipvs virtual servers at these addresses; same as ipvs.excludeCIDRs of the agent
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     exclude_cidrs: Vec<IpNet>,
 }
 
-/// Does it, and says so.
+/// Removes the objects, or lists them with `--dry-run`, and prints one line for each.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let settings = settings(&flags.exclude_cidrs);
     let (found, errors) =
         if flags.dry_run { agent::find_leftovers(&settings) } else { agent::cleanup(&settings) };
-    let (some, none) = match flags.dry_run {
+    let (verb, nothing_found) = match flags.dry_run {
         true => ("would remove", "there is nothing to remove"),
         false => ("removed", "there was nothing to remove"),
     };
     for leftover in &found {
-        println!("{some} {leftover}");
+        println!("{verb} {leftover}");
     }
     if found.is_empty() && errors.is_empty() {
-        println!("{none}");
+        println!("{nothing_found}");
     }
-    judge(errors)
+    into_result(errors)
 }
 
-/// Does it for `kube-proxy --cleanup`, which says nothing if all is well.
+/// `kube-proxy --cleanup`: removes the objects and logs them; prints nothing on success.
 pub(crate) fn remove(exclude: &[IpNet]) -> anyhow::Result<()> {
     let (removed, errors): (Vec<Leftover>, _) = agent::cleanup(&settings(exclude));
     for leftover in removed {
         tracing::info!("removed {leftover}");
     }
-    judge(errors)
+    into_result(errors)
 }
 
-/// Virtual servers within `exclude` belong to other programs.
+/// Settings under which virtual servers within `exclude` are not removed.
 fn settings(exclude: &[IpNet]) -> Settings {
     let ipvs = IpvsSettings { exclude: exclude.to_vec(), ..IpvsSettings::default() };
     Settings { ipvs, ..Settings::default() }
 }
 
-fn judge(errors: Vec<portway_dataplane::Error>) -> anyhow::Result<()> {
+/// An error with one line for each of `errors`; no error if there are none.
+fn into_result(errors: Vec<portway_dataplane::Error>) -> anyhow::Result<()> {
     if errors.is_empty() {
         return Ok(());
     }
     let mut lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    // What both families are refused for is said once.
+    // Both families often fail for the same reason: print it once.
     lines.dedup();
     anyhow::bail!("{}", lines.join("\n"))
 }

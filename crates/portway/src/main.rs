@@ -1,4 +1,4 @@
-//! Portway: the Kubernetes Service system in one binary. Called as `kube-proxy`, it is `portway proxy`.
+//! The `portway` binary and its subcommands. Called as `kube-proxy`, it runs `portway proxy`.
 
 mod cleanup;
 mod proxy;
@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Everything between `kind: Service` and a packet that arrives.
+/// Kubernetes Services on a node: a drop-in kube-proxy
 #[derive(Debug, Parser)]
 #[command(name = "portway", version, propagate_version = true)]
 struct Cli {
@@ -23,26 +23,26 @@ enum Command {
     /// Run the node agent: a drop-in kube-proxy
     #[command(disable_version_flag = true)]
     Proxy(ProxyFlags),
-    /// Remove everything Portway or kube-proxy made in this network namespace
+    /// Remove the objects that Portway or kube-proxy created in this network namespace
     ///
-    /// In whatever mode: the nftables tables `portway` and `kube-proxy`, the KUBE- chains of iptables and the rules that
-    /// lead to them (in both variants), ipvs servers, their sets and the device kube-ipvs0, and the relay process of the
-    /// userspace mode, which ends after its last connection.
+    /// In every mode: the nftables tables `portway` and `kube-proxy`, the KUBE- chains of iptables and the rules that
+    /// jump to them (in both variants), ipvs servers, their sets and the device kube-ipvs0, and the relay process of
+    /// the userspace mode, which ends after its last connection.
     ///
-    /// Connections that are open stay open as long as something else on the node has the kernel translate addresses, as
-    /// most network plugins do; those through ipvs end with their servers. To lose none, switch the mode instead.
+    /// Open connections stay open as long as the node has another NAT rule, as most network plugins create one;
+    /// connections through ipvs end with their virtual servers. To keep all connections, change the proxy mode instead.
     ///
-    /// Everybody else's rules, chains and tables are left alone, and so is what the kubelet made.
+    /// Rules, chains and tables of other programs and of the kubelet are not changed.
     Cleanup(cleanup::Flags),
-    /// Relay the connections of the userspace mode; the agent starts this itself
+    /// Relay the connections of the userspace mode; started by the agent
     #[command(hide = true)]
     Relay(relay::Flags),
 }
 
 fn main() -> ExitCode {
-    // Also if the main thread panics: the lines before that explain it.
+    // Also when the main thread panics: the log lines before a panic explain it.
     let _flush = FlushLog;
-    let arguments = as_portway(std::env::args_os().collect());
+    let arguments = portway_arguments(std::env::args_os().collect());
     let result = match Cli::parse_from(arguments).command {
         Command::Proxy(flags) => proxy::run(flags),
         Command::Cleanup(flags) => cleanup::run(&flags),
@@ -67,8 +67,8 @@ impl Drop for FlushLog {
     }
 }
 
-/// What was typed, as `portway` wants it: `kube-proxy …` is `portway proxy …`.
-fn as_portway(arguments: Vec<OsString>) -> Vec<OsString> {
+/// The arguments in the form that `portway` parses: `kube-proxy …` becomes `portway proxy …`.
+fn portway_arguments(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter();
     let Some(program) = arguments.next() else { return vec!["portway".into()] };
     let name = Path::new(&program).file_name().unwrap_or_default().to_owned();

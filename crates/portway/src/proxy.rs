@@ -1,4 +1,4 @@
-//! `portway proxy`: from flags to a running agent.
+//! `portway proxy`: merges flags and configuration file, and runs the agent.
 
 use anyhow::{Context, anyhow, bail};
 use portway_proxy::agent::{self, Options};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Does what the flags say.
+/// Runs the agent, or the single action that a flag asks for: version, configuration file, cleanup, init.
 pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
     if let Some(version) = &flags.run.version {
         let name = if version == "raw" { "portway" } else { "Portway" };
@@ -17,9 +17,9 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    let (config, ignored) = read(&flags)?;
+    let (config, ignored) = read_config(&flags)?;
     if let Some(path) = &flags.run.write_config_to {
-        return write(&config, path);
+        return write_config(&config, path);
     }
     logging::start(config.logging.format, config.logging.verbosity);
     for flag in ignored {
@@ -31,8 +31,10 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
     if flags.run.init_only == Some(true) {
         return Ok(agent::prepare(&config)?);
     }
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the event loop")?;
     let options = Options {
         manifests: flags.run.manifests.clone(),
         config,
@@ -40,30 +42,30 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
         version: VERSION,
         set_verbosity: logging::set_verbosity,
     };
-    // Not joined to a lint for large futures: there is one, and it lives as long as the process.
+    // Boxed because the future is large; it is allocated once and lives as long as the process.
     runtime.block_on(Box::pin(agent::run(options)))?;
     Ok(())
 }
 
-fn read(flags: &ProxyFlags) -> anyhow::Result<(Config, Vec<IgnoredFlag>)> {
+fn read_config(flags: &ProxyFlags) -> anyhow::Result<(Config, Vec<IgnoredFlag>)> {
     let file = flags.run.config.as_deref().map(read_file).transpose()?;
-    merge(flags, file).map_err(all)
+    merge(flags, file).map_err(list_errors)
 }
 
 fn read_file(path: &Path) -> anyhow::Result<Typed> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
-    parse(&path.display().to_string(), &text).map_err(all)
+    parse(&path.display().to_string(), &text).map_err(list_errors)
 }
 
-/// All mistakes, one per line, behind one word on what they are in.
-fn all(errors: Vec<ConfigError>) -> anyhow::Error {
+/// One error that lists all errors of the configuration, one per line.
+fn list_errors(errors: Vec<ConfigError>) -> anyhow::Error {
     let lines: Vec<String> = errors.iter().map(|e| format!("  {e}")).collect();
     anyhow!("the configuration has {} mistake(s):\n{}", errors.len(), lines.join("\n"))
 }
 
-fn write(config: &Config, path: &Path) -> anyhow::Result<()> {
-    let yaml = print::to_yaml(config).context("write the configuration as YAML")?;
+fn write_config(config: &Config, path: &Path) -> anyhow::Result<()> {
+    let yaml = print::to_yaml(config).context("cannot print the configuration as YAML")?;
     if let Err(error) = std::fs::write(path, yaml) {
         bail!("cannot write {}: {error}", path.display());
     }

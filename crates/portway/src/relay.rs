@@ -6,7 +6,7 @@ use portway_serve::{LogFormat, logging};
 use portway_userspace::{Handle, Relay};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The flags that the agent passes on.
+/// The flags that the agent passes to the relay.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
     /// Verbosity of the log
@@ -17,21 +17,21 @@ pub(crate) struct Flags {
     json: bool,
 }
 
-/// Runs until told to leave, and then until the last connection has ended.
+/// Runs until the relay is shut down and its last connection has ended.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let format = if flags.json { LogFormat::Json } else { LogFormat::Text };
     logging::start(format, flags.v);
-    let relay = Relay::start().context("start the worker threads of the relay")?;
+    let relay = Relay::start().context("cannot start the worker threads of the relay")?;
     let handle = relay.handle();
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || handle_signals(&handle))
-        .context("start a thread")?;
-    relay.run().context("relay connections")
+        .context("cannot start the signal thread")?;
+    relay.run().context("the relay failed")
 }
 
-/// Shuts down on SIGTERM and SIGINT, unless an agent is connected: a service manager signals both processes, and the agent
-/// has to change the rules before the relay may stop accepting.
+/// Shuts down on SIGTERM and SIGINT, unless an agent is connected: a service manager signals both processes, and the
+/// agent has to change the rules before the relay may stop accepting.
 fn handle_signals(handle: &Handle) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     runtime.block_on(async {

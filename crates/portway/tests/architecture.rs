@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md lists the crates that exist, and dependencies point the way it says.
+//! ARCHITECTURE.md lists every crate of the workspace, and crates depend on one another only as it states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 const TEST_ONLY: [&str; 3] = ["lab", "noop", "testkit"];
 /// The crates of the proxy modes.
 const MODES: [&str; 5] = ["nftables", "iptables", "ipvs", "userspace", "noop"];
-/// Dependencies of a mode on another mode that are still to be removed. The test fails when one of them is gone, too.
+/// Dependencies of a mode on another mode that are still to be removed. The test also fails when a listed one no longer
+/// exists.
 const MODES_STILL_COUPLED: &[(&str, &str)] = &[];
 
 fn root() -> PathBuf {
@@ -43,20 +44,26 @@ fn normal_dependencies(manifest: &str) -> BTreeSet<String> {
 fn architecture_lists_every_crate() {
     let crates: BTreeSet<String> = dependencies().into_keys().collect();
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
-    let rooms =
+    let table =
         text.split("## Crates").nth(1).and_then(|t| t.split("\n## ").next()).expect("a table of crates");
     let listed: BTreeSet<String> =
-        rooms.lines().filter_map(|l| l.strip_prefix("| `")?.split('`').next()).map(str::to_owned).collect();
+        table.lines().filter_map(|l| l.strip_prefix("| `")?.split('`').next()).map(str::to_owned).collect();
     assert_eq!(listed, crates);
 }
 
 #[test]
 fn only_tests_depend_on_test_crates() {
     let dependencies = dependencies();
-    assert!(dependencies["portway"].contains("proxy"), "the manifests are not read: {dependencies:?}");
+    assert!(
+        dependencies["portway"].contains("proxy"),
+        "the Cargo.toml files were not read: {dependencies:?}"
+    );
     for (name, of) in dependencies.iter().filter(|(name, _)| !TEST_ONLY.contains(&name.as_str())) {
         for test_only in TEST_ONLY {
-            assert!(!of.contains(test_only), "{name} needs {test_only}: make it a dev-dependency");
+            assert!(
+                !of.contains(test_only),
+                "{name} depends on {test_only}, which only tests may use: make it a dev-dependency"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The contract between agent and mode, with a mode that programs nothing and with those that need no other kernel.
+//! The contract between agent and mode, checked with the noop mode and with the modes that need no guest kernel.
 
 use portway_dataplane::Mode;
 use portway_lab::Namespace;

@@ -1,14 +1,14 @@
-//! The node agent: one loop that takes in what happens and keeps the kernel in step.
+//! The node agent: one event loop that keeps the kernel's rules up to date with the cluster and the configuration.
 //!
 //! ```text
 //! source ──▶ Cluster ──plans──▶ Backends ──▶ kernel
 //!   config file, signals, kernel notifications, clock ──▶ the same loop
 //! ```
 //!
-//! What always holds:
-//! - Nothing is programmed before Services, slices and this node have been listed once.
-//! - Whatever fails is tried again; what was programmed stays until there is something better.
-//! - Leaving, be it by signal or by death, leaves the rules in place.
+//! Invariants:
+//! - Nothing is programmed before Services, EndpointSlices and this node have been listed once.
+//! - A failed sync is retried; the rules programmed before stay in force until new ones replace them.
+//! - The rules stay in place when the agent stops, whether by a signal or by a crash.
 
 mod addresses;
 mod backends;
@@ -20,7 +20,7 @@ mod report;
 mod server_thread;
 mod settings;
 
-use crate::config::{Config, ProxyFlags, diff_live, keep_started};
+use crate::config::{Config, ProxyFlags, diff_live, keep_until_restart};
 use crate::health::{Health, HealthState, MetricsPages, ServicePorts, Timestamp, listen_addresses};
 use crate::metrics::{Metrics, SyncKind, Traffic};
 use crate::{health, sysctl};
@@ -47,48 +47,48 @@ pub use leftovers::{Leftover, cleanup, find_leftovers};
 /// Everything the agent needs to run.
 #[derive(Debug)]
 pub struct Options {
-    /// What file and flags mean.
+    /// The configuration, merged from file and flags.
     pub config: Config,
-    /// The flags as typed, to read the file again.
+    /// The flags as typed, which are merged with the configuration file again when it changes.
     pub flags: ProxyFlags,
     /// A directory of manifests instead of an API server.
     pub manifests: Option<PathBuf>,
-    /// For metrics and logs.
+    /// The version of Portway, for metrics and logs.
     pub version: &'static str,
-    /// Called when the configuration asks for another log level.
+    /// Sets the log level; called when the configuration changes.
     pub set_verbosity: fn(u32),
 }
 
-/// Why the agent could not start, or had to stop.
+/// The error that kept the agent from starting, or stopped it.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The kernel will not have us.
+    /// The kernel cannot be programmed.
     #[error(transparent)]
     Dataplane(#[from] portway_dataplane::Error),
     /// The API server cannot be used.
     #[error(transparent)]
     Connect(#[from] portway_client::ConnectError),
-    /// An address that must be ours is taken.
+    /// The address of a server is in use, and the configuration makes that fatal.
     #[error(transparent)]
     Bind(#[from] health::BindError),
-    /// The system would not give us what every process gets.
-    #[error("{what}: {source}")]
+    /// An operating system call failed.
+    #[error("{operation}: {source}")]
     System {
-        /// What we asked for.
-        what: &'static str,
-        /// What it said.
+        /// The operation that failed.
+        operation: &'static str,
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
 /// The least time between repairs.
 const BETWEEN_REPAIRS: Duration = Duration::from_secs(1);
-/// How many notices are taken in before the loop looks at anything else.
+/// How many notices of the source are handled before the loop checks its other events.
 const BURST: usize = 4096;
 
-/// Runs until told to stop. Rules stay in place.
+/// Runs until SIGTERM or SIGINT. The rules stay in place.
 pub async fn run(options: Options) -> Result<(), AgentError> {
-    let system = |what| move |source| AgentError::System { what, source };
+    let system = |operation| move |source| AgentError::System { operation, source };
     let node = addresses::node_name(options.config.hostname_override.as_deref());
     let initial = settings::initial(&options.config);
     let mut backends = Backends::open(&options.config, &initial)?;
@@ -129,7 +129,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         counts: LocalCounts::default(),
         outages: HashSet::new(),
         missing_proxy_header: HashSet::new(),
-        repaired: None,
+        last_repair: None,
         config_sender,
         rejections,
         set_verbosity: options.set_verbosity,
@@ -161,21 +161,21 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
                 let settings = agent.settings.clone().unwrap_or_default();
                 backends.remove_leftovers(&settings);
                 if !backends.is_listening() {
-                    // The next sync listens again, and compares everything.
+                    // The next sync restarts drift detection, and compares all rules.
                     backends.mark_stale();
                     agent.repair_soon();
                 }
             }
             notice = source.next() => match notice {
                 Some(notice) => {
-                    agent.take(notice);
+                    agent.handle_notice(notice);
                     for _ in 0..BURST {
                         let Some(notice) = source.ready() else { break };
-                        agent.take(notice);
+                        agent.handle_notice(notice);
                     }
                     agent.after_notices();
                 }
-                // Every source is there for ever; should one end, what is programmed stays.
+                // No source ends; if one did, the programmed rules would stay.
                 None => std::future::pending().await,
             },
             changed = file.changed() => agent.reload(changed),
@@ -201,7 +201,7 @@ async fn until(when: Option<Instant>) {
     }
 }
 
-/// Opens the source that the options name, and a recorder of Events if it is an API server.
+/// Opens the source of objects, and a recorder of Events if that is an API server.
 async fn open_source(
     options: &Options,
     node: &str,
@@ -218,7 +218,8 @@ async fn open_source(
     tasks.spawn(writer);
     let services = Selection {
         field_selector: Some("spec.clusterIP!=None".into()),
-        // API servers before Kubernetes 1.31 do not know this field; headless Services are then ignored here.
+        // API servers before Kubernetes 1.31 do not know this field. They return headless Services too, which
+        // `Cluster` ignores.
         fields_are_optional: true,
         ..Selection::labels("!service.kubernetes.io/service-proxy-name")
     };
@@ -243,7 +244,7 @@ async fn connect(config: &Config) -> Result<Client, AgentError> {
     Ok(portway_client::connect(&access).await?)
 }
 
-/// Starts the health and metrics servers on their thread; one that ends has an error to tell.
+/// Starts the health and metrics servers on their thread. A server ends only with an error.
 fn serve(
     config: &Config,
     pages: MetricsPages,
@@ -263,13 +264,14 @@ fn serve(
     servers
 }
 
-/// Does what needs full privileges, once: sets sysctls, and loads the modules that the mode needs, if we may.
+/// The work of `--init-only`, which needs full privileges: sets sysctls, and opens the mode, which loads the kernel
+/// modules that it needs.
 pub fn prepare(config: &Config) -> Result<(), AgentError> {
     apply_sysctls(config);
     Ok(Backends::open(config, &settings::initial(config)).map(drop)?)
 }
 
-/// Sets what conntrack needs, as far as we may; what we may not is said, and goes on.
+/// Sets the sysctls of conntrack and `oom_score_adj`. Failures are logged, and do not stop the agent.
 pub fn apply_sysctls(config: &Config) {
     let kernel = sysctl::Kernel::host();
     let report = kernel.apply(&sysctl::plan(&kernel.read(), &config.conntrack, kernel.cores()));
@@ -280,17 +282,17 @@ pub fn apply_sysctls(config: &Config) {
         tracing::info!("{refused}");
     }
     if let Err(error) = kernel.set_oom_score_adj(config.oom_score_adj) {
-        tracing::info!(%error, value = config.oom_score_adj, "oom_score_adj stays as it is");
+        tracing::info!(%error, value = config.oom_score_adj, "oom_score_adj could not be set");
     }
 }
 
 struct Agent {
     cluster: Cluster,
-    /// Those that are programmed: an update of another one would wait for ever.
+    /// The families that are programmed. A sync is queued for these only: in another family it would never be done.
     families: Vec<Family>,
     config: Config,
     node: String,
-    /// What the mode that runs was last told.
+    /// The settings of the last sync.
     settings: Option<Settings>,
     pace: Pace,
     recorder: Recorder,
@@ -302,8 +304,8 @@ struct Agent {
     outages: HashSet<Option<ResourceType>>,
     /// Services whose pods expect a PROXY protocol header that this mode does not send.
     missing_proxy_header: HashSet<ServiceName>,
-    /// When our rules were last found changed.
-    repaired: Option<Instant>,
+    /// The time of the last repair of rules that another process had changed.
+    last_repair: Option<Instant>,
     config_sender: watch::Sender<Arc<Config>>,
     /// For the status page.
     rejections: watch::Sender<Vec<portway_serve::RejectedObject>>,
@@ -311,7 +313,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn take(&mut self, notice: Notice<ClusterEvent>) {
+    fn handle_notice(&mut self, notice: Notice<ClusterEvent>) {
         match notice {
             Notice::Event(event) => self.cluster.apply(event),
             Notice::Rejected(rejected) => {
@@ -325,13 +327,13 @@ impl Agent {
                 self.outages.insert(resource);
             }
             Notice::Recovered(resource) => {
-                tracing::info!(resource = resource.map(|r| r.to_string()), "the source answers again");
+                tracing::info!(resource = resource.map(|r| r.to_string()), "objects can be read again");
                 self.outages.remove(&resource);
             }
         }
     }
 
-    /// Looks at what a burst of notices amounts to.
+    /// Called after a burst of notices: updates metrics and health, requests a sync, and reports rejections.
     fn after_notices(&mut self) {
         self.metrics.api_connected(self.cluster.ready() && self.outages.is_empty());
         let (services, endpoints) = self.cluster.pending();
@@ -339,7 +341,7 @@ impl Agent {
         self.metrics.endpoint_changes_pending(endpoints as usize);
         self.health.lock().set_node_eligible(self.cluster.node().state == NodeState::Present);
         if self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
-            self.queued(&self.families);
+            self.mark_queued(&self.families);
         }
         for rejected in self.cluster.take_rejections() {
             self.report(&rejected);
@@ -358,12 +360,12 @@ impl Agent {
         self.counts.update(&changes.services);
         backends.set_audit_period(self.config.sync().period);
         let settings = match self.settings.take() {
-            // A mode that is to be switched from is not told what is meant for another.
+            // Before a switch the running mode keeps its settings: the new ones are for the configured mode.
             Some(settings) if self.config.mode.as_str() != backends.mode().name() => settings,
             _ => self.settings_now(&primary),
         };
         self.check_proxy_headers(backends.mode(), &changes.services);
-        let (outcomes, unnoticed) = backends.sync(&settings, changes.services);
+        let (outcomes, drift_unnoticed) = backends.sync(&settings, changes.services);
         self.settings = Some(settings);
         let mut failed = false;
         for outcome in outcomes {
@@ -375,13 +377,13 @@ impl Agent {
         for rejected in self.cluster.take_rejections() {
             self.report(&rejected);
         }
-        self.count();
+        self.update_gauges();
         let local = addresses::local();
         let listen = listen_addresses(&self.config.node_port_addresses, &primary, &local);
         let unavailable = self.ports.sync(Instant::now(), &listen, self.cluster.health_checks()).await;
         self.report_ports(unavailable);
         self.pace.done(started, Instant::now(), failed);
-        if unnoticed {
+        if drift_unnoticed {
             self.repair_soon();
         }
         Ok(())
@@ -401,8 +403,8 @@ impl Agent {
         settings
     }
 
-    /// Goes over to the configured mode: its rules are complete before the others go. False if it has to be tried again,
-    /// and then the mode that runs goes on.
+    /// Switches to the configured mode: its rules are complete before those of the previous mode are removed. False if
+    /// that failed and has to be retried; the previous mode then stays in force.
     fn switch(&mut self, backends: &mut Backends, primary: &[IpAddr]) -> Result<bool, AgentError> {
         let (from, to) = (backends.mode().name(), self.config.mode.as_str());
         let settings = self.settings_now(primary);
@@ -413,17 +415,17 @@ impl Agent {
                 return Ok(false);
             }
         };
-        let (outcomes, unnoticed) = next.sync(&settings, self.cluster.plans());
+        let (outcomes, drift_unnoticed) = next.sync(&settings, self.cluster.plans());
         let mut failed = false;
         for outcome in outcomes {
             failed |= !self.record(&outcome, next.failure_metric(), &[])?;
         }
         if failed {
             tracing::error!("stays in mode {from}: not all rules of mode {to} could be written");
-            // No backend keeps up to date the rules that were written.
+            // The rules that were written have no backend any more that updates them.
             drop(next);
             backends.remove_leftovers(&settings);
-            // Where both modes use the same tables, rules of the mode that runs may have been replaced.
+            // Where both modes use the same tables, rules of the running mode may have been replaced.
             backends.mark_stale();
             return Ok(false);
         }
@@ -431,32 +433,32 @@ impl Agent {
         self.families = next.families();
         self.settings = Some(settings);
         *backends = next;
-        // Published first: a reader of the log finds it in /configz.
+        // Published before the log line, so that /configz shows the new mode to a reader of the log.
         self.config_sender.send_replace(Arc::new(self.config.clone()));
         tracing::info!(from, to, "the mode was switched");
-        if unnoticed {
+        if drift_unnoticed {
             self.repair_soon();
         }
         Ok(true)
     }
 
-    /// Asks for a repair at once, or a second after the last one: a process that keeps changing the rules must not
-    /// keep us busy.
+    /// Requests a repair at once, or a second after the last one, so that a process that keeps changing the rules does
+    /// not keep the agent busy.
     fn repair_soon(&mut self) {
-        self.queued(&self.families);
+        self.mark_queued(&self.families);
         let now = Instant::now();
-        self.pace.hurry(self.repaired.map_or(now, |last| now.max(last + BETWEEN_REPAIRS)));
+        self.pace.request_by(self.last_repair.map_or(now, |last| now.max(last + BETWEEN_REPAIRS)));
     }
 
-    /// Notes that an update of these families waits, which health depends on.
-    fn queued(&self, families: &[Family]) {
+    /// Records that these families have changes that wait for a sync, for metrics and health.
+    fn mark_queued(&self, families: &[Family]) {
         for family in families.iter().copied() {
             self.metrics.sync_queued(family, SystemTime::now());
             self.health.lock().queued(Timestamp::now(), family);
         }
     }
 
-    /// Writes down what became of one family; false if it has to be tried again.
+    /// Records the result of a sync of one family in metrics, health and the log. False if it has to be retried.
     fn record(
         &mut self,
         outcome: &Outcome,
@@ -468,8 +470,8 @@ impl Agent {
             Ok(report) => report,
             Err(error) => {
                 self.metrics.sync_failed(failure_metric, family);
-                self.queued(&[family]);
-                tracing::error!(%family, "{error}; what was programmed stays, and this is tried again");
+                self.mark_queued(&[family]);
+                tracing::error!(%family, "sync failed: {error}; the previous rules stay in force, and the sync is retried");
                 return Ok(false);
             }
         };
@@ -481,8 +483,8 @@ impl Agent {
         for refused in &report.refused {
             self.report_refused(refused);
         }
-        for other in &report.degraded {
-            self.report_degraded(other);
+        for degraded in &report.degraded {
+            self.report_degraded(degraded);
         }
         if let Some(took) = report.flows_took {
             self.metrics.conntrack_reconciled(family, took, report.flows_deleted as u64);
@@ -497,7 +499,7 @@ impl Agent {
             tracing::warn!(%family, "{warning}");
         }
         if !report.drift.is_empty() {
-            self.repaired = Some(Instant::now());
+            self.last_repair = Some(Instant::now());
             self.report_repair(family, &report.drift);
         }
         tracing::debug!(
@@ -507,7 +509,8 @@ impl Agent {
         Ok(true)
     }
 
-    /// Objects come to be rejected, and cease to be, without anything to sync.
+    /// Updates the gauges and the status page of rejected objects. Also called without a sync, because a rejected
+    /// object need not cause one.
     fn count_rejections(&self) {
         for resource in [Service::TYPE, EndpointSlice::TYPE, Node::TYPE, ServiceCidr::TYPE] {
             let count = self.cluster.rejections().filter(|r| r.resource == resource).count();
@@ -516,7 +519,7 @@ impl Agent {
         self.publish_rejections();
     }
 
-    fn count(&self) {
+    fn update_gauges(&self) {
         self.count_rejections();
         for family in Family::ALL {
             let count = |kind| self.counts.lacking(family, kind);
@@ -525,7 +528,7 @@ impl Agent {
         }
     }
 
-    /// Takes on a changed configuration file as far as that is possible while running.
+    /// Applies a changed configuration file. Settings that need a restart keep their values.
     fn reload(&mut self, changed: Result<Config, String>) {
         let new = match changed {
             Ok(new) => new,
@@ -544,9 +547,9 @@ impl Agent {
                 "changed in the configuration file: takes effect when portway is started again"
             );
         }
-        // What needs a restart keeps its old value, so that /configz tells what is in force.
-        self.config = keep_started(&self.config, new);
-        // A new mode is told of once it is in force.
+        // /configz shows the settings in force, so settings that need a restart keep their old values.
+        self.config = keep_until_restart(&self.config, new);
+        // A new mode is published once it is in force.
         let mode = self.config_sender.borrow().mode;
         self.config_sender.send_replace(Arc::new(Config { mode, ..self.config.clone() }));
         tracing::info!(fields = ?change.applied, "configuration applied");

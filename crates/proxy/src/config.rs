@@ -1,17 +1,17 @@
-//! Configuration: the settings of kube-proxy's file and flags, and what they mean.
+//! Configuration: kube-proxy's configuration file and flags, parsed into a [`Config`].
 //!
-//! `settings` is the table with one definition per setting; `portway-config` reads files and flags by it, prints,
-//! compares and documents. [`parse`] turns the text of a `KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`,
-//! YAML or JSON) and [`ProxyFlags`] the command line into the values as typed. [`merge()`] joins the two by upstream's
-//! rules and gives a [`Config`] of domain types that cannot hold a wrong value; settings that depend on each other
-//! are worked out in `resolve`.
+//! `settings` is the table with one definition per setting; `portway-config` uses it to read files and flags, to
+//! print and compare configurations, and to write the reference page. [`parse`] turns the text of a
+//! `KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`, YAML or JSON) and [`ProxyFlags`] the command line into
+//! the values as typed. [`merge()`] joins the two by upstream's rules and returns a [`Config`] of domain types that
+//! cannot hold an invalid value; `resolve` derives the settings that depend on others.
 //!
-//! What always holds: no input causes a panic, mistakes are reported all at once with file, line and field, and
+//! Invariants: no input causes a panic, all errors are reported at once with file, line and field, and
 //! [`print::to_yaml`] of a `Config` parses back to the same `Config`.
 //!
-//! Where Portway differs from kube-proxy v1.36: an empty `mode` is nftables (upstream: iptables), there is a mode
-//! `userspace` with a section and flags of its own, unknown fields are errors (upstream falls back to lenient
-//! reading), and flags that a file overrides are listed in the log (kubernetes/kubernetes#98302).
+//! Differences from kube-proxy v1.36: an empty `mode` is nftables (upstream: iptables), there is a mode `userspace`
+//! with its own section and flags, unknown fields are errors (upstream falls back to lenient decoding), and flags that
+//! have no effect because of a file are logged (kubernetes/kubernetes#98302).
 
 mod domain;
 mod flags;
@@ -26,16 +26,16 @@ pub use domain::{
     SyncPeriods, UserspaceSettings,
 };
 pub use flags::{ProxyFlags, RunFlags};
-pub use merge::{IgnoredFlag, WhyIgnored, merge};
+pub use merge::{IgnoredFlag, IgnoredReason, merge};
 pub use portway_config::{Changes, ConfigError, Origin, Problem, Typed, normalize_args};
 pub use settings::table;
 
-/// The only `apiVersion` a configuration file may have.
+/// The only valid `apiVersion` of a configuration file.
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
-/// The only `kind` a configuration file may have.
+/// The only valid `kind` of a configuration file.
 pub const KIND: &str = "KubeProxyConfiguration";
 
-/// Reads a configuration file's text. All mistakes are reported at once, in the order of their lines.
+/// Parses the text of a configuration file. All errors are reported at once, in the order of their lines.
 pub fn parse(file_name: &str, text: &str) -> Result<Typed, Vec<ConfigError>> {
     table().read(file_name, text)
 }
@@ -45,17 +45,17 @@ pub fn diff_live(old: &Config, new: &Config) -> Changes {
     table().changes(old, new)
 }
 
-/// The new configuration as far as a running proxy can apply it; settings that need a restart keep the values it was
-/// started with.
-pub fn keep_started(started: &Config, mut new: Config) -> Config {
-    table().keep_started(started, &mut new);
+/// The new configuration as far as a running proxy can apply it: settings that need a restart keep the values that they
+/// have in `running`.
+pub fn keep_until_restart(running: &Config, mut new: Config) -> Config {
+    table().keep_until_restart(running, &mut new);
     new
 }
 
-/// A configuration written out again: as JSON for `/configz`, as YAML for `--write-config-to`.
+/// Prints a configuration: as JSON for `/configz`, as YAML for `--write-config-to`.
 ///
-/// Every setting is written, defaults too. Two things that only flags can say are not: `--master`, and that a server
-/// is off (an empty address in a file is its default).
+/// Every setting is printed, defaults too, except for two that only flags can set: `--master`, and the flags that turn
+/// a server off (in a file an empty address means the default).
 pub mod print {
     use super::{Config, table};
 

@@ -1,4 +1,4 @@
-//! The node agent: configuration, the event loop, health servers and metrics.
+//! The node agent: configuration, event loop, health and metrics servers, and kernel settings.
 
 pub mod agent;
 pub mod config;

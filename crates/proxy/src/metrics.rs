@@ -1,11 +1,11 @@
-//! The metrics of the proxy, under kube-proxy's names and a few of its own.
+//! The metrics of the proxy: kube-proxy's, and a few of Portway's own.
 //!
-//! [`Metrics`] has one plain method per event, so that callers need not know of labels or buckets. It is
-//! cheap to clone. [`Metrics::encode`] gives the text that `/metrics` serves. Names, labels and buckets are those of
-//! kube-proxy v1.36 (`pkg/proxy/metrics`), so that dashboards and alerts go on working; metrics of a mode
-//! that does not run are there too, at zero.
+//! [`Metrics`] has one method per event, so that callers need not know labels or buckets. It is cheap to clone.
+//! [`Metrics::encode`] returns the text that `/metrics` serves. Names, labels and buckets of kube-proxy's metrics are
+//! those of v1.36 (`pkg/proxy/metrics`), so that dashboards and alerts keep working; metrics of a mode that does not
+//! run are exposed too, at zero.
 
-mod counted;
+mod kernel_counters;
 mod series;
 
 use portway_dataplane::{CounterSource, Report};
@@ -13,16 +13,16 @@ use portway_model::Family;
 use portway_model::api::ResourceType;
 use portway_serve::{Pending, SourceStatus};
 use prometheus_client::registry::Registry;
-use series::{KubeProxySeries, OwnSeries, change_of, code, of, traffic_of};
+use series::{KubeProxySeries, PortwaySeries, change_of, code, of, traffic_of};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Whether a sync wrote everything or only what changed.
+/// Whether a sync compared all rules with the kernel or only wrote changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
-    /// Everything was compared with the kernel.
+    /// All rules were compared with the kernel.
     Full,
-    /// Only what changed was written.
+    /// Only changes were written.
     Partial,
 }
 
@@ -33,7 +33,7 @@ impl SyncKind {
     }
 }
 
-/// Which of a Service's two traffic policies.
+/// One of the two traffic policies of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// `internalTrafficPolicy`.
@@ -42,14 +42,14 @@ pub enum Traffic {
     External,
 }
 
-/// The objects that a repair restored, by how they had been changed.
+/// The number of objects that a repair restored or removed, by how another process had changed them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    /// Portway's, and gone.
+    /// Portway's objects that were deleted.
     pub missing: u64,
-    /// Portway's, and changed.
+    /// Portway's objects that were changed.
     pub altered: u64,
-    /// In Portway's tables, and not made by Portway.
+    /// Objects in Portway's tables that another process created.
     pub foreign: u64,
 }
 
@@ -61,23 +61,23 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     registry: Registry,
     kubeproxy: KubeProxySeries,
-    own: OwnSeries,
-    /// The counters of the mode that runs.
+    portway: PortwaySeries,
+    /// The counters of the running mode.
     mode_counters: Mutex<Option<Arc<dyn CounterSource>>>,
 }
 
 impl Metrics {
-    /// All metrics, at zero. `version` is shown by `portway_build_info`.
+    /// All metrics, at zero. `version` is a label of `portway_build_info`.
     pub fn new(version: &'static str) -> Self {
         let mut registry = Registry::default();
         let kubeproxy = KubeProxySeries::register(registry.sub_registry_with_prefix("kubeproxy"));
-        let own = OwnSeries::register(registry.sub_registry_with_prefix("portway"), version);
+        let portway = PortwaySeries::register(registry.sub_registry_with_prefix("portway"), version);
         registry.register_collector(Box::new(portway_serve::metrics::ProcessCollector));
-        registry.register_collector(Box::new(counted::CountedCollector));
-        Metrics(Arc::new(Inner { registry, kubeproxy, own, mode_counters: Mutex::default() }))
+        registry.register_collector(Box::new(kernel_counters::KernelCounters));
+        Metrics(Arc::new(Inner { registry, kubeproxy, portway, mode_counters: Mutex::default() }))
     }
 
-    /// A sync ended well.
+    /// A sync succeeded.
     pub fn sync_done(&self, family: Family, kind: SyncKind, took: Duration, at: SystemTime) {
         let seconds = took.as_secs_f64();
         self.0.kubeproxy.sync.get_or_create(&of(family)).observe(seconds);
@@ -89,12 +89,12 @@ impl Metrics {
         self.0.kubeproxy.last_sync.get_or_create(&of(family)).set(unix_seconds(at));
     }
 
-    /// A sync was asked for.
+    /// A sync was requested.
     pub fn sync_queued(&self, family: Family, at: SystemTime) {
         self.0.kubeproxy.last_queued.get_or_create(&of(family)).set(unix_seconds(at));
     }
 
-    /// A sync failed; the mode says which of kube-proxy's metrics counts that.
+    /// A sync failed. `metric` is the metric of kube-proxy in which the mode counts failures.
     pub fn sync_failed(&self, metric: &str, family: Family) {
         let counter = match metric {
             "sync_proxy_rules_nftables_sync_failures_total" => &self.0.kubeproxy.sync_failures,
@@ -103,12 +103,12 @@ impl Metrics {
         counter.get_or_create(&of(family)).inc();
     }
 
-    /// It failed to make single changes, and everything was compared instead.
+    /// Incremental changes failed, and all rules were compared instead.
     pub fn partial_restore_failed(&self, family: Family, count: u64) {
         self.0.kubeproxy.iptables.partial_failures.get_or_create(&of(family)).inc_by(count);
     }
 
-    /// How many of Portway's rules a table of iptables has, and how many of them the last sync wrote.
+    /// Sets the number of Portway's rules in an iptables table, and how many of them the last sync wrote.
     pub fn iptables_rules(&self, family: Family, table: &'static str, total: usize, written: usize) {
         self.0.kubeproxy.iptables.rules(family, table, total, written);
     }
@@ -118,32 +118,32 @@ impl Metrics {
         self.0.kubeproxy.cleanup_failures.get_or_create(&of(family)).inc();
     }
 
-    /// The rules follow a change that was made `after` ago.
+    /// The rules for a change of endpoints are in force, `after` the change was made.
     pub fn network_programmed(&self, family: Family, after: Duration) {
         self.0.kubeproxy.network_programming.get_or_create(&of(family)).observe(after.as_secs_f64());
     }
 
-    /// Changes of endpoints came in.
+    /// Changes of endpoints were received.
     pub fn endpoint_changes(&self, count: u64) {
         self.0.kubeproxy.endpoint_changes.inc_by(count);
     }
 
-    /// So many changes of endpoints wait for a sync.
+    /// Sets the number of changes of endpoints that wait for a sync.
     pub fn endpoint_changes_pending(&self, count: usize) {
         self.0.kubeproxy.endpoint_changes_pending.set(clamp(count));
     }
 
-    /// Changes of Services came in.
+    /// Changes of Services were received.
     pub fn service_changes(&self, count: u64) {
         self.0.kubeproxy.service_changes.inc_by(count);
     }
 
-    /// So many changes of Services wait for a sync.
+    /// Sets the number of changes of Services that wait for a sync.
     pub fn service_changes_pending(&self, count: usize) {
         self.0.kubeproxy.service_changes_pending.set(clamp(count));
     }
 
-    /// So many Services have a `Local` policy and no endpoint here.
+    /// Sets the number of Services that have a `Local` policy and no endpoint on this node.
     pub fn no_local_endpoints(&self, family: Family, traffic: Traffic, count: usize) {
         self.0.kubeproxy.no_local_endpoints.get_or_create(&traffic_of(traffic, family)).set(clamp(count));
     }
@@ -164,27 +164,27 @@ impl Metrics {
         self.0.kubeproxy.livez.get_or_create(&code(healthy)).inc();
     }
 
-    /// Changes of other processes were repaired.
+    /// Rules that other processes had changed were repaired.
     pub fn drift_repaired(&self, family: Family, drift: Drift) {
-        self.0.own.drift_repairs.get_or_create(&of(family)).inc();
+        self.0.portway.drift_repairs.get_or_create(&of(family)).inc();
         for (change, count) in drift.by_change() {
-            self.0.own.drift_objects.get_or_create(&change_of(family, change)).inc_by(count);
+            self.0.portway.drift_objects.get_or_create(&change_of(family, change)).inc_by(count);
         }
     }
 
-    /// An object was refused.
+    /// An object was rejected.
     pub fn rejected(&self, resource: ResourceType, reason: &'static str) {
-        self.0.own.rejected.get_or_create(&[("kind", resource.kind()), ("reason", reason)]).inc();
+        self.0.portway.rejected.get_or_create(&[("kind", resource.kind()), ("reason", reason)]).inc();
     }
 
-    /// So many objects of a kind are refused as they now stand.
+    /// Sets the number of objects of a kind that are rejected now.
     pub fn rejected_now(&self, resource: ResourceType, count: usize) {
-        self.0.own.rejected_now.get_or_create(&[("kind", resource.kind())]).set(clamp(count));
+        self.0.portway.rejected_now.get_or_create(&[("kind", resource.kind())]).set(clamp(count));
     }
 
-    /// Whether the API server is being watched.
+    /// Sets whether all objects can be read from their source.
     pub fn api_connected(&self, connected: bool) {
-        self.0.own.api_connected.set(connected.into());
+        self.0.portway.api_connected.set(connected.into());
     }
 
     /// Changes that wait for a sync.
@@ -199,10 +199,10 @@ impl Metrics {
 
     /// The state of the API server or of the directory of manifests.
     pub fn source(&self) -> SourceStatus {
-        SourceStatus { connected: self.0.own.api_connected.get() == 1 }
+        SourceStatus { connected: self.0.portway.api_connected.get() == 1 }
     }
 
-    /// The mode that runs has counters of its own, or none.
+    /// Sets the counters of the running mode, if it has any.
     pub(crate) fn set_mode_counters(&self, source: Option<Arc<dyn CounterSource>>) {
         *self.0.mode_counters.lock().unwrap_or_else(PoisonError::into_inner) = source;
     }

@@ -1,12 +1,12 @@
-//! The registry of modes: the only place in the agent that names one.
+//! The registry of modes. No other part of the agent refers to a mode's crate.
 
 use portway_dataplane::Mode;
 
-/// All modes, in the order of preference for a mode that uses the rules of another one.
+/// All modes. The first is the default, and a mode that uses the rules of another one prefers the first that fits.
 pub static MODES: [&dyn Mode; 4] =
     [portway_nftables::MODE, portway_iptables::MODE, portway_ipvs::MODE, portway_userspace::MODE];
 
-/// The mode of a name.
+/// The mode with this name.
 pub fn find(name: &str) -> Option<&'static dyn Mode> {
     MODES.into_iter().find(|mode| mode.name() == name)
 }

@@ -1,12 +1,12 @@
-//! Kernel settings for connection tracking, and how dear this process is when memory runs out.
+//! Kernel settings for connection tracking, and the `oom_score_adj` of this process.
 //!
-//! [`Kernel::read`] lists, [`plan`] decides (pure), [`Kernel::apply`] writes and reports. Nothing here is worth
-//! stopping for: in a container /proc/sys is often read-only, and inside a network namespace the size of the table is
-//! the host's to set. What could not be written is a note with the value that stays.
+//! [`Kernel::read`] lists, [`plan`] decides (pure), [`Kernel::apply`] writes and reports. No failure here stops the
+//! agent: in a container /proc/sys is often read-only, and inside a network namespace only the host can set the size
+//! of the table. A setting that could not be written is reported with the value that it keeps.
 //!
-//! The table is only ever made larger, and timeouts that are kube-proxy's defaults are only ever made longer: the
-//! administrator of the host may have had reasons for more. A timeout other than the default was asked for by
-//! the administrator, and is set as it is, up or down.
+//! The table is only made larger, and timeouts with kube-proxy's default values are only made longer: the
+//! administrator of the host may have chosen more. A timeout other than the default was configured on purpose, and is
+//! set exactly, whether that is longer or shorter.
 
 use crate::config::ConntrackSettings;
 use std::collections::BTreeMap;
@@ -16,30 +16,30 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// More entries than this are not derived from the number of cores: they cost memory, about 300 bytes each.
+/// The largest table size that is derived from the number of cores: entries cost memory, about 300 bytes each.
 const MOST_BY_CORES: u64 = 1024 * 1024;
 
-/// A setting of the kernel.
+/// A kernel setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setting {
-    /// Entries in the table.
+    /// The maximum number of entries in the conntrack table.
     Max,
-    /// Buckets of the table; a quarter of its entries keeps the chains short.
+    /// The number of hash buckets of the table; a quarter of its entries keeps the hash chains short.
     HashSize,
-    /// Idle established TCP connections, in seconds.
+    /// The timeout of idle established TCP connections, in seconds.
     TcpEstablished,
-    /// Half-closed TCP connections, in seconds.
+    /// The timeout of half-closed TCP connections, in seconds.
     TcpCloseWait,
-    /// Whether TCP packets outside the window pass.
+    /// Whether TCP packets outside the window are accepted.
     TcpBeLiberal,
-    /// UDP flows without a reply, in seconds.
+    /// The timeout of UDP flows without a reply, in seconds.
     Udp,
-    /// UDP flows with replies, in seconds.
+    /// The timeout of UDP flows with replies, in seconds.
     UdpStream,
 }
 
 impl Setting {
-    /// Every one.
+    /// All settings.
     pub const ALL: [Setting; 7] = [
         Setting::Max,
         Setting::HashSize,
@@ -62,7 +62,7 @@ impl Setting {
         }
     }
 
-    /// The flag that leaves this setting to the kernel.
+    /// The flag that keeps the kernel's value of this setting.
     fn opt_out(self) -> &'static str {
         match self {
             Setting::Max | Setting::HashSize => "--conntrack-max-per-core=0",
@@ -82,88 +82,93 @@ impl fmt::Display for Setting {
     }
 }
 
-/// What the kernel has now; settings that cannot be read are not in it.
+/// The current values of the kernel, without the settings that cannot be read.
 pub type Current = BTreeMap<Setting, u64>;
 
 /// A setting to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Which.
+    /// The setting.
     pub setting: Setting,
-    /// Its value now, if it can be read.
+    /// Its current value, if it can be read.
     pub was: Option<u64>,
-    /// Its value to be.
+    /// Its new value.
     pub value: u64,
 }
 
-/// A setting that could not be written, and stays as it is.
+/// A setting that could not be written, and keeps its value.
 #[derive(Debug, thiserror::Error)]
-#[error("{} stays {}, {} was wanted: {source} (set it on the host, or leave it alone with {})",
-    write.setting, shown(write.was), write.value, write.setting.opt_out())]
+#[error("{} could not be set to {}{}: {source}; set it on the host, or keep the kernel's value with {}",
+    write.setting, write.value, current(write.was), write.setting.opt_out())]
 pub struct Refused {
-    /// What was to be written.
+    /// The write that failed.
     pub write: Write,
-    /// What the kernel says.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
-fn shown(value: Option<u64>) -> String {
-    value.map_or("as it is".to_owned(), |value| value.to_string())
+fn current(value: Option<u64>) -> String {
+    value.map_or(String::new(), |value| format!(", it stays {value}"))
 }
 
-/// What became of a plan.
+/// The result of applying a plan.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Written.
+    /// The settings that were written.
     pub written: Vec<Write>,
-    /// Not written; worth a line in the log, and no more.
+    /// The settings that could not be written. That is logged, and is no error of the agent.
     pub refused: Vec<Refused>,
 }
 
-/// Says what to write. Empty if the kernel has what is wanted.
+/// The settings to write; empty if the kernel has the wanted values.
 pub fn plan(current: &Current, want: &ConntrackSettings, cores: usize) -> Vec<Write> {
     let seconds = |timeout: Option<Duration>| timeout.map(|timeout| timeout.as_secs()).filter(|s| *s > 0);
     let exact_unless = |value: Option<Duration>, default: Duration| {
         let seconds = seconds(value)?;
-        Some(if value == Some(default) { Wish::AtLeast(seconds) } else { Wish::Exactly(seconds) })
+        Some(if value == Some(default) {
+            Requirement::AtLeast(seconds)
+        } else {
+            Requirement::Exactly(seconds)
+        })
     };
     let max = table_size(want, cores);
-    let wishes = [
-        (Setting::Max, max.map(Wish::AtLeast)),
-        (Setting::HashSize, max.map(|max| Wish::AtLeast(max / 4))),
+    let requirements = [
+        (Setting::Max, max.map(Requirement::AtLeast)),
+        (Setting::HashSize, max.map(|max| Requirement::AtLeast(max / 4))),
         (
             Setting::TcpEstablished,
             exact_unless(want.tcp_established, ConntrackSettings::DEFAULT_TCP_ESTABLISHED),
         ),
         (Setting::TcpCloseWait, exact_unless(want.tcp_close_wait, ConntrackSettings::DEFAULT_TCP_CLOSE_WAIT)),
-        (Setting::TcpBeLiberal, want.tcp_be_liberal.then_some(Wish::Exactly(1))),
-        (Setting::Udp, seconds(want.udp).map(Wish::Exactly)),
-        (Setting::UdpStream, seconds(want.udp_stream).map(Wish::Exactly)),
+        (Setting::TcpBeLiberal, want.tcp_be_liberal.then_some(Requirement::Exactly(1))),
+        (Setting::Udp, seconds(want.udp).map(Requirement::Exactly)),
+        (Setting::UdpStream, seconds(want.udp_stream).map(Requirement::Exactly)),
     ];
-    let unmet = wishes.into_iter().filter_map(|(setting, wish)| {
+    let unmet = requirements.into_iter().filter_map(|(setting, requirement)| {
         let was = current.get(&setting).copied();
-        let value = wish?.unmet(was)?;
+        let value = requirement?.unmet(was)?;
         Some(Write { setting, was, value })
     });
     unmet.collect()
 }
 
-enum Wish {
+/// The values of a setting that are acceptable.
+enum Requirement {
     Exactly(u64),
     AtLeast(u64),
 }
 
-impl Wish {
-    /// The value to write, unless what is there will do.
+impl Requirement {
+    /// The value to write; `None` if the current value meets the requirement.
     fn unmet(self, was: Option<u64>) -> Option<u64> {
         match self {
-            Wish::Exactly(value) => (was != Some(value)).then_some(value),
-            Wish::AtLeast(value) => was.is_none_or(|was| was < value).then_some(value),
+            Requirement::Exactly(value) => (was != Some(value)).then_some(value),
+            Requirement::AtLeast(value) => was.is_none_or(|was| was < value).then_some(value),
         }
     }
 }
 
-/// Entries for so many cores, or `None` to leave the table alone.
+/// The table size for a number of cores; `None` keeps the kernel's.
 fn table_size(want: &ConntrackSettings, cores: usize) -> Option<u64> {
     if want.max_per_core == 0 {
         return None;
@@ -172,24 +177,24 @@ fn table_size(want: &ConntrackSettings, cores: usize) -> Option<u64> {
     Some(by_cores.max(want.min.into())).filter(|size| *size > 0)
 }
 
-/// The files through which the kernel is read and set.
+/// The files in /proc and /sys through which the kernel's settings are read and written.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     root: PathBuf,
 }
 
 impl Kernel {
-    /// This host's.
+    /// The files of this host.
     pub fn host() -> Self {
         Kernel::under("/")
     }
 
-    /// Files below another root, for tests and for hosts mounted elsewhere.
+    /// Files below another root, for tests.
     pub fn under(root: impl AsRef<Path>) -> Self {
         Kernel { root: root.as_ref().to_owned() }
     }
 
-    /// The settings as they are.
+    /// Reads the current settings.
     pub fn read(&self) -> Current {
         let read = |setting: Setting| {
             let text = fs::read_to_string(self.root.join(setting.path())).ok()?;
@@ -198,14 +203,14 @@ impl Kernel {
         Setting::ALL.into_iter().filter_map(read).collect()
     }
 
-    /// The cores of the host, not only those this process may run on: the table is the host's too.
+    /// The number of cores of the host, not only those that this process may run on: the table is the host's too.
     pub fn cores(&self) -> usize {
         let online = fs::read_to_string(self.root.join("sys/devices/system/cpu/online")).ok();
         let fallback = || std::thread::available_parallelism().map_or(1, usize::from);
         online.as_deref().and_then(count_cpus).unwrap_or_else(fallback)
     }
 
-    /// Writes, and goes on past what cannot be written.
+    /// Writes the settings. A failed write does not keep the others from being made.
     pub fn apply(&self, plan: &[Write]) -> Report {
         let mut report = Report::default();
         for write in plan {
@@ -222,14 +227,14 @@ impl Kernel {
         self.write("proc/self/oom_score_adj", &value.to_string())
     }
 
-    /// Never creates a file: /proc does not have what the kernel does not know.
+    /// Writes a file, and never creates one: a setting that the kernel does not have is an error.
     fn write(&self, path: &str, value: &str) -> io::Result<()> {
         let mut file = fs::OpenOptions::new().write(true).truncate(true).open(self.root.join(path))?;
         io::Write::write_all(&mut file, value.as_bytes())
     }
 }
 
-/// How many CPUs a list such as `0-3,8` names.
+/// The number of CPUs in a list such as `0-3,8`.
 fn count_cpus(list: &str) -> Option<usize> {
     let mut count = 0usize;
     for range in list.trim().split(',') {

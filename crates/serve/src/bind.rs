@@ -1,5 +1,5 @@
-//! Serving at a configured address: one in use is retried every five seconds, as kube-proxy does, or is the end; the
-//! message says which address it is and which flag sets it.
+//! Serves a router at a configured address. If the address cannot be bound, that is retried every five seconds, as in
+//! kube-proxy, or is fatal; the error names the address and the flag that sets it.
 
 use crate::listen::{DualStack, listen};
 use crate::server::{Limits, Server};
@@ -9,32 +9,32 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long to wait for an address in use to be free.
+/// The time between attempts to bind an address.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// A server as an administrator knows it.
+/// The names of a server in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerName {
-    /// The page it is there for.
+    /// Its main page.
     pub page: &'static str,
     /// The flag that sets its address.
     pub flag: &'static str,
-    /// The field of the configuration file that does.
+    /// The field of the configuration file that sets its address.
     pub field: &'static str,
 }
 
-/// A server's address cannot be had.
+/// A server's address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{} cannot be served on {address}: {}; choose another address with {} ({} in the configuration file)",
     server.page, reason(source), server.flag, server.field
 )]
 pub struct BindError {
-    /// Which server.
+    /// The server.
     pub server: ServerName,
     /// The address.
     pub address: SocketAddr,
-    /// The kernel's answer.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -47,7 +47,7 @@ fn reason(source: &io::Error) -> String {
     }
 }
 
-/// Serves for ever; ends only if the address is in use and that is to be fatal.
+/// Serves the router; ends only if the address cannot be bound and `hard_fail` makes that fatal.
 pub async fn serve_at(
     server: ServerName,
     address: SocketAddr,
@@ -69,7 +69,7 @@ pub async fn serve_at(
                 if hard_fail {
                     return Err(error);
                 }
-                // Once is enough for the log; retries are not news.
+                // The error is logged once, not on every retry.
                 if !std::mem::replace(&mut reported, true) {
                     tracing::error!("{error}; trying again every {RETRY:?}");
                 }
@@ -82,7 +82,7 @@ pub async fn serve_at(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::ask;
+    use crate::client::get_without_timeout;
     use axum::routing::any;
 
     const NAME: ServerName = ServerName { page: "/x", flag: "--x-bind-address", field: "xBindAddress" };
@@ -93,8 +93,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_in_use_can_be_fatal_and_names_its_flag() {
-        let squatter = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = squatter.local_addr().expect("an address");
+        let occupant = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = occupant.local_addr().expect("an address");
         let error = serve_at(NAME, address, true, router()).await.expect_err("in use");
         assert_eq!(
             error.to_string(),
@@ -106,16 +106,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_in_use_is_tried_again_until_it_is_free() {
-        let squatter = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = squatter.local_addr().expect("an address");
+    async fn an_address_in_use_is_retried_until_it_is_free() {
+        let occupant = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = occupant.local_addr().expect("an address");
         let server = tokio::spawn(serve_at(NAME, address, false, router()));
-        // The clock stands still and leaps ahead whenever nothing else can run, so this takes no time.
+        // The clock is paused, and advances when no task can run, so this takes no time.
         tokio::time::sleep(RETRY * 3).await;
         assert!(!server.is_finished(), "gave up");
-        drop(squatter);
+        drop(occupant);
         tokio::time::sleep(RETRY).await;
-        assert_eq!(ask(address, "/x").await.expect("an answer").status, 200);
+        assert_eq!(get_without_timeout(address, "/x").await.expect("an answer").status, 200);
         server.abort();
     }
 }

@@ -1,4 +1,4 @@
-//! One HTTP request over a socket, without a client library: for commands that read a page of a running process.
+//! A minimal HTTP client, for commands that read a page of a running process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long an answer may take.
+/// The timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Reply {
     /// The status code.
@@ -37,17 +37,19 @@ impl Reply {
     }
 }
 
-/// Asks for a page once.
+/// Requests a page, with a timeout.
 pub async fn get(address: SocketAddr, path: &str) -> io::Result<Reply> {
-    timeout(TIMEOUT, ask(address, path)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    timeout(TIMEOUT, get_without_timeout(address, path))
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// Asks for a page, and waits as long as it takes.
-pub(crate) async fn ask(address: SocketAddr, path: &str) -> io::Result<Reply> {
+/// Requests a page, without a timeout.
+pub(crate) async fn get_without_timeout(address: SocketAddr, path: &str) -> io::Result<Reply> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
-    Reply::parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer"))
+    Reply::parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP response"))
 }

@@ -1,9 +1,8 @@
-//! The state behind `/healthz` and `/livez`, and the two pages.
+//! The state of `/healthz` and `/livez`, and the two pages.
 //!
-//! A process is made of parts, such as the address families of a proxy. It is well while no part has had an update
-//! waiting for longer than the timeout, also before its first sync. `/healthz`, which load balancers ask, also tells
-//! whether the node is eligible for traffic. `/livez`, which the kubelet asks, must not fail for that: a restart would
-//! not help (KEP-3836).
+//! A process has parts, such as the address families of a proxy. It is healthy while no update of any part, the first
+//! one included, has waited for longer than the timeout. `/healthz`, for load balancers, also fails if the node is not
+//! eligible for traffic. `/livez`, for the kubelet, does not: a restart would not help (KEP-3836).
 
 use crate::page::page;
 use crate::rfc3339;
@@ -17,17 +16,17 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A point in time by both clocks: one to measure with, one to show.
+/// A point in time by two clocks: the monotonic one for durations, the other one for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp {
-    /// Never goes back.
+    /// The monotonic time.
     pub instant: Instant,
-    /// The time of day.
+    /// The wall-clock time.
     pub wall: SystemTime,
 }
 
 impl Timestamp {
-    /// Now.
+    /// The current time.
     pub fn now() -> Self {
         Timestamp { instant: Instant::now(), wall: SystemTime::now() }
     }
@@ -38,12 +37,12 @@ impl Timestamp {
 pub struct Answer {
     /// 200 or 503.
     pub status: u16,
-    /// JSON, as kube-proxy has it.
+    /// JSON, in kube-proxy's format.
     pub body: String,
 }
 
 impl Answer {
-    /// Whether all is well.
+    /// Whether the status is 200.
     pub fn is_healthy(&self) -> bool {
         self.status == 200
     }
@@ -60,44 +59,44 @@ pub struct HealthState {
 /// The health of one part.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartHealth {
-    /// When everything that had come in was last synced.
+    /// The time of the last sync.
     pub synced: Option<SystemTime>,
-    /// Since when an update waits.
+    /// Since when the oldest update waits for a sync.
     pub waiting_since: Option<Instant>,
 }
 
 impl HealthState {
-    /// Nothing has happened yet, and the node is not known to be eligible.
+    /// A state without parts; the node is not eligible.
     pub fn new(timeout: Duration) -> Self {
         HealthState { timeout, node_eligible: false, parts: BTreeMap::new() }
     }
 
-    /// Changes how long an update may wait.
+    /// Sets how long an update may wait.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// An update came in. The first one that is not yet synced is the one whose waiting counts.
+    /// Records an update that waits for a sync. The timeout starts with the first one since the last sync.
     pub fn queued(&mut self, now: Timestamp, part: impl Display) {
         self.parts.entry(part.to_string()).or_default().waiting_since.get_or_insert(now.instant);
     }
 
-    /// Everything that had come in has been synced.
+    /// Records a sync of all updates.
     pub fn synced(&mut self, now: Timestamp, part: impl Display) {
         self.parts.insert(part.to_string(), PartHealth { synced: Some(now.wall), waiting_since: None });
     }
 
-    /// Whether the node may get traffic.
+    /// Sets whether the node is eligible for traffic.
     pub fn set_node_eligible(&mut self, eligible: bool) {
         self.node_eligible = eligible;
     }
 
-    /// Whether the process keeps up, the node aside.
+    /// Whether the process is healthy, regardless of the node.
     pub fn is_healthy(&self, now: Timestamp) -> bool {
-        self.parts.values().all(|part| self.keeps_up(part, now))
+        self.parts.values().all(|part| self.is_part_healthy(part, now))
     }
 
-    /// Whether the node may get traffic.
+    /// Whether the node is eligible for traffic.
     pub fn node_eligible(&self) -> bool {
         self.node_eligible
     }
@@ -117,29 +116,30 @@ impl HealthState {
         self.answer(now, self.is_healthy(now), None)
     }
 
-    /// Whether no update of a part waits for too long.
-    pub fn keeps_up(&self, part: &PartHealth, now: Timestamp) -> bool {
+    /// Whether no update of a part has waited for longer than the timeout.
+    pub fn is_part_healthy(&self, part: &PartHealth, now: Timestamp) -> bool {
         part.waiting_since.is_none_or(|since| now.instant.saturating_duration_since(since) < self.timeout)
     }
 
-    fn answer(&self, now: Timestamp, well: bool, node_eligible: Option<bool>) -> Answer {
+    fn answer(&self, now: Timestamp, ok: bool, node_eligible: Option<bool>) -> Answer {
         let time = |at: Option<SystemTime>| at.map_or(rfc3339::NEVER.to_owned(), rfc3339::format);
         let last_synced = self.parts.values().filter_map(|part| part.synced).max();
         let status = self.parts.iter().map(|(name, part)| {
-            let report = PartReport { last_updated: time(part.synced), healthy: self.keeps_up(part, now) };
+            let report =
+                PartReport { last_updated: time(part.synced), healthy: self.is_part_healthy(part, now) };
             (name.as_str(), report)
         });
         let report = Report {
-            // Old monitoring compares this with the clock, so while all is well it is the time of the answer.
-            last_updated: time(if well { Some(now.wall) } else { last_synced }),
+            // Old monitoring compares this with the clock, so with status 200 it is the time of the answer.
+            last_updated: time(if ok { Some(now.wall) } else { last_synced }),
             current_time: rfc3339::format(now.wall),
             node_eligible,
             healthy: self.is_healthy(now),
             status: status.collect(),
         };
-        // Strings, booleans and a map with string keys always serialise.
+        // Strings, booleans and a map with string keys always serialize.
         let body = serde_json::to_string(&report).unwrap_or_default();
-        Answer { status: if well { 200 } else { 503 }, body }
+        Answer { status: if ok { 200 } else { 503 }, body }
     }
 }
 
@@ -167,14 +167,14 @@ struct PartReport {
 pub struct Health(Arc<Mutex<HealthState>>);
 
 impl Health {
-    /// Shares a state.
+    /// Makes a state shareable.
     pub fn new(state: HealthState) -> Self {
         Health(Arc::new(Mutex::new(state)))
     }
 
-    /// The state, for the length of a statement.
+    /// Locks the state. The guard should live for one statement only.
     pub fn lock(&self) -> MutexGuard<'_, HealthState> {
-        // No method leaves the state half changed, so a panic elsewhere does not spoil it.
+        // No method leaves the state inconsistent, so the state is valid after a panic of another thread.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -188,7 +188,7 @@ pub enum HealthPage {
     Livez,
 }
 
-/// Serves the two pages. `answered` is told of each answer and whether all was well.
+/// The router of the two pages. `answered` is called for each answer with whether its status is 200.
 pub fn health_router(
     health: Health,
     answered: impl Fn(HealthPage, bool) + Clone + Send + Sync + 'static,
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use std::time::UNIX_EPOCH;
 
-    /// So many seconds after a beginning at 2024-02-29T12:34:56Z.
+    /// A clock that starts at 2024-02-29T12:34:56Z.
     struct Clock(Instant);
 
     impl Clock {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_is_kube_proxys() {
+    fn the_body_has_kube_proxys_format() {
         let (clock, mut state) = start();
         state.synced(clock.at(1), "IPv4");
         state.synced(clock.at(2), "IPv6");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_update_that_waits_sets_the_term() {
+    fn the_oldest_waiting_update_starts_the_timeout() {
         let (clock, mut state) = start();
         state.synced(clock.at(0), "IPv4");
         state.queued(clock.at(10), "IPv4");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_sync_that_never_comes_is_noticed() {
+    fn a_missing_first_sync_fails_livez() {
         let (clock, mut state) = start();
         assert_eq!(state.livez(clock.at(1000)).status, 200);
         state.queued(clock.at(0), "IPv4");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_on_its_way_out_fails_healthz_only() {
+    fn an_ineligible_node_fails_healthz_only() {
         let (clock, mut state) = start();
         state.synced(clock.at(0), "IPv4");
         for (eligible, status) in [(false, 503), (true, 200)] {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_timeout_counts_at_once() {
+    fn a_new_timeout_applies_at_once() {
         let (clock, mut state) = start();
         state.queued(clock.at(0), "IPv4");
         state.set_timeout(Duration::from_secs(5));

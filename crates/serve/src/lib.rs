@@ -1,7 +1,7 @@
-//! Services that every long-running process of Portway needs, whatever it does.
+//! HTTP servers, health, metrics, status and logging for long-running processes.
 //!
-//! HTTP listeners with limits ([`Server`], [`serve_at`]), the state behind `/healthz` and `/livez` ([`Health`]), metrics in
-//! the text format ([`metrics`]), a snapshot of what the process does ([`Status`]), and logging that never waits for
+//! HTTP servers with limits ([`Server`], [`serve_at`]), the state of `/healthz` and `/livez` ([`Health`]), metrics in
+//! the text format ([`metrics`]), a snapshot of the state of the process ([`Status`]), and logging that never waits for
 //! a reader ([`logging`]).
 
 mod bind;

@@ -1,11 +1,11 @@
-//! Logs: structured, on standard error, and never a reason to wait.
+//! Structured logging to standard error that never blocks the logging thread.
 //!
 //! Lines go through a bounded queue to a thread that writes them. When the reader of a pipe stops reading, the queue
-//! fills up, and further lines are dropped and counted; once the pipe drains, one line says how many. The process
-//! goes on meanwhile. [`flush`] waits a moment for the queue, for the last lines before an exit.
+//! fills up, and further lines are dropped and counted; once the pipe drains, one line reports how many. [`flush`]
+//! waits up to a second for the queue to be written, before an exit.
 //!
-//! kube-proxy's verbosity is a number; here 0 to 2 is what operators need, 3 and 4 say what each sync did, more is
-//! for finding faults.
+//! kube-proxy's verbosity is a number. Here 0 to 2 is for operation, 3 and 4 also log each sync, and more is for
+//! debugging.
 
 mod queue;
 
@@ -19,14 +19,14 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt};
 
-/// Libraries that log more than an operator wants to know.
+/// Libraries that log too much for operation.
 const LIBRARIES: [&str; 2] = ["hyper", "rustls"];
 /// How long the last lines may take to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 static LOG: OnceLock<(Handle<Targets, Registry>, LogQueue)> = OnceLock::new();
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the variants are their names")]
 pub enum LogFormat {
@@ -57,40 +57,40 @@ pub fn start(format: LogFormat, verbosity: u32) {
     }
 }
 
-/// Waits until the lines so far are written, or a moment if nothing reads them.
+/// Waits until the lines so far are written, up to a second.
 pub fn flush() {
     if let Some((_, queue)) = LOG.get() {
         queue.flush(PATIENCE);
     }
 }
 
-/// Changes how much is logged.
+/// Sets the verbosity.
 pub fn set_verbosity(verbosity: u32) {
     if let Some((handle, _)) = LOG.get()
         && let Err(error) = handle.reload(filter(verbosity))
     {
-        tracing::error!("the log level stays as it is: {error}");
+        tracing::error!("the log level could not be changed: {error}");
     }
 }
 
-/// `PORTWAY_LOG` overrides it: levels by target, as in `info,portway_client=debug`.
+/// The levels of a verbosity. `PORTWAY_LOG` overrides them: levels by target, as in `info,portway_client=debug`.
 fn filter(verbosity: u32) -> Targets {
     let level = match verbosity {
         0..=4 => LevelFilter::INFO,
         5..=7 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let usual = Targets::new().with_default(level);
-    let usual = match verbosity {
-        0..=2 => usual.with_targets(LIBRARIES.map(|target| (target, LevelFilter::WARN))),
+    let targets = Targets::new().with_default(level);
+    let targets = match verbosity {
+        0..=2 => targets.with_targets(LIBRARIES.map(|target| (target, LevelFilter::WARN))),
         // Every crate of Portway, by the beginning of its name.
-        3 | 4 => usual.with_target("portway", LevelFilter::DEBUG),
-        5..=7 => usual.with_targets(LIBRARIES.map(|target| (target, LevelFilter::INFO))),
-        _ => usual,
+        3 | 4 => targets.with_target("portway", LevelFilter::DEBUG),
+        5..=7 => targets.with_targets(LIBRARIES.map(|target| (target, LevelFilter::INFO))),
+        _ => targets,
     };
-    let Ok(directives) = std::env::var("PORTWAY_LOG") else { return usual };
+    let Ok(directives) = std::env::var("PORTWAY_LOG") else { return targets };
     directives.parse().unwrap_or_else(|error| {
-        eprintln!("portway: PORTWAY_LOG={directives} is not understood, so --v counts: {error}");
-        usual
+        eprintln!("portway: PORTWAY_LOG={directives} is invalid and ignored: {error}");
+        targets
     })
 }

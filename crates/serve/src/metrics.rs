@@ -1,4 +1,4 @@
-//! Metrics in the text format that kube-proxy serves, and those of the process itself.
+//! Metrics in the text format that kube-proxy serves, and metrics of the process itself.
 
 mod exposition;
 mod process;
@@ -13,7 +13,7 @@ pub fn encode(registry: &Registry) -> String {
     let mut text = String::new();
     match prometheus_client::encoding::text::encode(&mut text, registry) {
         Ok(()) => exposition::from_open_metrics(&text),
-        // Writing to a string cannot fail; should it, a scrape without samples is noticed by Prometheus.
+        // Writing to a string cannot fail; if it did, Prometheus would see a scrape without samples.
         Err(std::fmt::Error) => String::new(),
     }
 }

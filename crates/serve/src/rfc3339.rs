@@ -1,11 +1,11 @@
-//! Times as Go's JSON writes them: RFC 3339 in UTC, with as many decimals as needed.
+//! Times as in Go's JSON: RFC 3339 in UTC, with as many decimals as needed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Go's zero time, which stands for "never".
+/// Go's zero time, which means "never".
 pub const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// A time since 1970, in UTC; earlier ones are "never".
+/// Formats a time in UTC; times before 1970 are formatted as [`NEVER`].
 pub fn format(at: SystemTime) -> String {
     let Ok(since) = at.duration_since(UNIX_EPOCH) else { return NEVER.to_owned() };
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
@@ -18,8 +18,8 @@ pub fn format(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// The date so many days after 1970-01-01. Years are counted from March, so that the leap day comes last; 719468 is
-/// the number of days from 0000-03-01, 146097 that of four centuries.
+/// The date a number of days after 1970-01-01. Years begin in March, so that the leap day is the last day; 719468 is
+/// the number of days from 0000-03-01 to 1970-01-01, 146097 that of four centuries.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -38,7 +38,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn known_times() {
+    fn known_times_are_formatted() {
         for (seconds, nanos, text) in [
             (0, 0, "1970-01-01T00:00:00Z"),
             (1_709_210_096, 0, "2024-02-29T12:34:56Z"),
@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_are_in_the_order_of_times(a in 0..253_402_300_799u64, b in 0..253_402_300_799u64) {
+        fn texts_sort_in_the_order_of_times(a in 0..253_402_300_799u64, b in 0..253_402_300_799u64) {
             let text = |seconds| format(UNIX_EPOCH + Duration::from_secs(seconds));
             prop_assert_eq!(text(a).cmp(&text(b)), a.cmp(&b), "{} {}", text(a), text(b));
             prop_assert_eq!(text(a).len(), "2024-02-29T12:34:56Z".len());

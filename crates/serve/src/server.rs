@@ -1,9 +1,8 @@
-//! An HTTP server with limits, which can be closed so that its port is free when `close` returns.
+//! An HTTP server with limits. When [`Server::close`] returns, its port is free.
 //!
-//! A client that does not send its request in time is cut off, and so is one whose connection is very old. When there
-//! are as many connections as the server may have, the oldest one is closed for a new one: requests are answered at
-//! once, so a connection that is still there is one that waits, and clients that open many of them and say nothing
-//! cannot keep a probe from its answer.
+//! A client that does not send its request in time is disconnected, and so is one whose connection is very old. If the
+//! maximum number of connections is reached, a new connection closes the oldest one: requests are answered at once, so
+//! the oldest connection is idle, and clients that open many idle connections cannot block a health probe.
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -20,9 +19,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// How long connections may take to end when they are told to.
+/// How long connections may take to end after the server was closed or their lifetime is over.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long to wait before accepting again, when the system has no file descriptor to give.
+/// The pause before accepting again after an error, for example if there is no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The limits of a server.
@@ -30,9 +29,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// How long a client may take to send the headers of a request, and how long a connection may be idle.
     pub headers: Duration,
-    /// How long a connection may last; then it ends with the request it is at.
+    /// How long a connection may last; then it ends after its current request.
     pub lifetime: Duration,
-    /// How many connections there may be.
+    /// The maximum number of connections.
     pub connections: usize,
 }
 
@@ -46,46 +45,47 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    /// Its end is the signal to stop.
+    /// Dropped to stop the server.
     stop: watch::Sender<()>,
-    gone: oneshot::Receiver<Infallible>,
+    /// Closed when the listener is closed.
+    closed: oneshot::Receiver<Infallible>,
 }
 
 impl Server {
-    /// Starts to answer. Must be called within a tokio runtime.
+    /// Starts the server. Must be called within a tokio runtime.
     pub fn start(listener: TcpListener, router: Router, limits: Limits) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (stop, stopped) = watch::channel(());
-        let (announce, gone) = oneshot::channel();
+        let (listening, closed) = oneshot::channel();
         tokio::spawn(async move {
             let mut connections = JoinSet::new();
             accept(&listener, router, limits, stopped, &mut connections).await;
             drop(listener);
-            drop(announce);
-            // Those that do not end by themselves are aborted with the set.
+            drop(listening);
+            // Connections that do not end in time are aborted when the set is dropped.
             _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
         });
-        Ok(Server { address, stop, gone })
+        Ok(Server { address, stop, closed })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until the server ends, which it does only if its runtime does.
+    /// Waits until the server ends, which happens only if its runtime ends.
     pub(crate) async fn ended(&mut self) {
-        _ = (&mut self.gone).await;
+        _ = (&mut self.closed).await;
     }
 
-    /// Stops to listen, and has open connections end.
+    /// Stops listening, and lets open connections end after their current request.
     pub async fn close(self) {
         drop(self.stop);
-        _ = self.gone.await;
+        _ = self.closed.await;
     }
 }
 
-/// Accepts connections until told to stop.
+/// Accepts connections until the server is closed.
 async fn accept(
     listener: &TcpListener,
     router: Router,
@@ -110,9 +110,9 @@ async fn accept(
                     let answer = answer(stream, router.clone(), limits, stop.clone());
                     open.push_back(connections.spawn(answer));
                 }
-                Err(error) if of_one_client(&error) => {}
+                Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections; trying again");
+                    tracing::warn!(%error, "cannot accept connections; retrying");
                     sleep(PAUSE).await;
                 }
             },
@@ -120,8 +120,8 @@ async fn accept(
     }
 }
 
-/// Whether an error is the end of one connection that had not been accepted yet.
-fn of_one_client(error: &io::Error) -> bool {
+/// Whether an error of `accept` concerns only the connection that was to be accepted.
+fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
@@ -132,7 +132,7 @@ async fn answer(stream: TcpStream, router: Router, limits: Limits, mut stopped: 
     http.timer(TokioTimer::new()).header_read_timeout(limits.headers);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
     tokio::select! {
-        // An error is a client that went away or was too slow.
+        // An error means that the client closed the connection or was too slow.
         _ = connection.as_mut() => return,
         _ = stopped.changed() => {}
         () = sleep(limits.lifetime) => {}

@@ -13,15 +13,15 @@ pub struct Status {
     pub version: String,
     /// The proxy mode in force.
     pub mode: String,
-    /// Whether every part keeps up.
+    /// Whether every part is healthy.
     pub healthy: bool,
-    /// Whether the node may get traffic.
+    /// Whether the node is eligible for traffic.
     pub node_eligible: bool,
     /// The parts, such as address families.
     pub families: BTreeMap<String, PartStatus>,
     /// Changes that wait for a sync.
     pub pending: Pending,
-    /// Objects that are not programmed as they stand.
+    /// Objects that are rejected.
     pub rejections: Vec<RejectedObject>,
     /// The source of objects.
     pub source: SourceStatus,
@@ -31,13 +31,13 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PartStatus {
-    /// The last sync, in RFC 3339.
+    /// The time of the last sync, in RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<String>,
     /// For how many seconds an update has been waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_seconds: Option<u64>,
-    /// Whether that is not too long.
+    /// Whether that is shorter than the timeout.
     pub healthy: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Pending {
     pub endpoints: u64,
 }
 
-/// An object that is not programmed as it stands.
+/// An object that is rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RejectedObject {
     /// Its kind.
@@ -59,21 +59,21 @@ pub struct RejectedObject {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The field at fault.
+    /// The field with the error.
     pub field: String,
-    /// What is wrong with it.
+    /// The error.
     pub reason: String,
 }
 
-/// The source of objects: an API server or a directory.
+/// The source of objects: an API server or a directory of manifests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceStatus {
-    /// Whether it answers.
+    /// Whether all objects can be read from it.
     pub connected: bool,
 }
 
 impl Status {
-    /// Fills in what the health state knows.
+    /// Fills in the fields that come from the health state.
     #[must_use]
     pub fn with_health(self, health: &HealthState, now: Timestamp) -> Status {
         let families = health.parts().iter().map(|(name, part)| {
@@ -82,7 +82,7 @@ impl Status {
             let status = PartStatus {
                 last_sync: part.synced.map(rfc3339::format),
                 waiting_seconds: waiting,
-                healthy: health.keeps_up(part, now),
+                healthy: health.is_part_healthy(part, now),
             };
             (name.clone(), status)
         });

@@ -1,11 +1,11 @@
-//! The battery: one table of behaviours that every mode has to pass, with real packets.
+//! The battery: behaviours that every mode must have, tested with real packets.
 //!
-//! A [`Case`] is a script: objects to apply, probes to send, and the result that each must have. It does not depend on a mode
-//! or on the lab that runs it; a [`LabNetwork`] has the addresses, so that every case runs for both families.
+//! A [`Case`] is a script: objects to apply, probes to send, and the result that each must have. It does not depend on
+//! a mode or on the lab that runs it; a [`LabNetwork`] has the addresses, so that every case runs in both families.
 //!
 //! The lab has two nodes with two pods each (`pod1a`, `pod1b` on `node1`; `pod2a`, `pod2b` on `node2`), every pod
-//! serving TCP and UDP on [`PORT`] and [`OTHER_PORT`], and a client outside whose traffic to Service addresses
-//! goes through `node1`.
+//! serving TCP and UDP on [`PORT`] and [`OTHER_PORT`], and a client outside of the cluster whose traffic to Service
+//! addresses goes through `node1`.
 
 mod affinity;
 mod basics;
@@ -26,9 +26,9 @@ use portway_model::Protocol;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The port every pod serves, in TCP and UDP.
+/// A port that every pod serves, in TCP and UDP.
 pub const PORT: u16 = 8080;
-/// Another one.
+/// Another port that every pod serves, in TCP and UDP.
 pub const OTHER_PORT: u16 = 9090;
 
 /// One behaviour.
@@ -43,14 +43,14 @@ pub struct Case {
 /// The flags and steps of a case.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// Flags for the agents besides the usual ones; one that is given replaces the usual one.
+    /// Flags for the agents, which replace the usual flags of the same name.
     pub flags: Vec<String>,
     /// The steps in order.
     pub steps: Vec<Step>,
 }
 
 impl Script {
-    /// These steps, with agents as usual.
+    /// These steps, with the usual flags.
     pub fn steps(steps: Vec<Step>) -> Script {
         Script { flags: Vec::new(), steps }
     }
@@ -82,7 +82,7 @@ pub enum Expect {
     Sticks(Vec<&'static str>),
     /// The connection is refused.
     Refused,
-    /// No answer comes.
+    /// No answer arrives in time.
     TimedOut,
 }
 
@@ -102,12 +102,12 @@ pub enum Source {
 pub enum Tamper {
     /// All rules of the host are flushed.
     FlushEverything,
-    /// The rules of our chains are flushed; the chains stay.
+    /// The rules of Portway's chains are flushed; the chains stay.
     FlushRules,
-    /// A foreign rule is added to one of our chains.
+    /// A rule is added to one of Portway's chains.
     AddRule,
     /// Some objects that a Service needs are removed.
-    RemovePart,
+    RemoveObjects,
 }
 
 /// One step of a script.
@@ -119,7 +119,7 @@ pub enum Step {
     DeleteService(&'static str),
     /// An EndpointSlice is deleted.
     DeleteSlice(&'static str),
-    /// Attempts to reach an address, until the result is the expected one or time is up.
+    /// Connects to an address repeatedly, until the result is the expected one or the time is over.
     Probe {
         /// The sender.
         from: Sender,
@@ -130,9 +130,9 @@ pub enum Step {
         /// The result.
         expect: Expect,
     },
-    /// The same with one attempt after each pause, for effects of a client that is silent.
+    /// The same with one attempt after each pause, for state of a client that expires.
     ProbeAfterPauses {
-        /// How long the client is silent.
+        /// How long the client sends nothing.
         pause: Duration,
         /// The sender.
         from: Sender,
@@ -152,11 +152,11 @@ pub enum Step {
         /// The protocol.
         protocol: Protocol,
     },
-    /// Sends on an open connection or flow until the answer, or refusal, is the expected one.
+    /// Sends on an open connection or flow until the result is the expected one.
     Ask {
         /// Its name.
         id: &'static str,
-        /// The answer.
+        /// The result.
         expect: Expect,
     },
     /// A load balancer checks the health of a Service.
@@ -191,7 +191,7 @@ pub enum Step {
     Wait(Duration),
 }
 
-/// All behaviours, by subject.
+/// All cases, by subject.
 pub const SECTIONS: &[(&str, &[Case])] = &[
     ("basics", basics::CASES),
     ("internal", internal::CASES),
@@ -205,12 +205,12 @@ pub const SECTIONS: &[(&str, &[Case])] = &[
     ("faults", faults::CASES),
 ];
 
-/// All behaviours.
+/// All cases.
 pub fn cases() -> Vec<Case> {
     SECTIONS.iter().flat_map(|(_, cases)| *cases).copied().collect()
 }
 
-/// An object is created or changed.
+/// A step that creates or changes an object.
 fn apply(object: impl Into<Manifest>) -> Step {
     Step::Apply(Box::new(object.into()))
 }

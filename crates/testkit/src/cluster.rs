@@ -1,8 +1,8 @@
-//! A cluster for tests: hosts with names, objects from builders, plans made the way the agent makes them.
+//! A cluster for tests: hosts with names, objects from builders, and plans made by the agent's own code.
 //!
 //! The node that is programmed is `node`, with pods `a` and `b`; `c` and `d` run on another node, `node2`. `client` and
-//! `stranger` are outside of the cluster. Service number N has the addresses `svcN`, `lbN` and `extN`. Every name has an
-//! address in both families.
+//! `stranger` are hosts outside of the cluster. Service number N has the addresses `svcN`, `lbN` and `extN`. Every name
+//! has an address in both families.
 
 mod addresses;
 
@@ -14,10 +14,10 @@ use portway_dataplane::{LocalTraffic, NodePortAddresses, Settings};
 use portway_model::api::{self, Event};
 use portway_model::{Cluster, Family, Identity, Protocol, ServiceName, ServicePlan};
 
-/// The port that endpoints serve, unless a test says otherwise.
+/// The port that endpoints serve, unless a test gives another.
 pub const HTTP: Port<'static> = ("http", Protocol::Tcp, 8080);
 
-/// Settings as a node has them: pods known by their addresses, node ports at the addresses of the node's network.
+/// The usual settings of a node: pods are detected by their addresses, node ports answer in the node's network.
 pub fn settings() -> Settings {
     Settings {
         local: LocalTraffic::Cidrs(vec!["10.244.0.0/16".parse().unwrap(), "fd10:244::/32".parse().unwrap()]),
@@ -50,7 +50,7 @@ pub struct TestCluster {
 }
 
 impl TestCluster {
-    /// With the node that is programmed, and nothing else.
+    /// A cluster with only the node that is programmed.
     pub fn new() -> TestCluster {
         let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
         cluster.apply(Event::<api::Service>::InitDone);
@@ -110,7 +110,7 @@ impl TestCluster {
         self.changes(family)
     }
 
-    /// A mode, after it has programmed all plans.
+    /// The mode, after it has programmed all plans.
     pub fn programmed<M: FamilyMode>(&mut self, mut mode: M, settings: &Settings) -> M {
         let all = self.all(mode.family());
         mode.sync(settings, all).unwrap();

@@ -1,5 +1,5 @@
-//! The contract between agent and mode ([`portway_dataplane::Mode`], [`portway_dataplane::Backend`]), as a test that any
-//! mode has to pass. It runs in the network namespace of its thread, and programs that.
+//! A test of the contract between agent and mode ([`portway_dataplane::Mode`], [`portway_dataplane::Backend`]), which
+//! every mode has to pass. It programs the network namespace of the calling thread.
 
 use crate::cluster::{TestCluster, service, settings};
 use crate::objects::Endpoint;
@@ -26,7 +26,7 @@ pub fn check(mode: &'static dyn Mode) {
     let mut backend = mode.open(&options).expect("the mode opens");
     assert_eq!(backend.families(), Family::ALL, "{}", mode.name());
     syncs_converge(&mut *backend, &settings);
-    nothing_drifts(&mut *backend);
+    no_drift_is_reported(&mut *backend);
     leftovers_are_cleared(mode, backend, &settings);
 }
 
@@ -57,29 +57,32 @@ fn syncs_converge(backend: &mut dyn Backend, settings: &Settings) {
     let first = sync(backend, settings, plans);
     assert!(first.iter().all(|r| r.full && r.changed()), "the first sync writes everything: {first:?}");
     let again = sync(backend, settings, plans);
-    assert!(is_idle(&again), "equal plans cost nothing: {again:?}");
+    assert!(is_idle(&again), "equal plans write nothing: {again:?}");
     backend.mark_stale();
     let compared = sync(backend, settings, none);
-    assert!(compared.iter().all(|r| r.full) && is_idle(&compared), "nothing differs: {compared:?}");
+    assert!(
+        compared.iter().all(|r| r.full) && is_idle(&compared),
+        "the kernel has the applied rules: {compared:?}"
+    );
     for family in Family::ALL {
         let drift = backend.verify(family).expect("the kernel can be listed");
         assert!(drift.is_empty(), "{family}: {drift}");
     }
-    let elsewhere = Packet {
+    let to_no_service = Packet {
         source: "192.0.2.1".parse().expect("an address"),
         destination: "192.0.2.2".parse().expect("an address"),
         protocol: Protocol::Tcp,
         port: 80,
         input: Some("eth0".into()),
     };
-    let trace = backend.trace(&elsewhere, &Host::default()).expect("a trace");
+    let trace = backend.trace(&to_no_service, &Host::default()).expect("a trace");
     assert_eq!(trace.verdict(), Some(&Verdict::Untouched), "no Service has this address");
-    let gone = |family| plans(family).into_iter().map(|(name, _)| (name, None)).collect();
-    sync(backend, settings, gone);
+    let deleted = |family| plans(family).into_iter().map(|(name, _)| (name, None)).collect();
+    sync(backend, settings, deleted);
     assert!(is_idle(&sync(backend, settings, none)));
 }
 
-fn nothing_drifts(backend: &mut dyn Backend) {
+fn no_drift_is_reported(backend: &mut dyn Backend) {
     assert!(backend.is_listening());
     let signal = backend.detect_drift(Instant::now());
     assert_eq!(signal, None, "no other process changed anything");
@@ -90,13 +93,16 @@ fn leftovers_are_cleared(mode: &dyn Mode, backend: Box<dyn Backend>, settings: &
     let used = backend.locations();
     let all = mode.locations();
     for location in &used {
-        assert!(all.contains(location), "{location} is used and not known to the mode");
+        assert!(
+            all.contains(location),
+            "{location} is used by the backend but is not a location of the mode"
+        );
     }
     drop(backend);
     for location in all {
-        let look = || mode.clear(&location, Clear::Look, settings).expect("leftovers can be listed");
-        assert_eq!(!look().is_empty(), used.contains(&location), "{location}: {:?}", look());
+        let leftovers = || mode.clear(&location, Clear::List, settings).expect("leftovers can be listed");
+        assert_eq!(!leftovers().is_empty(), used.contains(&location), "{location}: {:?}", leftovers());
         mode.clear(&location, Clear::Now, settings).expect("leftovers can be removed");
-        assert!(look().is_empty(), "{location}: {:?}", look());
+        assert!(leftovers().is_empty(), "{location}: {:?}", leftovers());
     }
 }

@@ -29,7 +29,7 @@ impl Test {
         })
     }
 
-    /// Listed, but not run unless asked for.
+    /// With `true`, listed but not run unless the command line asks for ignored tests.
     pub fn ignored(self, ignored: bool) -> Test {
         Test { ignored, ..self }
     }
@@ -45,7 +45,8 @@ pub fn run(tests: Vec<Test>) -> ExitCode {
     run_in(|| Ok::<(), String>(()), tests)
 }
 
-/// The same, after `prepare` unless tests are only listed: entering the lab, for example, before there are threads.
+/// The same, after `prepare`, which enters the lab, for example, before there are threads. If tests are only listed,
+/// `prepare` is not called.
 pub fn run_in<T, E: Display>(prepare: impl FnOnce() -> Result<T, E>, tests: Vec<Test>) -> ExitCode {
     let arguments = Arguments::from_args();
     if !arguments.list

@@ -1,11 +1,12 @@
-//! What every proxy mode is tested with.
+//! Tests that all proxy modes share.
 //!
-//! [`objects`] builds API objects; [`cluster`] turns them into the plans that a mode is given. On these rest the three kinds
-//! of cases: the [`battery`] (scripts that the lab runs with real packets), the [`packets`] tables (packets followed through
-//! the rules in a fake kernel) and the [`properties`], which hold whatever [`random`] changes happen. [`harness`] runs
-//! cases that are not functions with `#[test]`.
+//! [`objects`] builds API objects; [`cluster`] turns them into the plans that a mode is given. Three kinds of cases use
+//! them: the [`battery`] (scripts that the lab runs with real packets), the [`packets`] tables (packets followed
+//! through the rules in a fake kernel) and the [`properties`], which hold after any [`random`] changes. [`contract`]
+//! tests a mode through the interface that the agent uses. [`harness`] runs cases that are not functions with
+//! `#[test]`.
 //!
-//! Only tests depend on this crate. Input that makes no sense panics.
+//! Only tests depend on this crate. Invalid input panics.
 
 pub use proptest;
 

@@ -8,10 +8,10 @@ pub trait FamilyMode {
     /// The family.
     fn family(&self) -> Family;
 
-    /// Makes the kernel hold the rules of `settings` and of all plans so far.
+    /// Programs the rules of `settings` and of all plans so far.
     fn sync(&mut self, settings: &Settings, changes: PlanChanges) -> Result<Report, Error>;
 
-    /// Another process may have changed the rules.
+    /// Another process may have changed the rules: the next sync lists the kernel.
     fn mark_stale(&mut self);
 
     /// Compares the kernel with the applied rules.

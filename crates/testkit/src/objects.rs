@@ -1,7 +1,7 @@
 //! Builders of API objects, in the JSON that a manifest has.
 //!
-//! Hosts have names in tests. An [`AddressBook`] says which address a name has in one family, so that the same endpoints can
-//! be those of the lab or of the packet tables.
+//! Hosts have names in tests. An [`AddressBook`] maps a name to its address in one family, so that the same builders
+//! serve the lab and the packet tables.
 
 use portway_model::api::Object;
 use portway_model::{Family, Protocol};
@@ -39,10 +39,10 @@ impl Manifest {
         self.0["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// As the API server's clients decode it.
+    /// The object, decoded as the agent does.
     ///
     /// # Panics
-    /// If it is none that they watch.
+    /// If it cannot be decoded, or the agent does not watch its kind.
     pub fn object(&self) -> Object {
         fn decode<T: serde::de::DeserializeOwned>(value: &Value) -> T {
             T::deserialize(value).unwrap_or_else(|e| panic!("{value}: {e}"))
@@ -52,7 +52,7 @@ impl Manifest {
             "EndpointSlice" => Object::EndpointSlice(decode(&self.0)),
             "Node" => Object::Node(decode(&self.0)),
             "ServiceCIDR" => Object::ServiceCidr(decode(&self.0)),
-            other => panic!("{other} is not a kind that is watched"),
+            other => panic!("the agent does not watch {other}"),
         }
     }
 }
@@ -63,7 +63,7 @@ impl fmt::Display for Manifest {
     }
 }
 
-/// Sets fields of an object, replacing those that are there.
+/// Sets fields of an object, replacing fields of the same name.
 fn merge(into: &mut Value, fields: Value) {
     let Value::Object(fields) = fields else { panic!("{fields} is not an object") };
     for (key, value) in fields {
@@ -86,7 +86,7 @@ impl Service {
         service.cluster_ips(cluster_ips)
     }
 
-    /// With these fields of `spec` besides, or instead.
+    /// With these fields of `spec`, which replace fields of the same name.
     pub fn spec(mut self, fields: Value) -> Service {
         merge(&mut self.0["spec"], fields);
         self
@@ -120,7 +120,7 @@ impl Service {
         self.first_port(json!({"protocol": protocol.to_string()}))
     }
 
-    /// By UDP.
+    /// With UDP as the protocol of its first port.
     pub fn udp(self) -> Service {
         self.protocol(Protocol::Udp)
     }
@@ -146,13 +146,13 @@ impl Service {
         self.spec(json!({"externalIPs": ips}))
     }
 
-    /// With affinity by client IP of so many seconds.
+    /// With session affinity by client IP, with this time-out in seconds.
     pub fn affinity(self, seconds: u32) -> Service {
         let config = json!({"clientIP": {"timeoutSeconds": seconds}});
         self.spec(json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": config}))
     }
 
-    /// With these load-balancer IPs, besides others that it has; `mode` is their `ipMode`.
+    /// With these load-balancer IPs in addition to those that it has; `mode` is their `ipMode`.
     pub fn load_balancer_ips(mut self, ips: &[IpAddr], mode: Option<&str>) -> Service {
         let ingress = &mut self.0["status"]["loadBalancer"]["ingress"];
         let mut all = ingress.as_array().cloned().unwrap_or_default();
@@ -226,7 +226,7 @@ impl Endpoint {
         Endpoint::new(host, [false, true, true])
     }
 
-    /// A host that terminates and serves no more.
+    /// A host that terminates and does not serve any more.
     pub fn terminated(host: &str) -> Endpoint {
         Endpoint::new(host, [false, false, true])
     }
@@ -254,7 +254,7 @@ impl Endpoint {
     }
 }
 
-/// A slice of a Service in the namespace `default`. It has the Service's name, unless it is given one.
+/// A slice of a Service in the namespace `default`. It has the Service's name, unless another is set.
 #[derive(Clone, Debug)]
 pub struct EndpointSlice {
     name: String,
@@ -286,7 +286,7 @@ impl EndpointSlice {
         self
     }
 
-    /// With the addresses of one family.
+    /// The slice with the addresses of one family.
     pub fn manifest(&self, addresses: &dyn AddressBook) -> Manifest {
         let endpoints: Vec<Value> = self.endpoints.iter().map(|e| e.json(addresses)).collect();
         Manifest(json!({

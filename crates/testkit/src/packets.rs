@@ -1,16 +1,16 @@
 //! Packets to follow through a mode's rules: which sender reaches which endpoint, and with which source address.
 //!
-//! A [`Case`] is a script for the [test cluster](crate::cluster): the objects, the packets, and the verdict that each packet
-//! must have. It does not depend on a mode. A mode takes part by implementing [`FakeNode`]; [`main`] then runs one test
-//! for each case and family. A row in which a mode legitimately has another verdict is an [`Exception`] of that mode, and
-//! behaviour that only one mode has is a case of its own. The [battery](crate::battery) asks the same of real kernels, with
-//! real packets.
+//! A [`Case`] is a script for the [test cluster](crate::cluster): the objects, the packets, and the verdict that each
+//! packet must have. It does not depend on a mode. A mode implements [`FakeNode`]; [`main`] then runs one test for each
+//! case and family. A row in which a mode legitimately has another verdict is an [`Exception`] of that mode, and
+//! behaviour that only one mode has is a case of its own. The [battery](crate::battery) tests the same behaviour with
+//! real kernels and real packets.
 //!
-//! Each row is `(from, to, verdict)`. `from` may name the interface behind a `%`, `to` the protocol behind
-//! a `/`. Endpoints are printed by their hosts, those at port 8080 without the port: `a b masqueraded`, `b:5353`,
-//! `rejected`, `dropped`, `untouched`; several verdicts between which chance decides are joined with `or`.
+//! Each row is `(from, to, verdict)`. `from` may have an interface after a `%`, `to` a protocol after a `/`. Endpoints
+//! are printed as the names of their hosts, with the port unless it is 8080: `a b masqueraded`, `b:5353`, `rejected`,
+//! `dropped`, `untouched`; several verdicts between which the rules choose at random are joined with `or`.
 
-/// Cases that have the names of their functions, behind the name of the table.
+/// Cases named after their functions, prefixed with the name of the table.
 #[macro_export]
 macro_rules! packet_cases {
     ($table:literal: $($script:ident),* $(,)?) => {
@@ -43,18 +43,18 @@ pub type Row = (&'static str, &'static str, &'static str);
 pub struct Case {
     /// Its name.
     pub name: &'static str,
-    /// Its scenarios. They are made anew for each family.
+    /// Builds its scenarios; called once for each family.
     pub script: fn() -> Vec<Scenario>,
 }
 
-/// A node that is programmed from nothing, and the steps that follow.
+/// A node that is programmed for a cluster, and the steps that follow.
 #[derive(Debug)]
 pub struct Scenario {
     /// The cluster at the beginning.
     pub cluster: TestCluster,
     /// The node's settings.
     pub settings: Settings,
-    /// The families in which it holds.
+    /// The families in which it is run.
     pub families: Vec<Family>,
     /// The steps, in order.
     pub steps: Vec<Step>,
@@ -65,8 +65,8 @@ pub struct Scenario {
 pub enum Step {
     /// A packet arrives, and must have this verdict.
     Packet(Row),
-    /// A client's connection goes to one of the endpoints that it may go to, and the kernel stores the affinity that the
-    /// rules ask for.
+    /// A client's connection goes to one of the allowed endpoints, and the kernel stores the affinity that the rules
+    /// request.
     Connect {
         /// The client.
         from: &'static str,
@@ -120,7 +120,7 @@ impl Scenario {
     }
 }
 
-/// A node with a mode over a fake kernel: what a mode implements to take part.
+/// A node with a mode over a fake kernel; each mode implements it to run the packet tables.
 pub trait FakeNode {
     /// A node without rules, which has the addresses of [`own_addresses`](crate::cluster::own_addresses).
     fn open(family: Family) -> Self;
@@ -131,15 +131,15 @@ pub trait FakeNode {
     /// Follows the first packet of a connection through the contents of the kernel. Nothing changes.
     fn follow(&mut self, packet: &Packet) -> Followed;
 
-    /// Lets the packet take the `n`th of the paths that [`FakeNode::follow`] returned, and the kernel store the affinity that
-    /// the rules on it ask for. Whether they ask for any.
-    fn remember(&mut self, packet: &Packet, n: usize) -> bool;
+    /// Stores in the kernel the affinity that the rules on the `n`th of the paths of [`FakeNode::follow`] request.
+    /// Returns whether they request any.
+    fn store_affinity(&mut self, packet: &Packet, n: usize) -> bool;
 }
 
-/// Where a packet may go.
+/// All paths that a packet may take, and their verdicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
-    /// Its verdict; several if chance decides about more than the endpoint.
+    /// Its verdict; several if a random choice determines more than the endpoint.
     pub verdicts: Vec<Verdict>,
     /// Each path it may take.
     pub paths: Vec<Path>,
@@ -154,7 +154,7 @@ pub struct Path {
     pub steps: String,
 }
 
-/// All behaviours.
+/// All cases of the tables.
 pub fn cases() -> Vec<Case> {
     [cluster_ips::CASES, external::CASES, sources::CASES, affinity::CASES].concat()
 }

@@ -1,7 +1,7 @@
-//! Properties that every mode has, whatever [random changes](crate::random) happen, whatever other processes do to its objects,
-//! and however often the kernel refuses.
+//! Properties that every mode has after any [random changes](crate::random) of the cluster, any changes that other
+//! processes make to its objects, and any failures of the kernel.
 //!
-//! A mode is described by a [`ModeUnderTest`]; [`mode_properties!`](crate::mode_properties) makes the tests.
+//! A mode is described by a [`ModeUnderTest`]; [`mode_properties!`](crate::mode_properties) generates the tests.
 
 use crate::cluster::{TestCluster, settings};
 use crate::mode::FamilyMode;
@@ -15,18 +15,19 @@ use std::fmt::Debug;
 pub trait ModeUnderTest {
     /// The mode over its fake kernel.
     type Mode: FamilyMode;
-    /// The objects of the mode in the kernel, in a form in which equal kernels are equal.
+    /// The objects of the mode in the kernel, in a form that can be compared.
     type Contents: PartialEq + Debug;
-    /// A change that another process makes to them.
+    /// A change that another process makes to these objects.
     type Tampering: Debug;
 
-    /// Whether new settings make it list the kernel.
+    /// Whether the mode lists the kernel after a change of settings.
     const SETTINGS_NEED_A_LISTING: bool;
 
-    /// Opens it in a kernel that has objects of other programs. `variant` chooses between two of its variants.
+    /// Opens the mode over a fake kernel that has objects of other programs. `variant` chooses between two variants of
+    /// the mode.
     fn open(family: Family, variant: bool) -> Self::Mode;
 
-    /// Opens it again, over a copy of the kernel of a running one.
+    /// Opens the mode again, over a copy of the kernel of a running one.
     fn restart(mode: &mut Self::Mode, variant: bool) -> Self::Mode;
 
     /// The objects of the mode.
@@ -52,21 +53,21 @@ pub trait ModeUnderTest {
         mode.sync(settings, changes).unwrap()
     }
 
-    /// Any change that another process may make.
+    /// The changes that another process may make.
     fn tamperings() -> BoxedStrategy<Self::Tampering>;
 
-    /// Makes it.
+    /// Makes such a change.
     fn tamper(mode: &mut Self::Mode, tampering: &Self::Tampering);
 
-    /// Whether the mode notices by itself, without a listing, that its objects were changed; none if it cannot.
+    /// Whether the mode has detected, without a listing, that its objects were changed; none if it cannot detect that.
     fn notices(_: &mut Self::Mode) -> Option<bool> {
         None
     }
 
-    /// Called after a repair.
+    /// Called after the test has seen that a sync repaired the objects.
     fn repaired(_: &mut Self::Mode) {}
 
-    /// Makes the kernel fail during the next sync, or not, by two random numbers.
+    /// Makes the kernel fail during the next sync; two random numbers determine how, and whether it fails at all.
     fn fail(mode: &mut Self::Mode, kind: u8, after: usize);
 
     /// Ends all failures.
@@ -125,7 +126,8 @@ pub fn unchanged_plans_write_nothing<M: ModeUnderTest>(family: Family, variant: 
     assert_eq!(M::contents(&mut again), M::contents(&mut mode));
 }
 
-/// Changes by other processes to the mode's objects are found, reported and repaired, and objects of others stay.
+/// Changes that other processes make to the mode's objects are found, reported and repaired; objects of other programs
+/// are not changed.
 pub fn tampering_is_reported_and_repaired<M: ModeUnderTest>(
     family: Family,
     variant: bool,
@@ -158,7 +160,7 @@ pub fn tampering_is_reported_and_repaired<M: ModeUnderTest>(
     assert_eq!(M::foreign(&mut mode), foreign);
 }
 
-/// After syncs that failed, the next one that does not fail brings everything in order, and reports no drift.
+/// After syncs that failed, the next one that succeeds programs everything, and reports no drift.
 pub fn failed_syncs_are_completed_by_the_next<M: ModeUnderTest>(
     family: Family,
     variant: bool,
@@ -171,7 +173,7 @@ pub fn failed_syncs_are_completed_by_the_next<M: ModeUnderTest>(
         batch.iter().for_each(|change| change.make(&mut cluster, &mut settings));
         M::fail(&mut mode, *kind, *after);
         if let Err(error) = mode.sync(&settings, cluster.changes(family)) {
-            // Any other error would be a transaction that makes no sense.
+            // Any other error means that the mode built an invalid transaction.
             let text = error.to_string();
             assert!(M::is_injected(&text), "{text}");
         }

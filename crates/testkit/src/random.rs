@@ -1,7 +1,7 @@
 //! Random changes of a cluster.
 //!
-//! Strategies for [`Change`]s, and [`Change::make`] to make one in a [`TestCluster`] and the settings. Every mode's properties
-//! are tested with all of them, also with those that the mode ignores.
+//! Strategies for [`Change`]s, and [`Change::make`] to apply one to a [`TestCluster`] and the settings. Every mode is
+//! tested with all of them, even with changes that it ignores.
 
 use crate::cluster::{HTTP, TestCluster, both, service, settings};
 use crate::objects::Endpoint;
@@ -9,10 +9,10 @@ use portway_dataplane::{LocalTraffic, NodePortAddresses, Settings};
 use portway_model::{Family, Protocol};
 use proptest::prelude::*;
 
-/// How many cases a property is tried with, unless `PROPTEST_CASES` asks for more: `make soak` does.
-pub fn cases(usual: u32) -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig { cases: asked.unwrap_or(usual), ..ProptestConfig::default() }
+/// The number of cases of a property: `PROPTEST_CASES` if it is set, as in `make soak`, else `default`.
+pub fn cases(default: u32) -> ProptestConfig {
+    let requested = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: requested.unwrap_or(default), ..ProptestConfig::default() }
 }
 
 /// A change of the cluster or of the settings.
@@ -24,7 +24,7 @@ pub enum Change {
     Endpoints(u8, Vec<(&'static str, u8)>),
     /// A Service is deleted.
     Delete(u8),
-    /// The node's settings change.
+    /// The node's settings become those with this number.
     Settings(u8),
 }
 
@@ -124,14 +124,14 @@ impl Change {
                 cluster.apply_slice(&format!("s{name}"), HTTP, &endpoints);
             }
             Change::Delete(name) => cluster.delete(&format!("s{name}")),
-            Change::Settings(which) => *now = other_settings(*which),
+            Change::Settings(number) => *now = numbered_settings(*number),
         }
     }
 }
 
-fn other_settings(which: u8) -> Settings {
+fn numbered_settings(number: u8) -> Settings {
     let local = |local| Settings { local, ..settings() };
-    match which {
+    match number {
         0 => settings(),
         1 => Settings { masquerade_all: true, service_cidrs: Vec::new(), ..settings() },
         2 => Settings { node_ports: NodePortAddresses::All, masquerade_mark: 1 << 3, ..settings() },

@@ -1,7 +1,7 @@
 //! Load balancing: which endpoint a connection goes to.
 //!
-//! A [`Port`] is one port of a Service in one family, shared by all threads: its endpoints, whose turn it is, the endpoint
-//! of each client with session affinity, and which endpoints are ejected because they keep failing.
+//! A [`Port`] is one port of a Service in one family, shared by all threads: its endpoints, the position of round
+//! robin, the endpoint of each client with session affinity, and which endpoints are ejected because they keep failing.
 
 use crate::clock::Moment;
 use crate::redirect::{EndpointScope, wants_proxy_header};
@@ -17,11 +17,11 @@ use std::time::Duration;
 
 /// How many times in a row an endpoint fails before it is ejected.
 const EJECT_AFTER: u32 = 3;
-/// Time of the first ejection; it doubles with every further failure.
+/// The duration of the first ejection; it doubles with every further failure.
 const FIRST_EJECTION: Duration = Duration::from_secs(2);
 /// The longest ejection.
 const MAX_EJECTION: Duration = Duration::from_secs(60);
-/// How many clients are remembered for the session affinity of one port.
+/// The maximum number of clients with session affinity to an endpoint of one port.
 const MAX_CLIENTS: usize = 65_536;
 
 /// An endpoint of one port.
@@ -41,22 +41,22 @@ impl Endpoint {
         Endpoint { target, open, failures, ejected_until: AtomicU64::new(0), drains_until: AtomicU64::new(0) }
     }
 
-    /// Notes that it accepted a connection.
+    /// Records that it accepted a connection.
     pub fn succeeded(&self) {
         self.failures.store(0, Relaxed);
         self.ejected_until.store(0, Relaxed);
     }
 
-    /// Notes that it did not. An endpoint that keeps failing is ejected for a while; failures during that time do not
-    /// prolong it, since they are of attempts that began before.
+    /// Records that it did not accept a connection. An endpoint that keeps failing is ejected for a while; failures
+    /// during an ejection do not prolong it, because those attempts began before it.
     pub fn failed(&self, now: Moment) {
         if self.is_ejected(now) {
             return;
         }
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
         if let Some(further) = failures.checked_sub(EJECT_AFTER) {
-            let pause = FIRST_EJECTION.saturating_mul(1 << further.min(10)).min(MAX_EJECTION);
-            self.ejected_until.store(now.after(pause).number(), Relaxed);
+            let duration = FIRST_EJECTION.saturating_mul(1 << further.min(10)).min(MAX_EJECTION);
+            self.ejected_until.store(now.after(duration).number(), Relaxed);
         }
     }
 
@@ -125,11 +125,11 @@ pub struct Port {
     /// Its counters.
     pub stats: PortStats,
     proxy_header: AtomicBool,
-    choice: Mutex<Choice>,
+    state: Mutex<BalancerState>,
 }
 
 #[derive(Debug, Default)]
-struct Choice {
+struct BalancerState {
     sets: [Vec<Arc<Endpoint>>; 2],
     /// Terminating endpoints: no longer chosen, but still answering UDP clients.
     serving: Vec<Arc<Endpoint>>,
@@ -147,13 +147,13 @@ impl Port {
             id,
             stats: PortStats::default(),
             proxy_header: AtomicBool::new(false),
-            choice: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
-    fn choice(&self) -> MutexGuard<'_, Choice> {
-        // No update of the state can panic halfway, so the state behind a poisoned lock is consistent.
-        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, BalancerState> {
+        // No update of the state can panic halfway, so the state of a poisoned lock is consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether its pods expect a PROXY protocol header.
@@ -161,7 +161,8 @@ impl Port {
         self.proxy_header.load(Relaxed)
     }
 
-    /// Applies a plan. Endpoints that stay keep their state. Whether endpoints with open connections were removed.
+    /// Applies a plan. Endpoints that stay keep their state. Returns whether endpoints with open connections were
+    /// removed.
     pub fn update(
         &self,
         service: &ServicePlan,
@@ -170,22 +171,22 @@ impl Port {
         now: Moment,
     ) -> bool {
         self.proxy_header.store(wants_proxy_header(service).unwrap_or(false), Relaxed);
-        let mut choice = self.choice();
+        let mut state = self.state();
         let mut known: HashMap<Target, Arc<Endpoint>> = HashMap::new();
-        let draining: Vec<Arc<Endpoint>> = choice.draining.drain(..).filter_map(|e| e.upgrade()).collect();
-        for endpoint in draining.into_iter().chain(choice.endpoints().cloned()) {
+        let draining: Vec<Arc<Endpoint>> = state.draining.drain(..).filter_map(|e| e.upgrade()).collect();
+        for endpoint in draining.into_iter().chain(state.endpoints().cloned()) {
             known.insert(endpoint.target, endpoint);
         }
         let mut take = |targets: &[Target]| -> Vec<Arc<Endpoint>> {
             let one = |t: &Target| known.entry(*t).or_insert_with(|| Arc::new(Endpoint::new(*t))).clone();
             targets.iter().map(one).collect()
         };
-        choice.sets = [take(&plan.cluster), take(&plan.local)];
-        choice.serving = take(&plan.also_serving);
-        choice.affinity = plan.affinity.map(|seconds| Duration::from_secs(seconds.into()));
+        state.sets = [take(&plan.cluster), take(&plan.local)];
+        state.serving = take(&plan.also_serving);
+        state.affinity = plan.affinity.map(|seconds| Duration::from_secs(seconds.into()));
         let chosen: HashSet<Target> = plan.cluster.iter().chain(&plan.local).copied().collect();
-        let has_affinity = choice.affinity.is_some();
-        choice.clients.retain(|_, (target, _)| has_affinity && chosen.contains(target));
+        let has_affinity = state.affinity.is_some();
+        state.clients.retain(|_, (target, _)| has_affinity && chosen.contains(target));
         let drain_end = now.after(settings.drain_timeout);
         let mut drains = false;
         for endpoint in known.into_values() {
@@ -194,39 +195,39 @@ impl Port {
             endpoint.set_draining((!stays).then_some(until));
             if !stays && endpoint.open() > 0 {
                 drains = true;
-                choice.draining.push(Arc::downgrade(&endpoint));
+                state.draining.push(Arc::downgrade(&endpoint));
             }
         }
         drains
     }
 
-    /// Removes all endpoints, since the Service is gone. Whether they have open connections.
+    /// Removes all endpoints, because the port was removed. Returns whether they have open connections.
     pub fn retire(&self, drain: Duration, now: Moment) -> bool {
-        let mut choice = self.choice();
+        let mut state = self.state();
         let mut draining: Vec<Weak<Endpoint>> = Vec::new();
-        for endpoint in choice.endpoints() {
+        for endpoint in state.endpoints() {
             endpoint.set_draining(Some(now.after(drain)));
             if endpoint.open() > 0 {
                 draining.push(Arc::downgrade(endpoint));
             }
         }
-        (choice.sets, choice.serving, choice.clients) = Default::default();
-        choice.draining.extend(draining);
-        choice.draining.iter().any(|endpoint| endpoint.strong_count() > 0)
+        (state.sets, state.serving, state.clients) = Default::default();
+        state.draining.extend(draining);
+        state.draining.iter().any(|endpoint| endpoint.strong_count() > 0)
     }
 
     /// The endpoints of a scope.
     pub fn targets(&self, scope: EndpointScope) -> Vec<Target> {
-        self.choice().sets[scope as usize].iter().map(|endpoint| endpoint.target).collect()
+        self.state().sets[scope as usize].iter().map(|endpoint| endpoint.target).collect()
     }
 
     /// Whether there is no endpoint in a scope.
     pub fn is_empty(&self, scope: EndpointScope) -> bool {
-        self.choice().sets[scope as usize].is_empty()
+        self.state().sets[scope as usize].is_empty()
     }
 
-    /// Chooses an endpoint for a client that was not tried yet. An ejected endpoint is chosen only if all others are
-    /// ejected too, or were tried.
+    /// Chooses an endpoint for a client; none if all were tried. An ejected endpoint is chosen only if all other
+    /// endpoints are ejected too, or were tried.
     pub fn choose(
         &self,
         scope: EndpointScope,
@@ -235,27 +236,27 @@ impl Port {
         now: Moment,
         balancing: Balancing,
     ) -> Option<Lease> {
-        let mut choice = self.choice();
-        let remembered = choice.by_affinity(scope, client, tried, now);
-        let chosen = remembered.or_else(|| choice.next_endpoint(scope, tried, now, balancing))?;
-        choice.remember(client, chosen.target, now);
+        let mut state = self.state();
+        let known = state.by_affinity(scope, client, tried, now);
+        let chosen = known.or_else(|| state.next_endpoint(scope, tried, now, balancing))?;
+        state.store_affinity(client, chosen.target, now);
         Some(chosen.lease())
     }
 
     /// Whether a scope has an endpoint that was not tried.
     pub fn has_untried(&self, scope: EndpointScope, tried: &[Target]) -> bool {
-        self.choice().sets[scope as usize].iter().any(|e| !tried.contains(&e.target))
+        self.state().sets[scope as usize].iter().any(|e| !tried.contains(&e.target))
     }
 
-    /// Takes over the draining endpoints of another port, which is the same port under its old name. The next
+    /// Takes the draining endpoints of another port, which is the same port under its old name. The next
     /// [`Port::update`] reuses those that are in its plan.
-    pub fn adopt(&self, other: &Port) {
-        let draining: Vec<Weak<Endpoint>> = other.choice().draining.drain(..).collect();
-        self.choice().draining.extend(draining);
+    pub fn take_draining_from(&self, other: &Port) {
+        let draining: Vec<Weak<Endpoint>> = other.state().draining.drain(..).collect();
+        self.state().draining.extend(draining);
     }
 }
 
-impl Choice {
+impl BalancerState {
     fn endpoints(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
         self.sets.iter().flatten().chain(&self.serving)
     }
@@ -277,7 +278,7 @@ impl Choice {
         self.sets[scope as usize].iter().find(usable).cloned()
     }
 
-    fn remember(&mut self, client: IpAddr, target: Target, now: Moment) {
+    fn store_affinity(&mut self, client: IpAddr, target: Target, now: Moment) {
         let Some(time) = self.affinity else { return };
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&client) {
             self.clients.retain(|_, (_, until)| *until > now);
@@ -292,7 +293,7 @@ impl Choice {
         self.clients.insert(client, (target, now.after(time)));
     }
 
-    /// The endpoint whose turn it is, or the one with the fewest connections.
+    /// The next endpoint in turn, or the one with the fewest connections.
     fn next_endpoint(
         &mut self,
         scope: EndpointScope,

@@ -1,7 +1,8 @@
-//! The Unix socket through which agents reach the relay: in a directory of root's, named after the network namespace.
+//! The Unix socket through which agents connect to the relay: in a private directory, named after the network
+//! namespace.
 //!
-//! A socket in the abstract namespace would not do: any process could bind the name first and receive every Service's
-//! traffic.
+//! A socket in the abstract namespace would be unsafe: any process could bind the name first, and rules would redirect
+//! the traffic of all Services to it.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -17,7 +18,8 @@ const DIRECTORY: &str = "/run/portway";
 /// How long a read or a write may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The control socket of this thread's network namespace. Its path is what releases find each other by: it never changes.
+/// The control socket of this thread's network namespace. Its path is the same in all releases: an agent of one release
+/// has to find the relay of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ControlSocket {
     socket: PathBuf,
@@ -31,7 +33,7 @@ impl ControlSocket {
         Ok(ControlSocket { socket: path("socket"), lock: path("lock") })
     }
 
-    /// Listens; fails if another relay does.
+    /// Binds the socket and listens; fails if another relay has it.
     pub(crate) fn bind(&self) -> io::Result<Bound> {
         private_directory(Path::new(DIRECTORY))?;
         let lock = retry_while_locked(|| lock(&self.lock))?;
@@ -54,9 +56,9 @@ impl ControlSocket {
         )?;
         match connect(&socket, &address) {
             Ok(()) => {}
-            // No socket, or one that a killed relay left.
+            // No socket, or the socket of a relay that was killed.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => return Ok(None),
-            // EAGAIN among them: the backlog is full, so the relay does not accept.
+            // Including EAGAIN: the backlog is full, because the relay does not accept.
             Err(error) => return Err(error.into()),
         }
         let stream = UnixStream::from(socket);
@@ -72,7 +74,7 @@ pub(crate) fn set_timeouts(stream: &UnixStream, time: Duration) -> io::Result<()
     stream.set_write_timeout(Some(time))
 }
 
-/// A control socket that is listened at until this is dropped.
+/// A bound control socket; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Bound {
     listener: UnixListener,
@@ -94,8 +96,8 @@ impl Drop for Bound {
     }
 }
 
-/// Locks a file for as long as it is open. The lock on a file that was removed meanwhile excludes no process, so the file at
-/// the path is locked then.
+/// Locks a file for as long as it is open. If the file was removed before it was locked, the lock would exclude no
+/// other process, so the new file at the path is locked instead.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
         let file = File::create(path)?;
@@ -144,14 +146,14 @@ fn private_directory(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let found = std::fs::symlink_metadata(path)?;
-    let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.is_dir();
-    if !is_own || found.mode() & 0o022 != 0 {
+    let metadata = std::fs::symlink_metadata(path)?;
+    let is_own_directory = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.is_dir();
+    if !is_own_directory || metadata.mode() & 0o022 != 0 {
         let message = format!(
             "{} is not a directory that only this user can write to (owner {}, mode {:o})",
             path.display(),
-            found.uid(),
-            found.mode() & 0o7777
+            metadata.uid(),
+            metadata.mode() & 0o7777
         );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_others_can_write_to_is_rejected() {
+    fn a_directory_that_other_users_can_write_to_is_rejected() {
         let path = std::env::temp_dir().join(format!("portway-control-socket-{}", std::process::id()));
         assert!(private_directory(&path).is_ok() && private_directory(&path).is_ok());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).expect("chmod");

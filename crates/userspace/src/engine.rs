@@ -21,9 +21,9 @@ use std::time::Duration;
 
 /// More threads showed no benefit in measurements: the kernel does most of the work.
 const THREADS: usize = 8;
-/// Stack of a worker; the bytes of connections are not on it.
+/// The stack size of a worker thread; the bytes of connections are not on the stack.
 const STACK: usize = 128 * 1024;
-/// How long listeners stay open after no rule points to them, for packets that are under way.
+/// How long listeners stay open at least after no rule points to them, for packets that are on their way.
 const MIN_QUIET: Duration = Duration::from_millis(300);
 
 /// The state that all threads share.
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     listeners: RwLock<Vec<Arc<Listener>>>,
     stop: RwLock<Option<Stop>>,
     pub(crate) limits: Arc<Limits>,
-    /// Bytes in pipes.
+    /// The number of bytes in pipes.
     pub(crate) waiting: Arc<AtomicUsize>,
     /// The number of running worker threads.
     running: Mutex<usize>,
@@ -77,7 +77,7 @@ impl Shared {
     }
 }
 
-/// The engine. After the last reference is dropped it stops accepting, and ends with its connections.
+/// The engine. It stops when the last reference is dropped, as after [`Engine::stop`].
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -89,7 +89,7 @@ pub struct Engine {
 struct ListenerState {
     /// The listeners of each family.
     ports: [Option<ListenerPorts>; 2],
-    /// Listeners that no rule points to once the rules are in place.
+    /// Listeners that no rule points to after the next commit of their family; they are closed then.
     obsolete: Vec<Arc<Listener>>,
 }
 
@@ -135,8 +135,8 @@ impl Engine {
         }
     }
 
-    /// The listeners of a family: the present ones if they are at one of `addresses`, or new ones at the first address that
-    /// can be listened at, if possible at the `previous` ports. None if no address is of that family.
+    /// The listeners of a family: the present ones if they are at one of `addresses`, else new ones at the first of
+    /// these addresses that can be bound, if possible at the `previous` ports. None if no address is of that family.
     pub fn open_listeners(
         &self,
         family: Family,
@@ -197,7 +197,7 @@ impl Engine {
         others.iter().for_each(|name| self.change(name, family, None));
     }
 
-    /// The rules of a family are in place: removes the routes and listeners that no rule points to.
+    /// The rules of a family are committed: removes the routes and listeners that no rule points to.
     pub fn commit_routes(&self, family: Family) {
         self.write(&self.shared.routes).commit_routes(family);
         let of_family = |listener: &mut Arc<Listener>| Family::of(listener.address.ip()) == family;
@@ -224,8 +224,8 @@ impl Engine {
         self.shared.waiting.load(Relaxed)
     }
 
-    /// Stops after the last connection has ended, or after `limit`; without one, after the drain time-out of the settings.
-    /// Listeners stay open for `quiet`, after which no rule points here any more.
+    /// Stops after the last connection has ended, or after `limit`; without one, after the drain time-out of the
+    /// settings. Listeners stay open at least for `quiet`, because rules may point to them for so long.
     pub fn stop(&self, limit: Option<Duration>, quiet: Duration) {
         let now = Moment::now();
         let limit = limit.unwrap_or(self.shared.settings().drain_timeout);
@@ -236,7 +236,7 @@ impl Engine {
         self.wake();
     }
 
-    /// Whether it was told to stop.
+    /// Whether [`Engine::stop`] was called.
     pub fn is_stopping(&self) -> bool {
         self.shared.stop().is_some()
     }

@@ -1,11 +1,12 @@
 //! Following a packet through the userspace mode, without a kernel.
 //!
-//! In go the plans, the listeners, the first packet of a connection, and its trace through the redirecting rules, which are
-//! another mode's. Out comes that trace, continued through the relay. A verdict of the rules is final
-//! unless it delivers the packet to a listener; then the relay's own [`Routes`] and [`Port`](crate::balance::Port) decide, as
-//! they do in the relay process. The relay connects by itself, so the pod sees the node's address: `masqueraded`.
+//! Input: the plans, the listeners, the first packet of a connection, and its trace through the redirecting rules,
+//! which are another mode's. Output: that trace, continued through the relay. A verdict of the rules is final unless
+//! the packet is for a listener; then the relay's own [`Routes`] and [`Port`](crate::balance::Port) decide, as they do
+//! in the relay process. The relay opens a connection of its own, so the pod sees the node's address: `masqueraded`.
 //!
-//! Session affinity and ejection are state of a running relay: the verdict names all endpoints of the listener's scope.
+//! Session affinity and ejection are state of a running relay, so they are not evaluated: the verdict has all endpoints
+//! of the listener's scope.
 
 use crate::balance::PortId;
 use crate::clock::Moment;
@@ -27,7 +28,7 @@ pub struct Evaluator {
 
 /// A decision of the relay.
 enum Decision {
-    /// A listener of the relay received the packet; the scope says which endpoints are allowed.
+    /// A listener of the relay received the packet; its scope determines which endpoints are allowed.
     Listener(Target, EndpointScope),
     /// The client dialled the listener directly, so there is no original destination.
     Direct(Target),
@@ -35,7 +36,8 @@ enum Decision {
     Route(PortId),
     /// No Service port owns the original destination.
     NoRoute(SocketAddr),
-    /// The relay connects to one of these endpoints, and sends a PROXY protocol header first if the Service asks for it.
+    /// The relay connects to one of these endpoints, and sends a PROXY protocol header first if the Service asks for
+    /// it.
     Connect {
         /// The endpoints of the scope.
         endpoints: BTreeSet<Target>,
@@ -60,7 +62,7 @@ impl fmt::Display for Decision {
 }
 
 impl Evaluator {
-    /// A relay that has these plans; without listeners there is no relay, and the rules point to endpoints.
+    /// A relay with these plans. Without listeners there is no relay, and the rules point to endpoints.
     pub fn new<'p>(
         plans: impl IntoIterator<Item = &'p ServicePlan>,
         settings: &UserspaceSettings,

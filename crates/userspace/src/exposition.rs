@@ -1,6 +1,6 @@
-//! The relay's counters of each Service port, in the text format.
+//! The relay's counters of each Service port, in Prometheus' text format.
 //!
-//! A port appears after its first connection, so that a cluster's many idle Services cost nothing.
+//! A port appears after its first connection, so that the idle Services of a large cluster add no series.
 
 use crate::balance::PortId;
 use crate::relay_client::RelayClient;

@@ -1,4 +1,4 @@
-//! The header of the PROXY protocol, version 2: it tells the pod the client's address before any other byte.
+//! The header of the PROXY protocol, version 2: the client's address, which the pod receives before any other byte.
 //!
 //! <https://www.haproxy.org/download/1.8/doc/proxy-protocol.txt>, section 2.2.
 

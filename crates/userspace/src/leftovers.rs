@@ -1,4 +1,4 @@
-//! The relay process that an earlier run left behind.
+//! A relay process that still runs after its agent has ended.
 
 use crate::relay_client::{relay_is_running, shut_down_relay};
 use portway_dataplane::{Clear, Error, Location};
@@ -6,25 +6,29 @@ use std::io::ErrorKind;
 
 const RELAY: &str = "the relay process";
 
-/// The place of the relay process.
+/// The location that stands for the relay process of this network namespace.
 pub(crate) fn location() -> Location {
     Location { label: "userspace".to_owned(), id: String::new(), family: None }
 }
 
-/// The relay in words, if one runs; told to shut down unless `how` says to look. It ends when its connections have.
+/// Describes the relay process, if one runs. It is asked to shut down, except with [`Clear::List`], and ends after its
+/// last connection.
 pub(crate) fn clear(how: Clear) -> Result<Vec<String>, Error> {
-    let found = match how {
-        Clear::Look => relay_is_running(),
+    let is_running = match how {
+        Clear::List => relay_is_running(),
         Clear::WhenIdle | Clear::Now => shut_down_relay(),
     };
-    let found = match found {
-        Ok(found) => found,
-        // The relay of another user does not disturb the mode that runs.
+    let is_running = match is_running {
+        Ok(is_running) => is_running,
+        // The relay of another user does not interfere with the new mode.
         Err(error) if error.kind() == ErrorKind::PermissionDenied && how == Clear::WhenIdle => false,
         Err(source) if source.kind() == ErrorKind::PermissionDenied => {
-            return Err(Error::Permission { operation: format!("reach {RELAY}"), source: Box::new(source) });
+            return Err(Error::Permission {
+                operation: format!("connect to {RELAY}"),
+                source: Box::new(source),
+            });
         }
         Err(source) => return Err(Error::Process { process: RELAY, source }),
     };
-    Ok(found.then(|| RELAY.to_owned()).into_iter().collect())
+    Ok(is_running.then(|| RELAY.to_owned()).into_iter().collect())
 }

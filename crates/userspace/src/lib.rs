@@ -8,15 +8,16 @@
 //! Rules redirect packets for a Service to a *listener*, a listening socket of the relay. They also reject, drop, and
 //! filter by source, because the kernel does that before a connection is accepted. The rules are those of another mode,
 //! which is given every plan with a listener in place of its endpoints ([`redirect`]); that mode repairs, verifies and
-//! removes them. A listener looks up the original destination of a connection; [`routes`] finds the Service port that owns
-//! it; [`balance`] chooses an endpoint; `tcp` and `udp` move the bytes. [`eval`] follows a packet
-//! along this path without a kernel.
+//! removes them. The relay looks up the original destination of a connection; [`routes`] finds the Service port that
+//! owns it; [`balance`] chooses an endpoint; `tcp` and `udp` move the bytes. [`eval`] follows a packet along this path
+//! without a kernel.
 //!
-//! The relay ([`Relay`]) is a process apart from the agent: it keeps running, with every connection, when the agent is
-//! killed, replaced or restarted. The agent sends it changes through a [`RelayClient`].
+//! The relay ([`Relay`]) is a separate process: it keeps running, with every connection, when the agent is killed,
+//! replaced or restarted. The agent sends it changes through a [`RelayClient`].
 //!
 //! Invariants:
-//! - A rule points to a listener only after the relay has the route. A route is removed only after no rule points to it.
+//! - A rule points to a listener only after the relay has the route. A route is removed only after no rule points to
+//!   it.
 //! - A connection costs two file descriptors, and a pipe only while bytes wait in it.
 //! - Before the agent stops, the rules are pointed at the real endpoints ([`portway_dataplane::Backend::stop`]).
 

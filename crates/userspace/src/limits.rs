@@ -1,4 +1,4 @@
-//! The limit on connections, which is that on file descriptors.
+//! Limits on connections, UDP sessions and pipes, derived from the limit on file descriptors.
 
 use crate::clock::Moment;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,21 +10,22 @@ use std::time::Duration;
 const FOR_SESSIONS: usize = 4;
 /// Descriptors kept free for listeners, agents and threads.
 const RESERVE: u64 = 64;
-/// One descriptor in this many is for pipes alone; a connection without a pipe copies its bytes.
+/// One descriptor in this many is reserved for pipes; a connection without a pipe copies its bytes.
 const FOR_PIPES: usize = 64;
-/// The limit that is asked for; a higher hard limit is used as it is.
-const ENOUGH: u64 = 1 << 20;
-/// The least time between two warnings.
+/// The limit to raise to; a higher hard limit is used as it is.
+const WANTED: u64 = 1 << 20;
+/// The minimum time between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The reason for a refused connection, and the remedy.
-pub(crate) const FULL: &str = "the limit on file descriptors is reached (raise LimitNOFILE= or ulimit -Hn)";
+pub(crate) const NO_DESCRIPTORS: &str =
+    "the limit on file descriptors is reached (raise LimitNOFILE= or ulimit -Hn)";
 
 /// Raises the limit on file descriptors as far as the process may, and returns it.
 pub(crate) fn raise() -> u64 {
     let present = getrlimit(Resource::Nofile);
-    let hard = present.maximum.unwrap_or(ENOUGH);
-    for wanted in [hard.max(ENOUGH), hard] {
+    let hard = present.maximum.unwrap_or(WANTED);
+    for wanted in [hard.max(WANTED), hard] {
         let limit = Rlimit { current: Some(wanted), maximum: Some(wanted.max(hard)) };
         if setrlimit(Resource::Nofile, limit).is_ok() {
             return wanted;
@@ -69,7 +70,8 @@ impl Limits {
     pub(crate) fn new(descriptors: u64, workers: usize) -> Limits {
         let total = usize::try_from(descriptors.saturating_sub(RESERVE)).unwrap_or(usize::MAX).max(4);
         let (used, connections) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        // The spare pipes of all workers fit into the part for pipes alone, so that none costs a connection.
+        // The spare pipes of all workers fit into the descriptors reserved for pipes, so that they take none from
+        // connections.
         let spare = total / FOR_PIPES / Use::Pipe.descriptors() / workers.max(1);
         Limits { total, used, connections, spare, last_warning: AtomicU64::new(0) }
     }
@@ -79,17 +81,19 @@ impl Limits {
         self.spare
     }
 
-    /// How many connections there may be without sessions and pipes.
+    /// The maximum number of connections, if there are no UDP sessions and no pipe uses a descriptor outside of the
+    /// reserve.
     pub(crate) fn connections(&self) -> usize {
         (self.total - self.total / FOR_PIPES) / 2
     }
 
-    /// How many UDP sessions there may be, whatever the settings say: a flood of them must leave room for connections.
+    /// The maximum number of UDP sessions, whatever the settings: a flood of sessions must leave descriptors for
+    /// connections.
     pub(crate) fn sessions(&self) -> usize {
         (self.total / FOR_SESSIONS).max(1)
     }
 
-    /// Reserves the descriptors of a use; none if there are not enough.
+    /// Reserves the descriptors for a use; none if there are not enough.
     pub(crate) fn permit(self: &Arc<Self>, usage: Use) -> Option<Permit> {
         let most = if usage == Use::Pipe { self.total } else { self.total - self.total / FOR_PIPES };
         let more = |used: usize| Some(used + usage.descriptors()).filter(|used| *used <= most);
@@ -119,7 +123,7 @@ impl Limits {
     }
 }
 
-/// The right to file descriptors, until it is dropped.
+/// A reservation of file descriptors; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     limits: Arc<Limits>,
@@ -140,14 +144,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spare_pipes_fit_into_the_part_for_pipes_alone() {
+    fn spare_pipes_fit_into_the_descriptors_reserved_for_pipes() {
         let spare = |total, workers| Limits::new(RESERVE + total, workers).spare();
         assert_eq!([spare(127, 1), spare(128, 1), spare(128, 2), spare(1024, 2)], [0, 1, 0, 4]);
         assert_eq!([spare(20_000, 8), spare(1 << 20, 8), spare(0, 0)], [19, 1024, 0]);
     }
 
     #[test]
-    fn sessions_leave_room_for_connections() {
+    fn sessions_leave_descriptors_for_connections() {
         let limits = Arc::new(Limits::new(RESERVE + 128, 1));
         let sessions: Vec<Permit> =
             (0..limits.sessions()).map_while(|_| limits.permit(Use::Session)).collect();
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_leave_descriptors_for_pipes_and_all_are_returned() {
+    fn connections_leave_descriptors_for_pipes_and_all_are_released() {
         let limits = Arc::new(Limits::new(RESERVE + 128, 1));
         let mut connections: Vec<Permit> = std::iter::from_fn(|| limits.permit(Use::Connection)).collect();
         assert_eq!((connections.len(), limits.connections(), limits.open()), (63, 63, 63));

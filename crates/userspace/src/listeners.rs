@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections that may wait to be accepted; the kernel also limits them (`net.core.somaxconn`).
+/// How many connections may wait to be accepted; the kernel also limits them (`net.core.somaxconn`).
 const BACKLOG: i32 = 65_535;
 /// Size of the receive buffer of a UDP listener.
 const UDP_BUFFER: usize = 4 << 20;
@@ -40,7 +40,7 @@ impl Listener {
         }
         bind(&socket, &SocketAddr::new(ip, port))?;
         if protocol == Protocol::Udp {
-            // Beyond `net.core.rmem_max`, which takes CAP_NET_ADMIN.
+            // CAP_NET_ADMIN allows a size beyond `net.core.rmem_max`.
             if sockopt::set_socket_recv_buffer_size_force(&socket, UDP_BUFFER).is_err() {
                 sockopt::set_socket_recv_buffer_size(&socket, UDP_BUFFER)?;
             }
@@ -56,7 +56,7 @@ impl Listener {
 
 /// Ports below 1024, so that no unprivileged process can bind a port that rules still point to while no relay runs.
 const PRIVILEGED: RangeInclusive<u16> = 800..=1023;
-/// Ports of this range that have well-known services.
+/// Ports of this range that are assigned to well-known services.
 const WELL_KNOWN: [u16; 12] = [853, 860, 873, 902, 953, 989, 990, 991, 992, 993, 994, 995];
 
 /// Listens at a free privileged port, or at any free port without the privilege.
@@ -106,8 +106,8 @@ pub(crate) fn open_socket(ip: IpAddr, kind: SocketType) -> io::Result<OwnedFd> {
     Ok(socket_with(family, kind, flags, None)?)
 }
 
-/// A socket for a connection to an endpoint. The rules do not redirect its packets, because they bear the bypass mark.
-pub(crate) fn open_towards(ip: IpAddr, kind: SocketType, bypass_mark: u32) -> io::Result<OwnedFd> {
+/// A non-blocking socket towards an endpoint. Its packets have the bypass mark, so the rules do not redirect them.
+pub(crate) fn open_marked_socket(ip: IpAddr, kind: SocketType, bypass_mark: u32) -> io::Result<OwnedFd> {
     let socket = open_socket(ip, kind)?;
     SockRef::from(&socket).set_mark(bypass_mark)?;
     Ok(socket)

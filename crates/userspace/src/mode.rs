@@ -1,7 +1,8 @@
-//! The mode: plans in, the relay's routes and the redirecting rules in step.
+//! The userspace mode as a [`Backend`]: it sends every plan to the relay, which makes routes of it, and to the
+//! redirecting rules, with listeners in place of endpoints.
 //!
-//! The rules are those of another mode, which the registry hands in as a [`Backend`]: this mode gives it every plan with a
-//! listener in place of the endpoints, and passes everything else on.
+//! The rules are those of another mode (nftables or iptables), which is also a [`Backend`]. Calls that do not concern
+//! the relay are passed on to it.
 
 use crate::eval::Evaluator;
 use crate::leftovers;
@@ -19,9 +20,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time between attempts to find a relay.
+/// The time between attempts to reach or start a relay.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// The time between checks that the relay is there.
+/// The time between checks that the relay still runs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The userspace mode, over the redirecting rules of another mode.
@@ -37,7 +38,7 @@ pub struct Userspace {
 #[derive(Debug)]
 struct FamilyState {
     family: Family,
-    /// The connection over which all plans were sent.
+    /// The number of the connection to the relay over which all plans were sent; 0 if there was none.
     synced_connection: u64,
     plans: HashMap<ServiceName, ServicePlan>,
     /// The listeners that the rules point to; `None` if they point to endpoints.
@@ -46,8 +47,8 @@ struct FamilyState {
     previous: Option<ListenerPorts>,
     /// The rules point to endpoints, because the agent is about to stop.
     handed_over: bool,
-    /// Since when there is no relay.
-    unavailable_since: Option<Instant>,
+    /// When the last sync failed to reach the relay; `None` if it did not fail.
+    relay_failed_at: Option<Instant>,
     /// An agent of a later release has taken over; its rules must not be changed.
     superseded: bool,
 }
@@ -61,12 +62,12 @@ impl FamilyState {
             listeners: None,
             previous: None,
             handed_over: false,
-            unavailable_since: None,
+            relay_failed_at: None,
             superseded: false,
         }
     }
 
-    /// The plan that the rules are given for a Service.
+    /// The plan of a Service for the redirecting rules.
     fn plan_for_rules(&self, plan: &ServicePlan) -> ServicePlan {
         match &self.listeners {
             Some(ports) if !self.handed_over => redirect::to_listeners(plan, ports),
@@ -74,7 +75,7 @@ impl FamilyState {
         }
     }
 
-    /// Takes over plans. Services whose annotation cannot be understood come back.
+    /// Stores changed plans. Returns the Services whose PROXY protocol annotation is invalid.
     fn stage_changes(&mut self, changes: &PlanChanges) -> Vec<Refused> {
         let mut degraded = Vec::new();
         for (name, plan) in changes {
@@ -89,8 +90,8 @@ impl FamilyState {
         degraded
     }
 
-    /// Sends changes to the relay, or all plans over a new connection, and asks for its listeners. If the relay turns out
-    /// to have ended, another one is started and sent everything.
+    /// Sends changes to the relay, or all plans over a new connection, and asks for its listeners. If the connection is
+    /// lost meanwhile, another relay is found or started, and all plans are sent to it.
     fn update_relay(
         &mut self,
         relay: &RelayClient,
@@ -127,9 +128,9 @@ impl FamilyState {
         relay.listeners(self.family, routable.collect(), self.previous)
     }
 
-    /// Describes why there is no relay, if the previous sync has not reported it.
+    /// The warning that there is no relay, with the cause; none if the previous sync has reported it.
     fn relay_warning(&self, error: &io::Error, superseded: bool) -> Option<String> {
-        if self.unavailable_since.is_some() && superseded == self.superseded {
+        if self.relay_failed_at.is_some() && superseded == self.superseded {
             return None;
         }
         Some(match superseded {
@@ -138,10 +139,11 @@ impl FamilyState {
         })
     }
 
-    /// Whether a sync is needed because the relay has ended, or the address of its listeners is gone from the node.
-    fn lost_relay(&self) -> bool {
+    /// Whether a sync is needed: to try again to reach the relay, or because the address of its listeners was removed
+    /// from the node.
+    fn needs_sync(&self) -> bool {
         let has_address = |ports: &ListenerPorts| std::net::UdpSocket::bind((ports.address, 0)).is_ok();
-        let retry_due = self.unavailable_since.is_some_and(|since| since.elapsed() >= RETRY_INTERVAL);
+        let retry_due = self.relay_failed_at.is_some_and(|when| when.elapsed() >= RETRY_INTERVAL);
         retry_due || self.listeners.as_ref().is_some_and(|ports| !has_address(ports))
     }
 }
@@ -155,10 +157,11 @@ fn is_routable(ip: IpAddr) -> bool {
     !ip.is_loopback() && !ip.is_unspecified() && !is_link_local
 }
 
-/// The settings of the rules: without those of the relay, so that a change of these costs no rule; with the mark of the
-/// relay's own connections, which must not be redirected. Otherwise an endpoint at the address and port of a Service, such
-/// as an ingress controller in the node's network, would lead back to the relay.
-fn settings_of_rules(settings: &Settings) -> Settings {
+/// The settings for the redirecting rules: without the settings of the relay, so that a change of those rewrites no
+/// rule; with the mark of the relay's own connections, which the rules do not redirect. Without the mark, a connection
+/// to an endpoint that has the address and port of a Service, such as an ingress controller in the host network, would
+/// be redirected to the relay again.
+fn settings_for_rules(settings: &Settings) -> Settings {
     Settings {
         bypass_mark: Some(settings.userspace.bypass_mark),
         userspace: UserspaceSettings::default(),
@@ -167,7 +170,7 @@ fn settings_of_rules(settings: &Settings) -> Settings {
 }
 
 impl Userspace {
-    /// Over rules that only this mode writes to.
+    /// The mode over `rules`, a backend that no other caller may sync.
     pub fn new(rules: Box<dyn Backend>, relay: Arc<RelayClient>, now: Instant) -> Userspace {
         let families = rules.families().into_iter().map(FamilyState::new).collect();
         Userspace { rules, relay, families, next_check: now + CHECK_INTERVAL }
@@ -175,7 +178,7 @@ impl Userspace {
 
     /// Points the rules at the real endpoints. Open connections stay with the relay.
     fn hand_over_to_kernel(&mut self, settings: &Settings) -> Result<(), Error> {
-        let settings = settings_of_rules(settings);
+        let settings = settings_for_rules(settings);
         for state in &mut self.families {
             state.handed_over = true;
             if state.superseded {
@@ -204,7 +207,7 @@ impl Backend for Userspace {
         let listeners = state.update_relay(&self.relay, &settings.userspace, changes);
         let superseded = listeners.as_ref().is_err_and(is_superseded);
         let warning = listeners.as_ref().err().and_then(|error| state.relay_warning(error, superseded));
-        state.unavailable_since = listeners.is_err().then(Instant::now);
+        state.relay_failed_at = listeners.is_err().then(Instant::now);
         state.superseded = superseded;
         if superseded {
             return Ok(Report { degraded, warnings: warning.into_iter().collect(), ..Report::default() });
@@ -221,8 +224,9 @@ impl Backend for Userspace {
             })
             .collect();
         let for_rules = for_rules.into_iter().collect();
-        let mut report = self.rules.sync(family, &settings_of_rules(settings), for_rules)?;
-        // Routes are removed after the rules. An error means that the relay has ended, which the next check finds.
+        let mut report = self.rules.sync(family, &settings_for_rules(settings), for_rules)?;
+        // Routes are removed after the rules. An error means that the connection to the relay is lost; the next check
+        // detects that.
         _ = self.relay.commit_routes(family);
         report.degraded.extend(degraded);
         report.warnings.extend(warning);
@@ -256,8 +260,9 @@ impl Backend for Userspace {
         Some(self.relay.clone())
     }
 
-    /// The kernel sends new connections to endpoints from now on, and open ones may finish: within the drain time, or if the
-    /// relay ends with the agent, as in a container whose first process the agent is, within the stop time.
+    /// Points the rules at the real endpoints, so that the kernel handles new connections, and asks the relay to shut
+    /// down. Open connections may finish within the drain time-out; if the agent is process 1 of a container, the relay
+    /// ends with it, so they may finish within the stop time-out.
     fn stop(&mut self, settings: &Settings) {
         if self.relay.is_shared() {
             tracing::info!("the relay keeps running: another agent uses it");
@@ -267,12 +272,12 @@ impl Backend for Userspace {
             tracing::error!("the relay keeps running: the rules cannot be pointed at endpoints: {error}");
             return;
         }
-        let is_first = std::process::id() == 1;
+        let is_process_1 = std::process::id() == 1;
         let UserspaceSettings { stop_timeout, drain_timeout, .. } = settings.userspace;
-        let limit = if is_first { stop_timeout } else { drain_timeout };
-        if let Err(error) = self.relay.leave(limit) {
-            tracing::warn!("the relay could not be told to leave: {error}");
-        } else if is_first {
+        let limit = if is_process_1 { stop_timeout } else { drain_timeout };
+        if let Err(error) = self.relay.shut_down(limit) {
+            tracing::warn!("cannot ask the relay to shut down: {error}");
+        } else if is_process_1 {
             tracing::info!(limit = ?stop_timeout, "waiting for open connections to finish");
             self.relay.wait(stop_timeout);
         }
@@ -300,13 +305,13 @@ impl Backend for Userspace {
             return signal;
         }
         self.next_check = now + CHECK_INTERVAL;
-        let lost = self.relay.is_reconnect_due() || self.families.iter().any(FamilyState::lost_relay);
-        lost.then_some(DriftSignal::Possible)
+        let needs_sync = self.relay.is_reconnect_due() || self.families.iter().any(FamilyState::needs_sync);
+        needs_sync.then_some(DriftSignal::Possible)
     }
 
     fn next_drift_check(&self) -> Option<Instant> {
-        let of_rules = self.rules.next_drift_check();
-        Some(of_rules.map_or(self.next_check, |next| next.min(self.next_check)))
+        let next_of_rules = self.rules.next_drift_check();
+        Some(next_of_rules.map_or(self.next_check, |next| next.min(self.next_check)))
     }
 
     fn restart_drift_detection(&mut self) {
@@ -340,12 +345,12 @@ impl Mode for UserspaceMode {
         Settings { ipvs: IpvsSettings::default(), ..all }
     }
 
-    /// Connections may finish before the agent ends.
+    /// How long the agent may wait for open connections before it ends.
     fn stop_timeout(&self, settings: &Settings) -> Option<Duration> {
         Some(settings.userspace.stop_timeout)
     }
 
-    /// Any host will do that has a mode which can redirect.
+    /// Nothing to check here: [`Mode::open`] fails if no mode can redirect connections on this host.
     fn check(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -374,23 +379,23 @@ impl Mode for UserspaceMode {
 
 /// The first mode that can redirect connections on this host.
 fn redirecting_mode<'m>(modes: &[&'m dyn Mode]) -> Result<&'m dyn Mode, Error> {
-    let mut why = None;
+    let mut last_error = None;
     for mode in modes.iter().filter(|mode| mode.features().redirects) {
         match mode.check() {
             Ok(()) => {}
-            // Opening it says what is missing.
+            // A missing privilege is reported when the mode is opened.
             Err(error) if error.is_permission() => {}
             Err(error) => {
-                why = Some(error);
+                last_error = Some(error);
                 continue;
             }
         }
-        if let Some(why) = why {
-            tracing::info!("connections are redirected to the relay by {}: {why}", mode.name());
+        if let Some(error) = last_error {
+            tracing::info!("connections are redirected to the relay by {}: {error}", mode.name());
         }
         return Ok(*mode);
     }
-    Err(why.unwrap_or_else(|| Error::Unsupported {
+    Err(last_error.unwrap_or_else(|| Error::Unsupported {
         feature: "a mode whose rules can redirect connections".to_owned(),
         hint: "the userspace mode needs nftables or iptables".to_owned(),
     }))

@@ -1,8 +1,8 @@
 //! Plans for the redirecting rules: listeners of the relay in place of endpoints.
 //!
-//! Traffic policy is applied by the rules: they choose between all endpoints and those of this node, and each choice has a
-//! listener of its own. So the listener that accepts a connection tells the relay which endpoints are allowed, even where the
-//! decision depends on facts that only the kernel has, such as the input interface of a packet.
+//! Traffic policy is applied by the rules: they choose between all endpoints and the endpoints of this node, and each
+//! choice has a listener of its own. So the listener that accepts a connection determines which endpoints are allowed,
+//! even where the decision depends on facts that only the kernel has, such as the input interface of a packet.
 
 use portway_model::{PortPlan, Protocol, ServicePlan, Target};
 use serde::{Deserialize, Serialize};
@@ -81,8 +81,8 @@ pub fn to_listeners(plan: &ServicePlan, ports: &ListenerPorts) -> ServicePlan {
     plan
 }
 
-/// The plan for the rules without a relay: the real endpoints. TCP ports of a Service that asks for the PROXY protocol are
-/// rejected, because its pods would misread a connection without the header.
+/// The plan for the rules without a relay: the real endpoints. TCP ports of a Service that asks for the PROXY protocol
+/// are rejected, because its pods would misread a connection without the header.
 pub fn to_endpoints(plan: &ServicePlan) -> ServicePlan {
     let mut plan = plan.clone();
     if wants_proxy_header(&plan) == Ok(true) {
@@ -93,7 +93,7 @@ pub fn to_endpoints(plan: &ServicePlan) -> ServicePlan {
     plan
 }
 
-/// Whether the pods of a Service expect a PROXY protocol header. The error says what is wrong with the annotation.
+/// Whether the pods of a Service expect a PROXY protocol header. The error describes an invalid annotation.
 pub fn wants_proxy_header(plan: &ServicePlan) -> Result<bool, String> {
     match plan.proxy_protocol.as_deref() {
         None => Ok(false),

@@ -1,8 +1,8 @@
-//! The relay process: it holds the listeners and all connections, and obeys the agents that connect to it.
+//! The relay process: it has the listeners and all connections, and carries out the requests of agents.
 //!
-//! It is apart from the agent so that connections outlive the agent: after an agent was killed or replaced the relay serves
-//! the last state that it was sent, as the kernel keeps its rules. The next agent connects through the
-//! [control socket](crate::control_socket) and sends everything anew.
+//! It is a process of its own so that connections survive the agent: after an agent was killed or replaced, the relay
+//! goes on with the last plans that it was sent, as the kernel keeps its rules. The next agent connects through the
+//! [control socket](crate::control_socket) and sends all plans again.
 
 use crate::control_socket::ControlSocket;
 use crate::engine::Engine;
@@ -23,7 +23,7 @@ pub struct Relay {
     engine: Arc<Engine>,
     /// The number of agents that are connected.
     agents: Arc<AtomicUsize>,
-    /// All control connections; not all of them are agents.
+    /// All control connections; not all of them are of agents.
     sessions: Arc<Mutex<Slab<UnixStream>>>,
 }
 
@@ -36,7 +36,7 @@ pub struct Handle {
 
 impl Handle {
     /// Ends the relay after its last connection, unless an agent is connected: the agent has to change the rules first,
-    /// and then tells the relay to leave.
+    /// and then asks the relay to shut down.
     pub fn shut_down(&self) {
         if self.agents.load(Relaxed) == 0 {
             self.engine.stop(None, Duration::ZERO);
@@ -56,8 +56,8 @@ impl Relay {
         Handle { engine: self.engine.clone(), agents: self.agents.clone() }
     }
 
-    /// Serves agents until told to leave, and then until the last connection has ended. Fails if another relay has the
-    /// control socket.
+    /// Serves agents until the relay is asked to shut down, then waits for the last connection to end. Fails if another
+    /// relay has the control socket.
     pub fn run(self) -> io::Result<()> {
         let bound = ControlSocket::of_this_namespace()?.bind()?;
         let (engine, agents, sessions) = (self.engine.clone(), self.agents.clone(), self.sessions.clone());
@@ -89,7 +89,7 @@ fn release_control_socket() {
     _ = ControlSocket::of_this_namespace().and_then(|socket| socket.connect());
 }
 
-/// A control connection: of an agent, or of a process that only asks.
+/// A control connection: of an agent, or of a process that only reads counters or asks the relay to shut down.
 struct Session {
     stream: UnixStream,
     engine: Arc<Engine>,
@@ -97,9 +97,10 @@ struct Session {
     sessions: Arc<Mutex<Slab<UnixStream>>>,
     /// Its index in `sessions`.
     slot: usize,
-    /// It has begun to send everything, so it is an agent.
+    /// It has sent [`Request::Begin`], so it is an agent.
     is_agent: bool,
-    /// The Services of each family that it has sent since [`Request::Begin`], until it commits the family.
+    /// The Services of each family that it has sent since [`Request::Begin`]; `None` after the first commit of the
+    /// family.
     sent: [Option<HashSet<ServiceName>>; 2],
 }
 
@@ -125,8 +126,8 @@ impl Session {
         std::thread::Builder::new().name("agent".into()).spawn(move || session.serve()).map(drop)
     }
 
-    /// Closes all other control connections; their agents look for another relay.
-    fn disconnect_others(&self) {
+    /// Closes all other control connections; their agents connect to another relay, or start one.
+    fn disconnect_other_sessions(&self) {
         for (_, stream) in lock(&self.sessions).iter().filter(|(slot, _)| *slot != self.slot) {
             _ = stream.shutdown(Shutdown::Both);
         }
@@ -150,7 +151,7 @@ impl Session {
             }
             if self.engine.is_stopping() {
                 release_control_socket();
-                // The connection stays open until the relay ends, which is how an agent can wait for that.
+                // The connection stays open until the relay ends, so that an agent can wait for that.
                 return self.engine.wait();
             }
         }
@@ -194,18 +195,15 @@ impl Session {
             }
             Request::Agents => return Answer::Agents(self.agents.load(Relaxed)),
             Request::Leave { limit, quiet } => {
-                tracing::info!(
-                    open = engine.open(),
-                    "told to leave: no rule points here any more; open connections may finish"
-                );
+                tracing::info!(open = engine.open(), "shutting down on request; open connections may finish");
                 engine.stop(limit, quiet);
-                self.disconnect_others();
+                self.disconnect_other_sessions();
             }
         }
         Answer::Done
     }
 
-    /// The rules of a family are in place. After a full resend, Services that were not sent are removed.
+    /// The rules of a family are committed. After a full resend, Services that were not sent are removed.
     fn commit_routes(&mut self, family: Family) {
         if let Some(sent) = self.sent[family as usize].take() {
             self.engine.keep_only(family, &sent);

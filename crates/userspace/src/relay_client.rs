@@ -21,7 +21,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between attempts to connect to a relay or to start one.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// How long rules may still point to the relay of an old release after a new one has started.
+/// How long rules may still point to the relay of an old release after the agent of a new release has started.
 const TAKE_OVER_TIME: Duration = Duration::from_secs(60);
 
 /// The connection to the relay. Both families and the metrics share one.
@@ -70,8 +70,8 @@ impl RelayClient {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects to a relay unless connected. The number identifies the connection: with a new number the relay knows
-    /// nothing, and has to be sent everything.
+    /// Connects to a relay unless connected. The returned number identifies the connection: over a new one, settings
+    /// and all plans have to be sent again.
     pub fn ensure_connected(&self) -> io::Result<u64> {
         let mut state = self.state();
         state.children.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
@@ -81,8 +81,9 @@ impl RelayClient {
             if let Some((_, error)) = recent {
                 return Err(io::Error::other(error.clone()));
             }
-            let was_told_to_leave = state.process.take().is_some_and(process_is_running);
-            let connected = self.connect(&mut state.children, was_told_to_leave);
+            // The relay closes connections of agents when another process asks it to shut down.
+            let is_shutting_down = state.process.take().is_some_and(process_is_running);
+            let connected = self.connect(&mut state.children, is_shutting_down);
             let error = connected.as_ref().err().filter(|error| !is_superseded(error));
             state.failed = error.map(|error| (Instant::now(), error.to_string()));
             let (stream, process) = connected?;
@@ -94,13 +95,13 @@ impl RelayClient {
     }
 
     /// Finds the relay, or starts one.
-    fn connect(&self, children: &mut Vec<Child>, was_told_to_leave: bool) -> io::Result<(UnixStream, u32)> {
+    fn connect(&self, children: &mut Vec<Child>, is_shutting_down: bool) -> io::Result<(UnixStream, u32)> {
         if let Some(found) = find()? {
             return Ok(found);
         }
-        if was_told_to_leave {
-            // The process that told it so may be about to start a relay of its own.
-            return Err(io::Error::other("another process told the relay to leave"));
+        if is_shutting_down {
+            // The process that asked for it may be about to start another relay.
+            return Err(io::Error::other("another process asked the relay to shut down"));
         }
         let child = (self.start)().spawn()?;
         tracing::info!(process = child.id(), "started the relay process");
@@ -112,7 +113,7 @@ impl RelayClient {
             }
             let ended = children.last_mut().and_then(|child| child.try_wait().ok().flatten());
             if let Some(status) = ended {
-                return Err(io::Error::other(format!("the relay process ended at its start: {status}")));
+                return Err(io::Error::other(format!("the relay process ended during its start: {status}")));
             }
             if Instant::now() > deadline {
                 return Err(io::Error::other(NO_ANSWER));
@@ -163,13 +164,13 @@ impl RelayClient {
         self.state().call(&Request::Change { family, services }).map(drop)
     }
 
-    /// Tells the relay that the rules of a family are in place.
+    /// Reports to the relay that the rules of a family are committed.
     pub fn commit_routes(&self, family: Family) -> io::Result<()> {
         self.state().call(&Request::CommitRoutes(family)).map(drop)
     }
 
-    /// The counters of all Service ports; empty without a relay. It uses a connection of its own, so that a scrape does not
-    /// wait for a long request.
+    /// The counters of all Service ports; empty without a relay. It uses a connection of its own, so that a scrape does
+    /// not wait for a long request.
     pub fn counts(&self) -> Vec<(PortId, Counts)> {
         let ask = || -> io::Result<Vec<(PortId, Counts)>> {
             let Some(mut stream) = ControlSocket::of_this_namespace()?.connect()? else {
@@ -192,8 +193,9 @@ impl RelayClient {
         matches!(self.state().call(&Request::Agents), Ok(Answer::Agents(agents)) if agents > 1)
     }
 
-    /// Tells the relay that no rule points to it any more: it ends after its last connection, or after `limit`.
-    pub fn leave(&self, limit: Duration) -> io::Result<()> {
+    /// Asks the relay, to which no rule points any more, to shut down: it ends after its last connection, or after
+    /// `limit`.
+    pub fn shut_down(&self, limit: Duration) -> io::Result<()> {
         let mut state = self.state();
         if state.stream.is_none() {
             return Ok(());
@@ -201,7 +203,7 @@ impl RelayClient {
         state.call(&Request::Leave { limit: Some(limit), quiet: Duration::ZERO }).map(drop)
     }
 
-    /// Waits until the relay that was told to leave has ended, at most for `limit`.
+    /// Waits until the relay has ended after [`RelayClient::shut_down`], at most for `limit`.
     pub fn wait(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let is_open = || self.state().stream.as_ref().is_some_and(|stream| !is_closed(stream));
@@ -211,11 +213,12 @@ impl RelayClient {
     }
 }
 
-/// Tells the relay of this network namespace to leave, and removes the sockets of killed ones. Whether there was one.
+/// Asks the relay of this network namespace to shut down, and removes the sockets of relays that were killed. Returns
+/// whether a relay was running.
 pub(crate) fn shut_down_relay() -> io::Result<bool> {
-    let found = ControlSocket::of_this_namespace()?.connect()?;
+    let relay = ControlSocket::of_this_namespace()?.connect()?;
     remove_stale_sockets();
-    let Some(mut relay) = found else { return Ok(false) };
+    let Some(mut relay) = relay else { return Ok(false) };
     call(&mut relay, &Request::Leave { limit: None, quiet: Duration::ZERO })?;
     Ok(true)
 }
@@ -225,13 +228,13 @@ pub(crate) fn relay_is_running() -> io::Result<bool> {
     Ok(ControlSocket::of_this_namespace()?.connect()?.is_some())
 }
 
-/// Whether the error says that an agent of a later release has taken over. Its rules must not be changed.
+/// Whether the error means that an agent of a later release has taken over. Its rules must not be changed.
 pub(crate) fn is_superseded(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// The running relay and its process, if it has the same version. A relay of another release is told to leave, unless
-/// that release is later and has an agent.
+/// Connects to the running relay, if it has the same version, and returns its process. A relay of another release is
+/// asked to shut down, unless that release is later and has an agent.
 fn find() -> io::Result<Option<(UnixStream, u32)>> {
     let Some(mut stream) = ControlSocket::of_this_namespace()?.connect()? else { return Ok(None) };
     match call(&mut stream, &Request::Hello) {
@@ -252,12 +255,12 @@ fn find() -> io::Result<Option<(UnixStream, u32)>> {
             tracing::info!(
                 process,
                 version,
-                "told the relay of another release to leave; open connections may finish"
+                "asked the relay of another release to shut down; its open connections may finish"
             );
             call(&mut stream, &Request::Leave { limit: None, quiet: TAKE_OVER_TIME })?;
             Ok(None)
         }
-        // It is about to end.
+        // The relay is about to end.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Ok(None)
         }
@@ -277,7 +280,7 @@ fn call(stream: &mut UnixStream, request: &Request) -> io::Result<Answer> {
 
 const NO_ANSWER: &str = "the relay process does not answer";
 
-/// A read that timed out fails with EAGAIN, "Resource temporarily unavailable", which explains nothing.
+/// A read that timed out fails with EAGAIN, "Resource temporarily unavailable", which does not name the cause.
 fn explain_timeout(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -297,7 +300,7 @@ impl State {
         {
             self.stream = None;
             if error.kind() == io::ErrorKind::TimedOut {
-                // So that the other family does not wait for a time-out as well.
+                // The other family then fails at once, instead of waiting for a time-out of its own.
                 self.failed = Some((Instant::now(), error.to_string()));
             }
         }
@@ -317,7 +320,7 @@ fn process_is_running(process: u32) -> bool {
     /// `PF_EXITING` of `include/linux/sched.h`.
     const PF_EXITING: u32 = 4;
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // Behind the name, which may contain anything: the state, five numbers, the flags (proc_pid_stat(5)).
+    // After the name, which may contain any character: the state, five numbers, the flags (proc_pid_stat(5)).
     let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     let (state, flags) = (fields.next(), fields.nth(5).and_then(|flags| flags.parse::<u32>().ok()));
     !matches!(state, None | Some("Z" | "X")) && flags.is_some_and(|flags| flags & PF_EXITING == 0)

@@ -1,4 +1,4 @@
-//! From the original destination of a connection to the Service port that owns it.
+//! The routing table of the relay: finds the Service port that owns the original destination of a connection.
 
 use crate::balance::{Port, PortId};
 use crate::clock::Moment;
@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// The address of a frontend; none for a node port, which answers at all addresses of the node.
+/// A frontend. It has no address if it is a node port, which answers at several addresses of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Destination {
     protocol: Protocol,
@@ -23,7 +23,7 @@ struct Destination {
 pub struct Routes {
     by_destination: HashMap<Destination, Arc<Port>>,
     services: HashMap<(ServiceName, Family), Entry>,
-    /// Routes that no rule points to once the rules are in place, with the port that had them.
+    /// Routes that no rule points to after the next commit of their family, with the port that had them.
     obsolete: Vec<(Destination, Arc<Port>)>,
 }
 
@@ -42,8 +42,8 @@ impl Routes {
         find(Some(original.ip())).or_else(|| find(None))
     }
 
-    /// Applies a plan. New routes are found at once; old ones are removed by [`Routes::commit_routes`]. Whether endpoints
-    /// with open connections were removed.
+    /// Applies a plan. New routes are found at once; old ones are removed by [`Routes::commit_routes`]. Returns whether
+    /// endpoints with open connections were removed.
     pub fn change(
         &mut self,
         name: &ServiceName,
@@ -59,8 +59,8 @@ impl Routes {
             let is_same = |p: &PortPlan| p.name == port.id.port && p.protocol == port.id.protocol;
             plan.is_some_and(|plan| plan.ports.iter().any(is_same))
         };
-        let gone: Vec<&Arc<Port>> = old.ports.iter().filter(|port| !stays(port)).collect();
-        for port in &gone {
+        let removed: Vec<&Arc<Port>> = old.ports.iter().filter(|port| !stays(port)).collect();
+        for port in &removed {
             drains |= port.retire(settings.drain_timeout, now);
         }
         for (plan, port_plan) in plan.iter().flat_map(|p| p.ports.iter().map(move |port| (*p, port))) {
@@ -71,9 +71,9 @@ impl Routes {
             let id = PortId { service: name.clone(), port, protocol, family };
             let known = old.ports.iter().find(|p| p.id == id).cloned();
             let port = known.unwrap_or_else(|| Arc::new(Port::new(id)));
-            // A port that was renamed keeps its endpoints, and these their connections.
-            let renamed = gone.iter().filter(|other| other.id.protocol == protocol);
-            renamed.for_each(|other| port.adopt(other));
+            // A port that was renamed keeps its endpoints, and the endpoints keep their connections.
+            let renamed = removed.iter().filter(|other| other.id.protocol == protocol);
+            renamed.for_each(|other| port.take_draining_from(other));
             drains |= port.update(plan, port_plan, settings, now);
             for frontend in &port_plan.frontends {
                 let (address, number) = (frontend.address, frontend.port);
@@ -105,13 +105,13 @@ impl Routes {
         self.services.keys().filter(is_other).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The rules of a family are in place: removes the routes that no rule points to.
+    /// The rules of a family are committed: removes the routes that no rule points to.
     pub fn commit_routes(&mut self, family: Family) {
         for (destination, port) in self.obsolete.extract_if(.., |(d, _)| d.family == family) {
             let entry = self.services.get(&(port.id.service.clone(), family));
-            let is_back = entry.is_some_and(|entry| entry.destinations.contains(&destination));
+            let was_added_again = entry.is_some_and(|entry| entry.destinations.contains(&destination));
             let owner = self.by_destination.get(&destination);
-            if !is_back && owner.is_some_and(|owner| Arc::ptr_eq(owner, &port)) {
+            if !was_added_again && owner.is_some_and(|owner| Arc::ptr_eq(owner, &port)) {
                 self.by_destination.remove(&destination);
             }
         }

@@ -1,9 +1,9 @@
-//! The protocol between agent and relay: a request, then an answer, each as JSON behind its length (four bytes,
+//! The protocol between agent and relay: a request, then an answer, each as JSON after its length (four bytes,
 //! big-endian).
 //!
-//! [`Request::Hello`], [`Request::Leave`], [`Answer::Welcome`] and [`Answer::Done`] keep their encoding in every release, so
-//! that a new release can tell the relay of an old one to leave. Any change to another message needs a new [`VERSION`]:
-//! agent and relay of different versions exchange nothing but these.
+//! [`Request::Hello`], [`Request::Leave`], [`Answer::Welcome`] and [`Answer::Done`] keep their encoding in every
+//! release, so that the agent of a new release can ask the relay of an old one to shut down. Any change to another
+//! message needs a new [`VERSION`]: agent and relay of different versions exchange only these four.
 
 use crate::balance::PortId;
 use crate::redirect::ListenerPorts;
@@ -16,12 +16,12 @@ use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The release, and behind the slash the version of the messages below.
+/// The release and, after the slash, the version of the messages below.
 pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/4");
-/// The largest message that is read; more than the largest cluster takes.
+/// The maximum length of a message, which is longer than all plans of the largest cluster.
 const MAX_LENGTH: u32 = 1 << 30;
 
-/// From the agent.
+/// A request of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Request {
@@ -33,20 +33,20 @@ pub(crate) enum Request {
     Configure(UserspaceSettings),
     /// Asks for listeners at one of these addresses, if possible at the ports that rules point to already.
     Listeners { family: Family, addresses: Vec<IpAddr>, previous: Option<ListenerPorts> },
-    /// New plans; none for a Service that is gone.
+    /// New plans; none for a Service that was deleted.
     Change { family: Family, services: Vec<(ServiceName, Option<ServicePlan>)> },
-    /// The rules of a family are in place: routes that no rule points to can be removed.
+    /// The rules of a family are committed: routes that no rule points to can be removed.
     CommitRoutes(Family),
     /// Asks for the counters.
     Count,
     /// Asks for the number of agents.
     Agents,
-    /// No rule points to the relay any more, or none will after `quiet`. Open connections may go on for `limit`; without
-    /// one, for the drain time-out of the settings.
+    /// Shut down: no rule points to the relay any more, or none will after `quiet`. Open connections may finish within
+    /// `limit`; without one, within the drain time-out of the settings.
     Leave { limit: Option<Duration>, quiet: Duration },
 }
 
-/// From the relay.
+/// An answer of the relay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {

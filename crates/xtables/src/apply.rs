@@ -1,4 +1,4 @@
-//! Applying changes, and finding the Service whose rule the tool refused.
+//! Applies transactions, and finds the Service whose rule the tool refused.
 
 use crate::LOCALHOST_COUNTER;
 use crate::chains::Table;
@@ -13,19 +13,19 @@ use portway_dataplane::{Committed, Drift, Error, Refused, Report, TableRules};
 use portway_model::{PortPlan, Protocol, ServiceName, ServicePlan};
 use std::time::Instant;
 
-/// Services that the tool may refuse in one sync before the sync fails as a whole.
-const REFUSALS: usize = 16;
+/// The number of Services whose rules the tool may refuse in one sync, before the sync fails.
+const MAX_REFUSALS: usize = 16;
 
-/// A failed transaction, and the Service whose line was refused.
-struct Failed {
+/// A failed transaction, with the refused line and the Service that it belongs to, if they are known.
+struct FailedRestore {
     failure: Failure,
     service: Option<ServiceName>,
     line: Option<String>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Applies a transaction. If the tool refuses it, everything has to be compared: a rule that was to be deleted may be
-    /// gone, which is not the fault of the Service.
+    /// Applies a transaction. If the tool refuses it, all rules have to be compared: a rule that the transaction
+    /// deletes may be missing, which is not an error of the Service.
     pub(crate) fn commit_or_compare(
         &mut self,
         tx: &Transaction,
@@ -33,11 +33,12 @@ impl<K: Kernel> Engine<K> {
     ) -> Result<Committed, Error> {
         match self.restore(tx, report) {
             Ok(()) => Ok(Committed::Yes),
-            // Comparing everything would fail for the same reason.
-            Err(Failed { failure: failure @ (Failure::Locked { .. } | Failure::Missing { .. }), .. }) => {
-                Err(failure.in_family(self.family))
-            }
-            Err(Failed { failure, .. }) => {
+            // A comparison of all rules would fail for the same reason.
+            Err(FailedRestore {
+                failure: failure @ (Failure::Locked { .. } | Failure::Missing { .. }),
+                ..
+            }) => Err(failure.in_family(self.family)),
+            Err(FailedRestore { failure, .. }) => {
                 report.partial_failures += 1;
                 tracing::info!(family = %self.family, "an incremental change failed; comparing all rules: {failure}");
                 Ok(Committed::CompareAll)
@@ -45,10 +46,11 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Lists the kernel, and makes it hold the wanted rules. Services that the tool refuses are left out, one by one.
+    /// Lists the rules in the kernel, and writes the differences from the wanted rules. Services whose rules the tool
+    /// refuses are left out, one by one.
     pub(crate) fn reconcile_all(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
         let mut first = None;
-        for _ in 0..=REFUSALS {
+        for _ in 0..=MAX_REFUSALS {
             let (wanted, mut seen) = self.wanted_and_seen(fresh)?;
             self.turn_localnet_off(&seen);
             seen.shares_firewall |= localnet::is_on(&mut self.kernel, self.family);
@@ -63,17 +65,18 @@ impl<K: Kernel> Engine<K> {
             }
         }
         let last = self.refused.last().map_or("", |refused| &refused.reason);
-        let message = format!("the rules of more than {REFUSALS} Services were refused, the last: {last}");
+        let message =
+            format!("iptables refused the rules of more than {MAX_REFUSALS} Services, the last with: {last}");
         Err(Error::kernel(self.family, message))
     }
 
-    /// The wanted rules, and those of the kernel. At a first start the kernel mostly has none, and there is nothing to
-    /// compare.
+    /// The wanted rules, and those in the kernel. At the first start the kernel usually has none: then no digests are
+    /// computed.
     fn wanted_and_seen(&mut self, fresh: bool) -> Result<(Wanted, Seen), Error> {
         if fresh {
             let seen = self.list(&Wanted::default())?;
             if seen.is_empty() {
-                return Ok((Wanted::unseen(self.context()), seen));
+                return Ok((Wanted::without_digests(self.context()), seen));
             }
         }
         let wanted = Wanted::of(self.context());
@@ -87,8 +90,8 @@ impl<K: Kernel> Engine<K> {
         Ok(listing.finish())
     }
 
-    /// In a table that the tool cannot show, hooks are found by the chains that built-in chains jump to; otherwise they would
-    /// be added again and again.
+    /// Removes hooks from the transaction that a table has though the tool cannot list it. They are found by the chains
+    /// that its built-in chains jump to. Otherwise they would be added again at every sync.
     fn without_opaque_hooks(&mut self, seen: &Seen, mut tx: Transaction) -> Transaction {
         if !seen.opaque.is_empty() {
             tx.hook.retain(|hook| {
@@ -102,23 +105,23 @@ impl<K: Kernel> Engine<K> {
         tx
     }
 
-    /// Runs the tool. If it refuses a line, the Service of that line comes back.
-    fn restore(&mut self, tx: &Transaction, report: &mut Report) -> Result<(), Failed> {
+    /// Runs the tool. If it refuses a line, the error has the Service of that line.
+    fn restore(&mut self, tx: &Transaction, report: &mut Report) -> Result<(), FailedRestore> {
         if tx.is_empty() {
             return Ok(());
         }
         let mut origins = Origins::default();
         let mut tally = Tally::default();
         let (kernel, context) = self.kernel_and_context();
-        let look_at_all = kernel.looks_at_all();
+        let list_first = kernel.needs_listing();
         let restored = kernel.restore(&mut |out| {
             let mut script = Script::new(out, &mut origins);
-            tx.print(context, look_at_all, &mut script)?;
+            tx.print(context, list_first, &mut script)?;
             tally = script.finish()?;
             Ok(tally.sections)
         });
         if let Err(failure) = restored {
-            return Err(self.blame(failure, &origins, tx, look_at_all));
+            return Err(self.attribute(failure, &origins, tx, list_first));
         }
         for (table, written) in Table::ALL.into_iter().zip(tally.rules) {
             let entry = report.tables.iter_mut().find(|t| t.table == table.as_str());
@@ -132,34 +135,41 @@ impl<K: Kernel> Engine<K> {
         Ok(())
     }
 
-    /// Finds the Service behind a refused line.
-    fn blame(&self, failure: Failure, origins: &Origins, tx: &Transaction, look_at_all: bool) -> Failed {
+    /// Finds the refused line, and the Service that it belongs to.
+    fn attribute(
+        &self,
+        failure: Failure,
+        origins: &Origins,
+        tx: &Transaction,
+        list_first: bool,
+    ) -> FailedRestore {
         let Failure::Refused { line: Some(number), .. } = &failure else {
-            return Failed { failure, service: None, line: None };
+            return FailedRestore { failure, service: None, line: None };
         };
         let number = *number;
-        let mut pick = Pick { number, at: 1, line: Vec::new() };
+        let mut picker = LinePicker { number, at: 1, line: Vec::new() };
         let mut again = Origins::default();
-        tx.print(self.context(), look_at_all, &mut Script::new(&mut pick, &mut again)).ok();
-        let line = String::from_utf8_lossy(&pick.line).into_owned();
-        Failed { failure, service: origins.of(number).cloned(), line: Some(line) }
+        tx.print(self.context(), list_first, &mut Script::new(&mut picker, &mut again)).ok();
+        let line = String::from_utf8_lossy(&picker.line).into_owned();
+        FailedRestore { failure, service: origins.of(number).cloned(), line: Some(line) }
     }
 
-    /// Leaves a Service out whose rules were refused; anything else is an error.
-    fn leave_out(&mut self, failed: Failed, report: &mut Report) -> Result<(), Error> {
-        let Failed { failure, service, line } = failed;
-        let words = match &line {
+    /// Leaves out the Service whose rules were refused, or the counter of connections to 127.0.0.1. Any other failure
+    /// is an error.
+    fn leave_out(&mut self, failed: FailedRestore, report: &mut Report) -> Result<(), Error> {
+        let FailedRestore { failure, service, line } = failed;
+        let message = match &line {
             Some(line) => format!("{failure}: `{line}`"),
             None => failure.to_string(),
         };
         match (service, &line) {
             (Some(service), Some(line)) => {
                 self.left_out_since.get_or_insert_with(Instant::now);
-                for other in self.likewise(&service, line) {
-                    let reason = format!("it needs what the tool refused for {service}: {words}");
-                    self.stand_in(other, reason);
+                for other in self.services_like(&service, line) {
+                    let reason = format!("iptables refused a rule of the same kind for {service}: {message}");
+                    self.refuse(other, reason);
                 }
-                self.stand_in(service, words);
+                self.refuse(service, message);
                 Ok(())
             }
             (None, Some(line)) if line.contains(LOCALHOST_COUNTER) && !self.cannot_count => {
@@ -167,24 +177,26 @@ impl<K: Kernel> Engine<K> {
                 self.rebuild_base();
                 report
                     .warnings
-                    .push(format!("connections to node ports at 127.0.0.1 are not counted: {words}"));
+                    .push(format!("connections to node ports at 127.0.0.1 are not counted: {message}"));
                 Ok(())
             }
-            (_, Some(_)) => Err(Error::kernel(self.family, words)),
+            (_, Some(_)) => Err(Error::kernel(self.family, message)),
             _ => Err(failure.in_family(self.family)),
         }
     }
 
-    /// Programs the last accepted plan of a Service, or none.
-    fn stand_in(&mut self, service: ServiceName, reason: String) {
-        // What was refused may be what stands in already.
-        let before = if self.left_out.contains_key(&service) { None } else { self.before.remove(&service) };
-        self.left_out.insert(service.clone(), before);
+    /// Replaces the plan of a refused Service by the last accepted one, or by none.
+    fn refuse(&mut self, service: ServiceName, reason: String) {
+        // If the Service is left out already, the refused plan was the last accepted one.
+        let accepted =
+            if self.left_out.contains_key(&service) { None } else { self.programmed.remove(&service) };
+        self.left_out.insert(service.clone(), accepted);
         self.refused.push(Refused { service, reason });
     }
 
-    /// Services that the tool would refuse for the same reason, mostly a match that the kernel lacks.
-    fn likewise(&self, service: &ServiceName, line: &str) -> Vec<ServiceName> {
+    /// Other Services whose rules the tool would refuse for the same reason: they use the same match or protocol, which
+    /// the kernel probably lacks.
+    fn services_like(&self, service: &ServiceName, line: &str) -> Vec<ServiceName> {
         let affected: fn(&PortPlan) -> bool = if line.contains(" -m recent ") {
             |port| port.affinity.is_some()
         } else if line.contains(" -p sctp ") {
@@ -198,14 +210,14 @@ impl<K: Kernel> Engine<K> {
     }
 }
 
-/// Keeps one line of a script.
-struct Pick {
+/// A writer that keeps one line of a script.
+struct LinePicker {
     number: usize,
     at: usize,
     line: Vec<u8>,
 }
 
-impl std::io::Write for Pick {
+impl std::io::Write for LinePicker {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         for byte in bytes {
             if *byte == b'\n' {

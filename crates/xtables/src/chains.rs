@@ -1,8 +1,8 @@
-//! Tables and chains, by the names that administrators know.
+//! The names of tables and chains, which are the same as kube-proxy's.
 //!
-//! The chains of a Service port and of its endpoints are named by a hash, as kube-proxy names them: the first 16
-//! characters of base32(sha256(port name, protocol, endpoint)). Sixteen characters of base32 are ten bytes, so a
-//! name is kept as those, and tens of thousands of them cost little.
+//! The names of the chains of a Service port and of its endpoints have a hash: the first 16 characters of
+//! base32(sha256(port name, protocol, endpoint)). Sixteen characters of base32 are ten bytes, which is how a name is
+//! stored, because a large cluster has tens of thousands of them.
 
 use data_encoding::BASE32;
 use portway_model::{Protocol, Target};
@@ -13,11 +13,11 @@ use std::sync::Arc;
 /// A table that modes have rules in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Table {
-    /// Where destinations and sources are translated.
+    /// Translates destinations and sources.
     Nat,
-    /// Where packets are refused and dropped.
+    /// Rejects and drops packets.
     Filter,
-    /// Where `KUBE-PROXY-CANARY` is, and where the ipvs mode sets marks.
+    /// Has `KUBE-PROXY-CANARY`, and the rules of the ipvs mode that set marks.
     Mangle,
 }
 
@@ -25,7 +25,7 @@ impl Table {
     /// All of them.
     pub const ALL: [Table; 3] = [Table::Nat, Table::Filter, Table::Mangle];
 
-    /// As iptables names it.
+    /// The name that iptables has for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Table::Nat => "nat",
@@ -34,7 +34,7 @@ impl Table {
         }
     }
 
-    /// Reads a table's name; `None` for tables that modes do not use.
+    /// Parses the name of a table; `None` for tables that no mode uses.
     pub fn parse(text: &str) -> Option<Table> {
         Table::ALL.into_iter().find(|t| t.as_str() == text)
     }
@@ -89,7 +89,7 @@ impl Fixed {
         Fixed::IpvsSchedule,
     ];
 
-    /// Its name.
+    /// The name of the chain.
     pub const fn as_str(self) -> &'static str {
         match self {
             Fixed::Services => "KUBE-SERVICES",
@@ -112,18 +112,18 @@ impl Fixed {
     }
 }
 
-/// What a chain of a Service port is for.
+/// The purpose of a chain of a Service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// `KUBE-SVC-`: balances over the endpoints of the cluster.
     Cluster,
     /// `KUBE-SVL-`: balances over the endpoints of this node.
     Local,
-    /// `KUBE-EXT-`: what comes from outside.
+    /// `KUBE-EXT-`: applies the external traffic policy.
     External,
-    /// `KUBE-FW-`: lets only some sources through to a load-balancer IP.
+    /// `KUBE-FW-`: restricts a load-balancer IP to its source ranges.
     Guard,
-    /// `KUBE-SEP-`: leads to one endpoint.
+    /// `KUBE-SEP-`: translates to one endpoint.
     Endpoint,
 }
 
@@ -145,7 +145,7 @@ impl Role {
 /// A chain of one Service port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortChain {
-    /// What it is for.
+    /// The purpose.
     pub role: Role,
     suffix: [u8; SUFFIX],
 }
@@ -159,13 +159,13 @@ impl PortChain {
         PortChain { role, suffix: suffix(&[port, protocol.lower()]) }
     }
 
-    /// The chain of one of a port's endpoints.
+    /// The chain of an endpoint of a port.
     pub fn of_endpoint(port: &str, protocol: Protocol, endpoint: Target) -> PortChain {
         let suffix = suffix(&[port, protocol.lower(), &endpoint.to_string()]);
         PortChain { role: Role::Endpoint, suffix }
     }
 
-    /// Reads a chain's name; none if it is not one of these.
+    /// Parses the name of a chain; `None` if it is not the name of a Service port's chain.
     pub fn parse(name: &str) -> Option<PortChain> {
         let (role, rest) = Role::ALL.into_iter().find_map(|r| Some((r, name.strip_prefix(r.prefix())?)))?;
         let bytes = BASE32.decode(rest.as_bytes()).ok()?;
@@ -201,14 +201,14 @@ impl fmt::Debug for PortChain {
 pub enum Chain {
     /// A constant chain of a proxy.
     Fixed(Fixed),
-    /// One of a Service's.
+    /// A chain of a Service port.
     Port(PortChain),
     /// A built-in chain, or one of another program.
     Other(Arc<str>),
 }
 
 impl Chain {
-    /// Reads a chain's name.
+    /// Parses the name of a chain.
     pub fn parse(name: &str) -> Chain {
         if let Some(fixed) = Fixed::ALL.into_iter().find(|f| f.as_str() == name) {
             return Chain::Fixed(fixed);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_that_kube_proxy_gave() {
+    fn names_are_the_same_as_kube_proxys() {
         let table = [
             (port("default/kubernetes:https", Protocol::Tcp), "KUBE-SVC-NPX46M4PTMTKRN6Y"),
             (port("kube-system/kube-dns:dns", Protocol::Udp), "KUBE-SVC-TCOU7JCQXEZGVUNU"),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back() {
+    fn names_are_parsed_and_printed_unchanged() {
         for name in
             ["KUBE-SEP-C2Y64IBVPH4YIBGX", "KUBE-FW-NPX46M4PTMTKRN6Y", "KUBE-SERVICES", "PREROUTING", "cali-x"]
         {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_chains_with_our_prefix_are_not_ours() {
+    fn other_names_with_a_proxy_prefix_are_not_proxy_chains() {
         for name in [
             "KUBE-SVC-",
             "KUBE-SVC-NPX46M4PTMTKRN6",

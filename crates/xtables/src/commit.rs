@@ -1,7 +1,7 @@
-//! The boundary to the kernel, which here is a program: `iptables-restore` and `iptables-save`.
+//! Access to the kernel through the tool: `iptables-restore` and `iptables-save`, and netlink where that suffices.
 //!
-//! No shell is in between. A script goes through a pipe, so that nothing is committed should either side die: the
-//! tool makes a table's changes at its `COMMIT`, all or none.
+//! A script is written to the tool's standard input, without a shell. The tool applies the changes of a table at its
+//! `COMMIT`, all or none, so a table whose `COMMIT` was not written is not changed if either process dies.
 
 use crate::chains::{Chain, Table};
 pub use crate::failure::Failure;
@@ -18,43 +18,43 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-/// Writes a script, and returns its number of transactions.
+/// Writes a script, and returns its number of sections, each of which is one transaction.
 pub type Writer<'w> = dyn FnMut(&mut dyn Write) -> io::Result<usize> + 'w;
 
-/// The kernel, as far as the engine needs it. The real one is [`Tool`]; [`crate::fake::Fake`] stands in for it.
+/// The operations of a kernel that the engine uses. [`Tool`] is the real kernel, [`crate::fake::Fake`] one for tests.
 pub trait Kernel: Tracker {
-    /// Lists all tables, line by line.
+    /// Lists all tables. Calls `each` for every line.
     fn save(&mut self, each: &mut dyn FnMut(&str)) -> Result<(), Failure>;
     /// Runs a script; each table's part is applied as a whole or not at all.
     fn restore(&mut self, write: &mut Writer<'_>) -> Result<(), Failure>;
-    /// Whether a long script should begin with a look at the whole table.
-    fn looks_at_all(&self) -> bool;
-    /// The chains that rules of this one lead to, if they can be had without the tool.
+    /// Whether a long script has to list the whole table first: see [`crate::script::Script::list_table`].
+    fn needs_listing(&self) -> bool;
+    /// The chains that rules of this chain jump to; `None` if they cannot be listed without the tool.
     fn jumps(&mut self, table: Table, chain: &Chain) -> Option<Vec<String>>;
-    /// The rules of some chains, with `-A` and the chain, if they can be had alone.
+    /// The rules of these chains, each with `-A` and the chain; `None` if they cannot be listed separately.
     fn show(&mut self, table: Table, chains: &[Chain]) -> Option<Vec<String>>;
-    /// Creates a named counter; false if the kernel has none.
-    fn count(&mut self, name: &str) -> bool;
-    /// Deletes a named counter.
-    fn uncount(&mut self, name: &str);
-    /// Whether packets to 127.0.0.1 may be routed; `None` if that cannot be told.
+    /// Creates a named counter; false if that fails, because the kernel lacks nfacct.
+    fn create_counter(&mut self, name: &str) -> bool;
+    /// Deletes a named counter, unless a rule uses it.
+    fn delete_counter(&mut self, name: &str);
+    /// Whether the sysctl `route_localnet` is on; `None` if it cannot be read.
     fn route_localnet(&mut self) -> Option<bool>;
-    /// Sets that.
+    /// Sets the sysctl `route_localnet`.
     fn set_route_localnet(&mut self, on: bool) -> io::Result<()>;
 }
 
-/// Seconds that the tool waits for the lock. The agent does not sync meanwhile.
-const PATIENCE: &str = "5";
-/// Transactions of the tool that are remembered, to tell them from others when the kernel announces them.
-const REMEMBERED: usize = 256;
+/// Seconds that the tool waits for the lock. The sync waits with it.
+const LOCK_WAIT_SECONDS: &str = "5";
+/// Runs of the tool that are recorded, to recognise their commits in the kernel's notifications.
+const MAX_SPANS: usize = 256;
 
-/// A span of generations in which the tool changed the ruleset.
+/// The generations of the ruleset before and after a run of the tool.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     after: u32,
     until: u32,
     process: u32,
-    /// No other process can have made a commit in it.
+    /// No other process can have made a commit during the run.
     exclusive: bool,
 }
 
@@ -67,17 +67,17 @@ pub struct Tool {
     restore: PathBuf,
     socket: Socket,
     spans: VecDeque<Span>,
-    /// The kernel announces processes by the ids that this PID namespace has.
-    pids_are_real: bool,
+    /// The process ids in the kernel's notifications are those of this process's PID namespace.
+    sees_kernel_pids: bool,
     /// The generation at the last listing.
     listed_at: Option<u32>,
-    /// The sizes of the tables after the last change, and the socket that reads them (legacy).
+    /// The sizes of the tables after the last listing or change, and the socket that reads them (legacy).
     sizes: HashMap<Table, Option<xtables::TableInfo>>,
-    watch: Option<xtables::Watch>,
+    watch: Option<xtables::InfoSocket>,
 }
 
 impl Tool {
-    /// The tools of a variant.
+    /// Opens the tools of a variant.
     pub fn open(tools: &Tools, family: Family) -> Result<Tool, Failure> {
         let (save, restore) = tools.programs(family)?;
         let program = restore.display().to_string();
@@ -91,61 +91,62 @@ impl Tool {
             restore,
             socket,
             spans: VecDeque::new(),
-            pids_are_real: is_initial_pid_namespace(),
+            sees_kernel_pids: is_initial_pid_namespace(),
             listed_at: None,
             sizes: HashMap::new(),
             watch: None,
         })
     }
 
-    /// Its variant.
+    /// The variant.
     pub fn variant(&self) -> Variant {
         self.variant
     }
 
-    /// Whether a transaction that the kernel announced was the tool's.
-    pub fn made(&self, commit: &Commit) -> bool {
+    /// Whether the tool made this commit.
+    pub fn made_commit(&self, commit: &Commit) -> bool {
         let within = |s: &&Span| {
             // Generations wrap around.
             commit.generation.wrapping_sub(s.after).wrapping_sub(1) < s.until.wrapping_sub(s.after)
         };
         let by_tool = |s: &Span| commit.process.as_ref().is_some_and(|(pid, _)| *pid == s.process);
-        self.spans.iter().filter(within).any(|s| if self.pids_are_real { by_tool(s) } else { s.exclusive })
+        self.spans.iter().filter(within).any(|s| if self.sees_kernel_pids { by_tool(s) } else { s.exclusive })
     }
 
-    /// Whether the tables have other sizes than after the last change. Not every change alters a size. Only legacy tables have sizes.
+    /// Whether the sizes of the tables differ from those after the last listing or change. Not every change alters a
+    /// size. Only legacy tables have sizes.
     pub fn has_other_sizes(&mut self) -> bool {
         self.variant == Variant::Legacy && self.sizes() != self.sizes
     }
 
     fn sizes(&mut self) -> HashMap<Table, Option<xtables::TableInfo>> {
         if self.watch.is_none() {
-            self.watch = xtables::Watch::open(self.family == Family::V6).ok();
+            self.watch = xtables::InfoSocket::open(self.family == Family::V6).ok();
         }
         let Some(watch) = &mut self.watch else { return HashMap::new() };
         let size = |table: Table| (table, watch.info(table.as_str()).ok().flatten());
         Table::ALL.into_iter().map(size).collect()
     }
 
-    /// Remembers the sizes of the tables.
-    pub fn note_sizes(&mut self) {
+    /// Records the sizes of the tables.
+    pub fn record_sizes(&mut self) {
         if self.variant == Variant::Legacy {
             self.sizes = self.sizes();
         }
     }
 
-    /// Whether no other process made a commit while the tool ran.
-    pub fn was_alone(&self) -> bool {
+    /// Whether no other process made a commit while the tool ran, or between the listing and the tool's first run.
+    pub fn was_only_writer(&self) -> bool {
         let since_listing = |s: &Span| self.listed_at.is_none_or(|listed| listed == s.after);
         self.spans.iter().all(|s| s.exclusive) && self.spans.front().is_none_or(since_listing)
     }
 
-    /// The ruleset's generation after the last listing or change, where there is one.
+    /// The ruleset's generation after the last listing or change; `None` for legacy tables.
     pub fn known_generation(&self) -> Option<u32> {
         self.spans.back().map(|s| s.until).max(self.listed_at)
     }
 
-    /// The ruleset's generation, where there is one.
+    /// The ruleset's current generation; `None` for legacy tables.
     pub fn generation(&mut self) -> Option<u32> {
         (self.variant == Variant::Nft).then(|| list::generation(&mut self.socket).ok()).flatten()
     }
@@ -164,8 +165,8 @@ impl Tool {
 
 impl Kernel for Tool {
     fn save(&mut self, each: &mut dyn FnMut(&str)) -> Result<(), Failure> {
-        // A later change shows in the sizes, or in the generation.
-        self.note_sizes();
+        // Recorded before the listing, so that a change during it is detected.
+        self.record_sizes();
         self.listed_at = self.generation();
         let mut run = Run::start(&self.save, &[], Stdio::null(), Stdio::piped())?;
         let mut read = Ok(());
@@ -190,10 +191,10 @@ impl Kernel for Tool {
 
     fn restore(&mut self, write: &mut Writer<'_>) -> Result<(), Failure> {
         let before = self.generation();
-        let arguments = ["--noflush", "-w", PATIENCE];
+        let arguments = ["--noflush", "-w", LOCK_WAIT_SECONDS];
         let mut run = Run::start(&self.restore, &arguments, Stdio::piped(), Stdio::null())?;
         let process = run.id();
-        // A tool that refuses the script closes the pipe; its message says why.
+        // A tool that refuses the script closes the pipe. Its message has the reason.
         let written = run.input().map(|input| {
             let mut input = BufWriter::with_capacity(1 << 16, input);
             write(&mut input).and_then(|sections| input.flush().map(|()| sections))
@@ -203,11 +204,11 @@ impl Kernel for Tool {
             let sections = written.as_ref().and_then(|w| w.as_ref().ok()).copied().unwrap_or(0);
             let exclusive = until.wrapping_sub(after) as usize <= sections;
             self.spans.push_back(Span { after, until, process, exclusive });
-            if self.spans.len() > REMEMBERED {
+            if self.spans.len() > MAX_SPANS {
                 self.spans.pop_front();
             }
         }
-        self.note_sizes();
+        self.record_sizes();
         finished?;
         match written {
             Some(Err(source)) => Err(Failure::Io { program: name(&self.restore), source }),
@@ -215,7 +216,7 @@ impl Kernel for Tool {
         }
     }
 
-    fn looks_at_all(&self) -> bool {
+    fn needs_listing(&self) -> bool {
         self.variant == Variant::Nft
     }
 
@@ -224,8 +225,8 @@ impl Kernel for Tool {
             return None;
         }
         let family = self.nft_family();
-        let leads = list::jump_targets(&mut self.socket, family, table.as_str(), &chain.to_string());
-        leads.ok().map(|l| l.into_iter().flatten().collect())
+        let targets = list::jump_targets(&mut self.socket, family, table.as_str(), &chain.to_string());
+        targets.ok().map(|t| t.into_iter().flatten().collect())
     }
 
     fn show(&mut self, table: Table, chains: &[Chain]) -> Option<Vec<String>> {
@@ -242,12 +243,12 @@ impl Kernel for Tool {
         Some(text.lines().map(str::to_owned).collect())
     }
 
-    fn count(&mut self, name: &str) -> bool {
+    fn create_counter(&mut self, name: &str) -> bool {
         nfacct::create(&mut self.socket, name).is_ok()
     }
 
-    fn uncount(&mut self, name: &str) {
-        // A counter that a rule uses cannot be deleted.
+    fn delete_counter(&mut self, name: &str) {
+        // The kernel does not delete a counter that a rule uses.
         nfacct::delete(&mut self.socket, name).ok();
     }
 
@@ -277,8 +278,9 @@ impl Tracker for Tool {
     }
 }
 
-/// The kernel announces commits with process ids of the initial PID namespace, which has a fixed inode number
-/// (`PROC_PID_INIT_INO`). In a container, commits are attributed by generations only.
+/// Whether this process is in the initial PID namespace, which has a fixed inode number (`PROC_PID_INIT_INO`). The
+/// kernel's notifications have process ids of that namespace; in a container, commits are attributed by generation
+/// only.
 fn is_initial_pid_namespace() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|m| m.ino() == 0xefff_fffc)

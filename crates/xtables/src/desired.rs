@@ -1,8 +1,8 @@
-//! The rules that a mode wants in the tables, and everything they are rendered from.
+//! The rules that a mode wants in the tables, and the data they are rendered from.
 //!
-//! A mode hands the engine a [`Renderer`]: two functions, one for the constant chains and one for the rules of a
-//! Service. The engine calls them whenever it prints or compares, because the rules of a large cluster would fill
-//! the memory.
+//! A mode gives the engine a [`Renderer`]: one function for the constant chains, and one for the rules of a Service.
+//! The engine calls them each time it prints or compares rules, because the rules of a large cluster need too much
+//! memory to be kept.
 
 use crate::chains::{Chain, Fixed, PortChain, Table};
 use crate::rules::Rule;
@@ -10,29 +10,29 @@ use portway_dataplane::Settings;
 use portway_model::{Family, ServiceName, ServicePlan};
 use std::collections::HashMap;
 
-/// A chain in which every Service may have rules, in any order, before the constant ones at its end.
+/// A chain in which every Service may have rules, in any order, followed by constant rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shared {
-    /// Its table.
+    /// The table.
     pub table: Table,
-    /// Its name.
+    /// The chain.
     pub chain: Fixed,
 }
 
 impl Shared {
-    /// nat: from an address and port to its Service.
+    /// nat: jumps from an address and port to the chain of its Service.
     pub const SERVICES: Shared = Shared { table: Table::Nat, chain: Fixed::Services };
-    /// nat: from a node port to its Service.
+    /// nat: jumps from a node port to the chain of its Service.
     pub const NODE_PORTS: Shared = Shared { table: Table::Nat, chain: Fixed::NodePorts };
-    /// filter: cluster IPs without endpoints.
+    /// filter: rejects or drops packets to cluster IPs without endpoints.
     pub const REFUSED: Shared = Shared { table: Table::Filter, chain: Fixed::Services };
-    /// filter: other addresses without endpoints.
+    /// filter: rejects or drops packets to other addresses and node ports without endpoints.
     pub const REFUSED_EXTERNAL: Shared = Shared { table: Table::Filter, chain: Fixed::ExternalServices };
-    /// filter: ports for health checks.
+    /// filter: accepts packets to health check node ports.
     pub const HEALTH_CHECKS: Shared = Shared { table: Table::Filter, chain: Fixed::NodePorts };
-    /// filter: load-balancer IPs with source ranges.
+    /// filter: drops packets to load-balancer IPs from outside their source ranges.
     pub const GUARDED: Shared = Shared { table: Table::Filter, chain: Fixed::ProxyFirewall };
-    /// filter: cluster IPs at ports that their Service does not have.
+    /// filter: rejects packets to cluster IPs at ports that their Service does not have.
     pub const CLUSTER_IPS: Shared = Shared { table: Table::Filter, chain: Fixed::ClusterIps };
 
     /// All of them.
@@ -50,13 +50,13 @@ impl Shared {
 /// The rules of one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceRules {
-    /// Chains of its own, all in nat, each after those it jumps to.
+    /// The chains of the Service, all in nat, each after the chains that it jumps to.
     pub chains: Vec<(PortChain, Vec<Rule>)>,
-    /// Its rules in shared chains.
+    /// The rules in shared chains.
     pub shared: Vec<(Shared, Rule)>,
 }
 
-/// A rule in a built-in chain, or in `KUBE-FIREWALL`, that leads to a chain of the mode.
+/// A rule of the mode in a built-in chain, which jumps to a chain of the mode, or in `KUBE-FIREWALL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// The table.
@@ -70,9 +70,9 @@ pub struct Hook {
 /// The constant rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Base {
-    /// Chains of the mode, with their rules; of a shared chain, the rules at its end.
+    /// The constant chains and their rules; for a shared chain, the constant rules at its end.
     pub chains: Vec<(Table, Fixed, Vec<Rule>)>,
-    /// The rules that lead to them. In each chain, the first comes first.
+    /// The hooks, in the order that they have in each chain.
     pub hooks: Vec<Hook>,
 }
 
@@ -85,7 +85,7 @@ impl Base {
     }
 }
 
-/// The facts about the host that the constant rules depend on.
+/// Facts about the host that the constant rules depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// The kernel has named counters (nfacct).
@@ -94,7 +94,7 @@ pub struct Abilities {
     pub turned_localnet_on: bool,
 }
 
-/// How a mode renders its rules.
+/// The functions with which a mode renders its rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Renderer {
     /// The constant rules.
@@ -103,7 +103,7 @@ pub struct Renderer {
     pub service: fn(Family, &Settings, &ServicePlan) -> ServiceRules,
 }
 
-/// Everything that rules are rendered from.
+/// The data that rules are rendered from.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderContext<'a> {
     /// The mode's functions.
@@ -112,11 +112,11 @@ pub struct RenderContext<'a> {
     pub family: Family,
     /// The settings.
     pub settings: &'a Settings,
-    /// The constant rules that they give.
+    /// The constant rules for these settings.
     pub base: &'a Base,
     /// The Services.
     pub plans: &'a HashMap<ServiceName, ServicePlan>,
-    /// Services that the tool refused, with the last plan that it accepted, if there was one.
+    /// Services whose rules the tool refused, with the last plan that it accepted, if there is one.
     pub left_out: &'a HashMap<ServiceName, Option<ServicePlan>>,
 }
 
@@ -124,7 +124,7 @@ impl<'a> RenderContext<'a> {
     /// The plan that is programmed for a Service.
     pub fn plan(&self, name: &ServiceName) -> Option<&'a ServicePlan> {
         match self.left_out.get(name) {
-            Some(stand_in) => stand_in.as_ref(),
+            Some(last_accepted) => last_accepted.as_ref(),
             None => self.plans.get(name),
         }
     }

@@ -1,7 +1,8 @@
-//! A change of the rules, as a value.
+//! The transaction: a change of the rules as a value.
 //!
-//! A [`Transaction`] names chains, and gives single rules only where single rules change. The rules of whole chains are
-//! rendered when it is printed: for the first sync of a large cluster they would fill the memory otherwise.
+//! A [`Transaction`] has the names of the chains to write, and rules only where single rules change. The rules of whole
+//! chains are rendered while it is printed, because those of the first sync of a large cluster need too much memory to
+//! be kept.
 
 use crate::chains::{Chain, Fixed, PortChain, Table};
 use crate::desired::{Hook, RenderContext, ServiceRules, Shared};
@@ -14,36 +15,36 @@ use std::io::{Result, Write};
 /// The changes of one sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// Chains to fill, or fill anew, by the Service they belong to.
+    /// Chains to create or rewrite, by Service.
     pub write: BTreeMap<ServiceName, BTreeSet<PortChain>>,
-    /// Constant chains to fill anew; the shared ones with all Services' rules.
+    /// Constant chains to rewrite; shared chains with the rules of all Services.
     pub fixed: BTreeSet<(Table, Fixed)>,
-    /// Chains to create, which other programs may fill.
+    /// Chains to create without rules: other programs may have rules in them too.
     pub create: BTreeSet<(Table, Fixed)>,
     /// Rules to add to shared chains.
     pub insert: Vec<(Shared, Rule, ServiceName)>,
-    /// Rules to remove from them.
+    /// Rules to delete from shared chains.
     pub delete: Vec<(Shared, Rule, ServiceName)>,
-    /// Hooks to add to built-in chains.
+    /// Hooks to add to built-in chains and to `KUBE-FIREWALL`.
     pub hook: Vec<Hook>,
-    /// Hooks to remove from built-in chains, as the kernel lists them.
+    /// Rules to delete from built-in chains and from `KUBE-FIREWALL`, as the kernel lists them.
     pub unhook: Vec<(Table, Chain, String)>,
     /// Chains to remove.
     pub remove: BTreeMap<Table, Vec<Chain>>,
-    /// Chains to empty, because rules of other programs lead to them.
+    /// Chains to empty instead, because rules of other programs refer to them.
     pub empty: BTreeMap<Table, Vec<Chain>>,
 }
 
-/// How many chains make it worth to look at the whole table first.
-const MANY: usize = 256;
+/// With more chains than this, a script lists the whole table first.
+const LISTING_THRESHOLD: usize = 256;
 
 impl Transaction {
-    /// Whether there is nothing to do.
+    /// Whether it has no changes.
     pub fn is_empty(&self) -> bool {
         *self == Transaction::default()
     }
 
-    /// Notes the change of a Service's share.
+    /// Adds the change of the rules of one Service.
     pub fn change(&mut self, name: &ServiceName, old: ServiceRules, new: ServiceRules) {
         let mut before: HashMap<PortChain, Vec<Rule>> = old.chains.into_iter().collect();
         for (chain, rules) in new.chains {
@@ -55,35 +56,36 @@ impl Transaction {
         if !gone.is_empty() {
             self.remove.entry(Table::Nat).or_default().extend(gone.into_iter().map(Chain::from));
         }
-        let mut stays = new.shared;
+        let mut added = new.shared;
         for (shared, rule) in old.shared {
-            match stays.iter().position(|(s, r)| *s == shared && *r == rule) {
-                Some(i) => drop(stays.swap_remove(i)),
+            match added.iter().position(|(s, r)| *s == shared && *r == rule) {
+                // A rule that a Service has several times is matched once per occurrence.
+                Some(i) => drop(added.swap_remove(i)),
                 None => self.delete.push((shared, rule, name.clone())),
             }
         }
-        // Those that were there before are no longer in `stays` exactly as often as they were.
-        self.insert.extend(stays.into_iter().map(|(shared, rule)| (shared, rule, name.clone())));
+        self.insert.extend(added.into_iter().map(|(shared, rule)| (shared, rule, name.clone())));
     }
 
-    /// Writes it down for `iptables-restore`. What is refused comes before, and goes after, what is led on, so that no
-    /// packet finds neither.
+    /// Prints the transaction for `iptables-restore`. Rules in filter that reject or drop are inserted before the
+    /// rules in nat that translate are deleted, and deleted after those are added, so that at any time one of them
+    /// applies to a packet to a frontend.
     pub fn print<W: Write>(
         &self,
         context: RenderContext<'_>,
-        look_at_all: bool,
+        list_first: bool,
         script: &mut Script<'_, W>,
     ) -> Result<()> {
-        let refused_first = self.insert.iter().any(|(s, ..)| s.table == Table::Filter);
-        if refused_first {
+        let filter_first = self.insert.iter().any(|(s, ..)| s.table == Table::Filter);
+        if filter_first {
             script.begin(Table::Filter)?;
             self.inserts(Table::Filter, script)?;
             script.commit()?;
         }
-        let only = |table| Only { transaction: self, context, table };
-        only(Table::Nat).print(look_at_all, script, true)?;
-        only(Table::Filter).print(false, script, !refused_first)?;
-        only(Table::Mangle).print(false, script, true)
+        let part = |table| TablePart { transaction: self, context, table };
+        part(Table::Nat).print(list_first, script, true)?;
+        part(Table::Filter).print(false, script, !filter_first)?;
+        part(Table::Mangle).print(false, script, true)
     }
 
     fn inserts<W: Write>(&self, table: Table, script: &mut Script<'_, W>) -> Result<()> {
@@ -95,8 +97,9 @@ impl Transaction {
     }
 
     fn deletes<W: Write>(&self, table: Table, script: &mut Script<'_, W>) -> Result<()> {
-        let whole = |shared: &Shared| self.fixed.contains(&(shared.table, shared.chain));
-        for (shared, rule, service) in self.delete.iter().filter(|(s, ..)| s.table == table && !whole(s)) {
+        let rewritten = |shared: &Shared| self.fixed.contains(&(shared.table, shared.chain));
+        for (shared, rule, service) in self.delete.iter().filter(|(s, ..)| s.table == table && !rewritten(s))
+        {
             script.origin(Some(service));
             script.delete(shared.chain.as_str(), rule)?;
         }
@@ -104,14 +107,14 @@ impl Transaction {
     }
 }
 
-/// The part of a transaction that concerns one table.
-struct Only<'a> {
+/// The part of a transaction for one table.
+struct TablePart<'a> {
     transaction: &'a Transaction,
     context: RenderContext<'a>,
     table: Table,
 }
 
-impl Only<'_> {
+impl TablePart<'_> {
     fn is_empty(&self, inserts: bool) -> bool {
         let (tx, table) = (self.transaction, self.table);
         let nat = table == Table::Nat;
@@ -125,7 +128,7 @@ impl Only<'_> {
             || nat && !tx.write.is_empty())
     }
 
-    fn print<W: Write>(&self, look_at_all: bool, script: &mut Script<'_, W>, inserts: bool) -> Result<()> {
+    fn print<W: Write>(&self, list_first: bool, script: &mut Script<'_, W>, inserts: bool) -> Result<()> {
         if self.is_empty(inserts) {
             return Ok(());
         }
@@ -136,11 +139,11 @@ impl Only<'_> {
             own.sort_unstable();
         }
         let removals: Vec<&Chain> = tx.remove.get(&self.table).into_iter().flatten().collect();
-        let look_at_removals = look_at_all && removals.len() > MANY;
-        let look_at_all = look_at_all && own.len() > MANY;
+        let list_before_removals = list_first && removals.len() > LISTING_THRESHOLD;
+        let list_first = list_first && own.len() > LISTING_THRESHOLD;
         script.begin(self.table)?;
-        if look_at_all {
-            script.look_at_all()?;
+        if list_first {
+            script.list_table()?;
         }
         let fixed = || {
             tx.fixed
@@ -161,34 +164,34 @@ impl Only<'_> {
         }
         tx.deletes(self.table, script)?;
         script.origin(None);
-        if look_at_all {
-            // After `-S` the tool takes built-in chains for created that were never used.
-            script.part()?;
+        if list_first {
+            // After `-S` the tool assumes that all built-in chains exist, even in a table that was never used.
+            script.split()?;
         }
         for (_, chain, rule) in tx.unhook.iter().filter(|(t, ..)| *t == self.table) {
             script.delete(chain, rule)?;
         }
-        // The last to be inserted comes first.
+        // Each hook is inserted at the beginning, so the first one is inserted last.
         for hook in tx.hook.iter().rev().filter(|h| h.table == self.table) {
             script.insert(&hook.chain, &hook.rule)?;
         }
-        if look_at_removals {
-            script.part()?;
-            script.look_at_all()?;
+        if list_before_removals {
+            script.split()?;
+            script.list_table()?;
         }
         script.remove(removals)?;
         script.commit()
     }
 
-    /// The Services' own chains, and their rules in shared chains that are filled anew.
+    /// The chains of Services, and the rules of Services in shared chains that are rewritten.
     fn services<W: Write>(&self, script: &mut Script<'_, W>) -> Result<()> {
         let tx = self.transaction;
         let shared = |s: &Shared| s.table == self.table && tx.fixed.contains(&(s.table, s.chain));
-        let everybody = Shared::ALL.iter().any(shared);
+        let all_services = Shared::ALL.iter().any(shared);
         let none = BTreeSet::new();
         let mut each = |plan: &ServicePlan| -> Result<()> {
             let write = tx.write.get(&plan.name).filter(|_| self.table == Table::Nat).unwrap_or(&none);
-            if write.is_empty() && !everybody {
+            if write.is_empty() && !all_services {
                 return Ok(());
             }
             let part = self.context.service_rules(plan);
@@ -199,7 +202,7 @@ impl Only<'_> {
             let rules = part.shared.iter().filter(|(s, _)| shared(s));
             rules.into_iter().try_for_each(|(s, rule)| script.append(s.chain.as_str(), rule))
         };
-        if everybody {
+        if all_services {
             return self.context.services().into_iter().try_for_each(each);
         }
         tx.write.keys().filter_map(|name| self.context.plan(name)).try_for_each(&mut each)

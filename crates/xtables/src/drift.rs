@@ -1,24 +1,24 @@
-//! Detecting that another process changed the rules in the tables of iptables.
+//! Detects changes of the rules in iptables' tables by other processes.
 //!
-//! The nf_tables variant has its tables in nf_tables, which announces every change; the tables are shared, so each
-//! announcement is attributed to this mode's tool or to another process. Legacy xtables announce nothing: the sizes of
-//! the tables are read every second, one system call for each. Either way everything is compared once in a while.
+//! The nf_tables variant has its tables in nf_tables, which notifies listeners of every commit. Other programs use the
+//! same tables, so each commit is attributed to this mode's tool or to another process. Legacy xtables has no
+//! notifications: the sizes of the tables are read every second, with one system call per table. In both variants all
+//! rules are compared periodically.
 
 use crate::engine::Engine;
 use crate::variant::Variant;
 use crate::{commit::Tool, is_proxy_chain};
 use portway_dataplane::{CheckTimes, DriftDetector, DriftSignal, Driver, Outcome, Wake};
-use portway_netlink::nft::{Announced, Commit, Watcher};
+use portway_netlink::nft::{Commit, Notification, Watcher};
 use std::time::{Duration, Instant};
 
 /// The tables that modes have rules in.
 const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
-/// The time between comparisons of everything where changes are announced: the attribution of changes of shared tables is
-/// a heuristic.
-const ANNOUNCED_AUDIT: Duration = Duration::from_secs(300);
+/// The time between comparisons of all rules in the nf_tables variant: the attribution of commits is a heuristic.
+const NFT_AUDIT_PERIOD: Duration = Duration::from_secs(300);
 
-/// Announcements that are read in one check.
-const ANNOUNCEMENTS: usize = 64;
+/// Notifications that are read in one check.
+const NOTIFICATIONS: usize = 64;
 
 /// The drivers of both families.
 pub type Engines<'e> = Vec<&'e mut Driver<Engine<Tool>>>;
@@ -33,17 +33,17 @@ pub struct TablesDetector {
 }
 
 impl TablesDetector {
-    /// Nothing is listened to before the first sync.
+    /// A detector that begins to listen after the first sync.
     pub fn new(variant: Variant, now: Instant) -> TablesDetector {
         TablesDetector { variant, watcher: None, wake: Wake::default(), times: CheckTimes::new(now) }
     }
 
-    /// Changes of legacy tables are announced by nothing but their sizes.
+    /// Legacy tables have no notifications, only sizes.
     fn is_legacy(&self) -> bool {
         self.variant == Variant::Legacy
     }
 
-    /// Whether everything is to be compared with the sync that is about to begin.
+    /// Whether the sync that is about to begin has to compare all rules.
     pub fn audit_is_due(&self, now: Instant) -> bool {
         self.times.audit_is_due(now)
     }
@@ -58,37 +58,37 @@ impl TablesDetector {
         match Watcher::start(&[], &TABLES, move || wake.wake()) {
             Ok(watcher) => self.watcher = Some(watcher),
             Err(error) => {
-                tracing::warn!(%error, "changes of iptables rules by other processes cannot be noticed");
+                tracing::warn!(%error, "cannot listen for iptables changes; changes by other processes are not detected until all rules are compared");
             }
         }
         missed_changes(&mut engines)
     }
 
-    /// Checks whatever is due: see [`DriftDetector::check`].
+    /// Runs the checks that are due: see [`DriftDetector::check`].
     pub fn check_engines(&mut self, mut engines: Engines<'_>, now: Instant) -> Option<DriftSignal> {
         if self.is_legacy() {
             let due = self.times.take_cheap(now) && self.times.may_alarm(now);
             let differs = due && engines.iter_mut().any(|e| has_other_sizes(e));
             return differs.then_some(DriftSignal::Possible);
         }
-        for _ in 0..ANNOUNCEMENTS {
+        for _ in 0..NOTIFICATIONS {
             let attributed = |process: String| Some(DriftSignal::Attributed { process });
             match self.watcher.as_ref()?.next() {
-                Announced::Nothing => return None,
-                Announced::Commits(commits) => {
+                Notification::Nothing => return None,
+                Notification::Commits(commits) => {
                     if let Some(commit) = commits.iter().find(|c| concerns(&mut engines, c)) {
                         return attributed(commit.process_name());
                     }
                 }
-                // A change of these rules may be among the lost announcements.
-                Announced::Lost(error) => return attributed(format!("unknown: {error}")),
-                Announced::Ended => {
+                // A change of these rules may be among the lost notifications.
+                Notification::Lost(error) => return attributed(format!("unknown: {error}")),
+                Notification::Ended => {
                     self.watcher = None;
                     return attributed("unknown: the listener ended".to_owned());
                 }
             }
         }
-        // More may wait. The agent looks after its other work first.
+        // More notifications may wait. The agent does its other work first.
         self.wake.wake();
         None
     }
@@ -102,20 +102,20 @@ fn has_other_sizes(engine: &mut Driver<Engine<Tool>>) -> bool {
     engine.kernel().has_other_sizes() || engine.lacks_hooks()
 }
 
-/// Whether, before the listener was there, another process changed the ruleset: while this mode's tool ran, or since.
+/// Whether another process changed the ruleset before listening began: while this mode's tool ran, or after it.
 fn missed_changes(engines: &mut Engines<'_>) -> bool {
     let now = engines.first_mut().and_then(|e| e.program().kernel().generation());
     let tool = |e: &&mut Driver<Engine<Tool>>| e.as_program().tool().known_generation();
     let last = engines.iter().filter_map(tool).max();
-    now != last || engines.iter().any(|e| !e.as_program().tool().was_alone())
+    now != last || engines.iter().any(|e| !e.as_program().tool().was_only_writer())
 }
 
-/// Whether a commit is another process's, and touched a chain or a hook of the mode.
+/// Whether another process made this commit, and it changed a chain or a hook of the mode.
 fn concerns(engines: &mut Engines<'_>, commit: &Commit) -> bool {
     for engine in engines {
         let engine = engine.program();
         let tool = engine.tool();
-        if tool.made(commit) {
+        if tool.made_commit(commit) {
             return false;
         }
         let family = tool.nft_family().number();
@@ -123,7 +123,7 @@ fn concerns(engines: &mut Engines<'_>, commit: &Commit) -> bool {
         for touched in commit.touched.iter().filter(|t| t.family == family) {
             match &touched.chain {
                 Some(chain) if is_proxy_chain(chain) => return true,
-                // A chain of another program, or a built-in one: the hooks may be gone.
+                // A chain of another program, or a built-in one, whose hooks may be missing now.
                 Some(_) => other_chains = true,
                 None => return true,
             }
@@ -141,7 +141,7 @@ impl DriftDetector<Engine<Tool>> for TablesDetector {
     }
 
     fn set_audit_period(&mut self, period: Duration) {
-        self.times.set_audit_period(if self.is_legacy() { period } else { ANNOUNCED_AUDIT });
+        self.times.set_audit_period(if self.is_legacy() { period } else { NFT_AUDIT_PERIOD });
     }
 
     fn sync_begins(&mut self, programs: &mut [Driver<Engine<Tool>>], now: Instant) {

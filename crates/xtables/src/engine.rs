@@ -1,4 +1,4 @@
-//! The engine: plans in, tables in step, for one family.
+//! The engine for one family: keeps the tables equal to the rules that a mode renders from settings and plans.
 
 use crate::LOCALHOST_COUNTER;
 use crate::chains::{Chain, Table};
@@ -22,8 +22,8 @@ use portway_model::{Family, ServiceName, ServicePlan};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A Service that the tool refused is tried again after this time though it did not change: a missing module may have been
-/// loaded.
+/// After this time, a Service whose rules the tool refused is tried again, even if it did not change: a missing kernel
+/// module may have been loaded.
 const RETRY_REFUSED: Duration = Duration::from_secs(300);
 
 /// The rules of a mode in the tables of iptables, in one family.
@@ -35,24 +35,25 @@ pub struct Engine<K = Tool> {
     renderer: Renderer,
     base: Base,
     pub(crate) plans: HashMap<ServiceName, ServicePlan>,
-    /// Services that the tool refused, so that the rules of the others are in force, with the last plan that it
-    /// accepted, if there was one.
+    /// Services whose rules the tool refused, with the last plan that it accepted, if there is one. That plan is
+    /// programmed instead, or none.
     pub(crate) left_out: HashMap<ServiceName, Option<ServicePlan>>,
     pub(crate) left_out_since: Option<Instant>,
-    /// Refused Services that are not reported yet.
+    /// Refusals that are not reported yet.
     pub(crate) refused: Vec<Refused>,
-    /// The plans in force of Services whose new plan is not.
-    pub(crate) before: HashMap<ServiceName, ServicePlan>,
+    /// The programmed plans of Services whose new plan is not programmed yet.
+    pub(crate) programmed: HashMap<ServiceName, ServicePlan>,
     /// This mode turned `route_localnet` on.
     pub(crate) turned_localnet_on: bool,
-    /// The tool does not know the match that counts packets.
+    /// The tool refused the match that counts packets (nfacct).
     pub(crate) cannot_count: bool,
+    /// The number of rules in each table.
     pub(crate) totals: HashMap<Table, usize>,
     checks: Checks,
 }
 
 impl Engine<Tool> {
-    /// For one family, with the tools of a variant, in this thread's network namespace.
+    /// Opens the engine for one family, with the tools of a variant, in this thread's network namespace.
     pub fn open(tools: &Tools, family: Family, renderer: Renderer) -> Result<Engine, Error> {
         let tool = Tool::open(tools, family).map_err(|e| e.in_family(family))?;
         let mut engine = Engine::with_kernel(tool, family, renderer);
@@ -60,14 +61,14 @@ impl Engine<Tool> {
         Ok(engine)
     }
 
-    /// The tool, to read.
+    /// The tool that the engine runs.
     pub fn tool(&self) -> &Tool {
         &self.kernel
     }
 }
 
 impl<K: Kernel> Engine<K> {
-    /// With a kernel of the caller's choice.
+    /// Opens the engine on the given kernel.
     pub fn with_kernel(kernel: K, family: Family, renderer: Renderer) -> Engine<K> {
         Engine {
             kernel,
@@ -79,7 +80,7 @@ impl<K: Kernel> Engine<K> {
             left_out: HashMap::new(),
             left_out_since: None,
             refused: Vec::new(),
-            before: HashMap::new(),
+            programmed: HashMap::new(),
             turned_localnet_on: false,
             cannot_count: false,
             totals: HashMap::new(),
@@ -87,22 +88,22 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// The kernel behind it.
+    /// The kernel that the engine writes to.
     pub fn kernel(&mut self) -> &mut K {
         &mut self.kernel
     }
 
-    /// Whether Services have chains of their own in the kernel: those of the iptables mode, or of kube-proxy.
-    pub fn finds_service_chains(&mut self) -> Result<bool, Error> {
+    /// Whether the kernel has chains of single Services, from the iptables mode or from kube-proxy.
+    pub fn has_service_chains(&mut self) -> Result<bool, Error> {
         Ok(!self.list(&Wanted::default())?.ports.is_empty())
     }
 
-    /// Whether the tool works here. Changes nothing.
+    /// Fails if the tool cannot list the rules. Changes nothing.
     pub fn check(&mut self) -> Result<(), Error> {
         self.kernel.save(&mut |_| {}).map_err(|e| e.in_family(self.family))
     }
 
-    /// Whether a hook is missing from its built-in chain, as far as that can be told without listing everything.
+    /// Whether a hook is missing from its built-in chain, as far as that can be found out without listing all rules.
     pub fn lacks_hooks(&mut self) -> bool {
         let hooks = self.base.hooks.clone();
         Table::ALL.into_iter().any(|table| {
@@ -113,15 +114,15 @@ impl<K: Kernel> Engine<K> {
                 return false;
             }
             if let Some(lines) = self.kernel.show(table, &chains) {
-                let is_there = |hook: &Hook| {
+                let is_listed = |hook: &Hook| {
                     let rule = |line: &String| {
                         line.strip_prefix(&format!("-A {}", hook.chain)).and_then(Rule::parse)
                     };
                     lines.iter().any(|line| rule(line).as_ref() == Some(&hook.rule))
                 };
-                return !hooks.iter().all(|hook| is_there(hook));
+                return !hooks.iter().all(|hook| is_listed(hook));
             }
-            // A chain that the tool cannot show: the kernel still lists the chains that its rules jump to.
+            // The tool cannot list the chain. The kernel may still list the chains that its rules jump to.
             let jump = |hook: &&Hook| Some((hook.chain.clone(), hook.rule.target()?.to_string()));
             let jumps: Vec<_> = hooks.iter().filter_map(jump).collect();
             jumps
@@ -130,7 +131,7 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// All rules as they should be, as the tool would read them.
+    /// All wanted rules, as a script for the tool.
     pub fn wanted(&self) -> String {
         let context = self.context();
         let (tx, _) = reconcile(&Seen::default(), &Wanted::of(context), context);
@@ -152,7 +153,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// The kernel, and everything that a script for it is rendered from.
+    /// The kernel, and the context that a script for it is rendered from.
     pub(crate) fn kernel_and_context(&mut self) -> (&mut K, RenderContext<'_>) {
         let context = RenderContext {
             renderer: self.renderer,
@@ -165,7 +166,7 @@ impl<K: Kernel> Engine<K> {
         (&mut self.kernel, context)
     }
 
-    /// Takes over plans. The transaction is complete only if the kernel is in sync.
+    /// Stores the changed plans. The transaction has their changes only if the state is in sync; otherwise it is empty.
     fn stage_changes(&mut self, changes: PlanChanges, state: State) -> Transaction {
         let mut tx = Transaction::default();
         for (name, new) in changes {
@@ -176,25 +177,26 @@ impl<K: Kernel> Engine<K> {
             }
             self.checks.change(&name, old.as_ref(), new.as_ref());
             // A changed Service is tried again: the tool may accept it now.
-            let in_force = self.left_out.remove(&name).unwrap_or(old);
+            let programmed = self.left_out.remove(&name).unwrap_or(old);
             if state == State::InSync {
                 let rules = |plan: Option<&ServicePlan>| {
                     plan.map(|p| self.context().service_rules(p)).unwrap_or_default()
                 };
-                let (before, now) = (rules(in_force.as_ref()), rules(new.as_ref()));
+                let (before, now) = (rules(programmed.as_ref()), rules(new.as_ref()));
                 self.count(&before, &now);
                 tx.change(&name, before, now);
             }
-            if let Some(plan) = in_force
+            if let Some(plan) = programmed
                 && state != State::Fresh
             {
-                self.before.entry(name.clone()).or_insert(plan);
+                self.programmed.entry(name.clone()).or_insert(plan);
             }
             self.plans.extend(new.map(|plan| (name, plan)));
         }
         tx
     }
 
+    /// Updates the number of rules in each table.
     fn count(&mut self, before: &ServiceRules, now: &ServiceRules) {
         let chains = |rules: &ServiceRules| rules.chains.iter().map(|(_, rules)| rules.len()).sum::<usize>();
         let nat = self.totals.entry(Table::Nat).or_default();
@@ -208,7 +210,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Takes over settings; true if they are new.
+    /// Stores the settings. True if they changed, or this is the first sync.
     fn apply_settings(&mut self, settings: &Settings, state: State) -> bool {
         if state != State::Fresh && *settings == self.settings {
             return false;
@@ -222,12 +224,12 @@ impl<K: Kernel> Engine<K> {
 
     pub(crate) fn rebuild_base(&mut self) {
         let answers = self.settings.answers_at_loopback(self.family);
-        let counting = answers && !self.cannot_count && self.kernel.count(LOCALHOST_COUNTER);
+        let counting = answers && !self.cannot_count && self.kernel.create_counter(LOCALHOST_COUNTER);
         let abilities = Abilities { counting, turned_localnet_on: self.turned_localnet_on };
         self.base = (self.renderer.base)(self.family, &self.settings, abilities);
     }
 
-    /// Whether refused Services are due for another attempt.
+    /// Whether refused Services are due for another attempt. Clears the refusals if so.
     fn retry_refused(&mut self) -> bool {
         if self.left_out_since.is_none_or(|since| since.elapsed() <= RETRY_REFUSED) {
             return false;
@@ -251,7 +253,7 @@ impl<K: Kernel> Program for Engine<K> {
         state: State,
         _: &mut Report,
     ) -> Result<Option<Transaction>, Error> {
-        // Settings are part of every Service's rules.
+        // The rules of every Service depend on the settings.
         let all = self.apply_settings(settings, state) | self.retry_refused();
         let state = if all && state == State::InSync { State::Stale } else { state };
         let tx = self.stage_changes(changes, state);
@@ -267,7 +269,7 @@ impl<K: Kernel> Program for Engine<K> {
     }
 
     fn finish(&mut self, report: &mut Report) -> Result<(), Error> {
-        self.before.clear();
+        self.programmed.clear();
         report.refused = std::mem::take(&mut self.refused);
         if report.full {
             self.turn_localnet_on(report);

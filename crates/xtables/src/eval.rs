@@ -1,11 +1,11 @@
-//! Following a packet through the rules, as the kernel would.
+//! Evaluates the rules for a packet, as the kernel would.
 //!
-//! In goes a [`Ruleset`], which need not be in any kernel, and the first packet of a connection; out comes a [`Trace`]:
-//! the verdict, and the rules that matched, and why. Random choices are enumerated: that a rule
-//! with a probability is taken is one path, and that it is not is another.
+//! The input is a [`Ruleset`], which no kernel needs to have, and the first packet of a connection. The result is a
+//! [`Trace`]: the verdict, and the rules that matched, with the reasons. Random choices are enumerated: a rule with a
+//! probability matches on one path, and does not match on another.
 //!
-//! Rules of other programs that the types of this crate cannot hold are passed over, and the trace says so. Nothing is
-//! changed: a rule that would remember a client gives a step.
+//! Rules of other programs that the types of this crate cannot represent are skipped, with a step in the trace. Nothing
+//! is changed: a rule that would add a client to a list only adds a step to the trace.
 
 mod machine;
 mod packet;
@@ -22,16 +22,17 @@ use machine::{End, Machine, RandomChoices};
 use portway_dataplane::trace::{Host, Packet, PacketState, Path, Step, Trace, Verdict};
 use portway_model::{Family, Target};
 
-/// The objects in the kernel that rules refer to, or that take packets from them: sets, and virtual servers.
+/// The kernel's objects that rules refer to (ipsets), and those that translate packets between hooks (virtual servers).
 pub trait KernelObjects {
-    /// The mark that a set has for the packet, 0 if it has none; `None` if the packet is not in it.
+    /// The mark that a set has for the packet, 0 if the element has none; `None` if the set does not contain the
+    /// packet.
     fn lookup(&self, lookup: &Lookup, packet: &PacketState) -> Option<u32>;
 
-    /// The virtual server that accepts a packet for this machine, in words, and its endpoints; `None` if no server does.
+    /// The description and the endpoints of the virtual server that accepts the packet; `None` if no server does.
     fn balance(&self, packet: &PacketState) -> Option<(String, Vec<Target>)>;
 }
 
-/// No sets and no servers.
+/// No sets and no virtual servers.
 impl KernelObjects for () {
     fn lookup(&self, _: &Lookup, _: &PacketState) -> Option<u32> {
         None
@@ -42,12 +43,12 @@ impl KernelObjects for () {
     }
 }
 
-/// Follows `packet` through `rules`, which are of `family`.
+/// Evaluates `rules`, which are of `family`, for `packet`.
 pub fn eval(rules: &Ruleset, family: Family, packet: &Packet, host: &Host) -> Trace {
     eval_with(rules, family, packet, host, &())
 }
 
-/// The same for rules that refer to sets, and packets that virtual servers accept.
+/// The same with ipsets and virtual servers.
 pub fn eval_with(
     rules: &Ruleset,
     family: Family,
@@ -83,12 +84,12 @@ struct Traversal<'r> {
 }
 
 impl Traversal<'_> {
-    /// Runs all hooks on the packet's path; an error is a verdict that ended it early.
+    /// Runs the hooks on the packet's path. `Err` is the verdict of a rule that dropped or rejected the packet.
     fn run(&mut self) -> Result<(), Verdict> {
         use Table::{Filter, Mangle, Nat};
         if self.machine.packet.input.is_some() {
             self.hook("PREROUTING", &[Mangle, Nat])?;
-            if self.here() {
+            if self.destination_is_local() {
                 return self.arrive();
             }
             self.hook("FORWARD", &[Mangle, Filter])?;
@@ -96,13 +97,13 @@ impl Traversal<'_> {
             return self.hook("POSTROUTING", &[Mangle, Nat]);
         }
         self.hook("OUTPUT", &[Mangle, Nat])?;
-        if self.here() && self.is_accepted()? && !self.here() {
+        if self.destination_is_local() && self.is_accepted()? && !self.destination_is_local() {
             return self.leave();
         }
         self.hook("OUTPUT", &[Filter])?;
         self.hook("POSTROUTING", &[Mangle, Nat])?;
-        if self.here() {
-            // Through the loopback interface it comes in again.
+        if self.destination_is_local() {
+            // The packet arrives again through the loopback interface.
             self.machine.packet.loop_back();
             self.hook("PREROUTING", &[Mangle, Nat])?;
             self.arrive()?;
@@ -110,23 +111,24 @@ impl Traversal<'_> {
         Ok(())
     }
 
-    /// The packet is for this machine, or for a virtual server.
+    /// The packet is for this host, or for a virtual server on it.
     fn arrive(&mut self) -> Result<(), Verdict> {
         self.hook("INPUT", &[Table::Mangle, Table::Filter])?;
-        if self.is_accepted()? && !self.here() {
+        if self.is_accepted()? && !self.destination_is_local() {
             self.machine.packet.input = None;
             return self.leave();
         }
         self.hook("INPUT", &[Table::Nat])
     }
 
-    /// A packet that a server sends on leaves as a packet of this machine does; its destination is not translated again.
+    /// A packet that a virtual server translated leaves through the OUTPUT hooks. Table nat does not translate it
+    /// again.
     fn leave(&mut self) -> Result<(), Verdict> {
         self.hook("OUTPUT", &[Table::Mangle, Table::Filter])?;
         self.hook("POSTROUTING", &[Table::Mangle, Table::Nat])
     }
 
-    /// Whether a virtual server accepts the packet; one without endpoints refuses it.
+    /// Whether a virtual server accepts the packet. A server without endpoints rejects it.
     fn is_accepted(&mut self) -> Result<bool, Verdict> {
         if self.machine.packet.translated {
             return Ok(false);
@@ -139,11 +141,12 @@ impl Traversal<'_> {
         Ok(true)
     }
 
-    fn here(&self) -> bool {
+    fn destination_is_local(&self) -> bool {
         self.host.owns(self.machine.packet.destination)
     }
 
-    /// Runs one built-in chain of each table. A connection is translated once, on its first pass.
+    /// Runs one built-in chain of each table. Table nat is skipped when the packet arrives again through loopback,
+    /// because the kernel sets up NAT for a connection once.
     fn hook(&mut self, chain: &'static str, tables: &[Table]) -> Result<(), Verdict> {
         for table in tables {
             if *table == Table::Nat && self.machine.packet.looped {

@@ -1,4 +1,4 @@
-//! The ways in which the tool fails, read from its exit status and its messages.
+//! Failures of the tool, recognised by its exit status and its messages.
 
 use portway_dataplane::Error;
 use portway_model::Family;
@@ -9,21 +9,21 @@ use std::process::ExitStatus;
 /// A failure of the tool.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It is not installed.
-    #[error("{program} is not installed: install the package iptables, which has it")]
+    /// The program is not installed.
+    #[error("{program} is not installed: install the package iptables")]
     Missing {
-        /// Its name.
+        /// The program.
         program: String,
     },
     /// Another program holds the lock on the rules.
     #[error("another program holds the lock on the rules{}: {message}", holder.as_ref().map(|h| format!(", {h}")).unwrap_or_default())]
     Locked {
-        /// That program, if it can be told.
+        /// That program, if `/proc/locks` has it.
         holder: Option<String>,
         /// The message of the tool.
         message: String,
     },
-    /// It refused the script.
+    /// The tool refused the script.
     #[error("{program} refused{}: {message}", line.map(|l| format!(" line {l}")).unwrap_or_default())]
     Refused {
         /// The program.
@@ -33,7 +33,7 @@ pub enum Failure {
         /// Its message.
         message: String,
     },
-    /// It was killed.
+    /// The tool was killed.
     #[error("{program} ended early ({status}): {message}")]
     Died {
         /// The program.
@@ -43,18 +43,18 @@ pub enum Failure {
         /// Its message.
         message: String,
     },
-    /// It could not be started, or a pipe to it failed.
+    /// The tool could not be started, or a pipe to it failed.
     #[error("{program}: {source}")]
     Io {
         /// The program.
         program: String,
-        /// The error of the system.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Failure {
-    /// The error of a mode that works through the tool.
+    /// Converts to the error of a mode.
     pub fn in_family(self, family: Family) -> Error {
         if self.is_permission() {
             return Error::Permission { operation: "change iptables rules".to_owned(), source: self.into() };
@@ -62,7 +62,7 @@ impl Failure {
         if let Failure::Missing { program } = &self {
             return Error::Unsupported {
                 feature: program.clone(),
-                hint: "the iptables mode works through it: install the package iptables, or use --proxy-mode=nftables".to_owned(),
+                hint: "the iptables mode runs this program: install the package iptables, or use --proxy-mode=nftables".to_owned(),
             };
         }
         Error::kernel(family, self)
@@ -80,15 +80,17 @@ impl Failure {
     }
 }
 
-/// The tool's exit status when others are in the way, or resources short (`RESOURCE_PROBLEM`).
+/// The tool's exit status if another process holds the lock, or a resource is short (`RESOURCE_PROBLEM`).
 const BUSY: i32 = 4;
+
+/// The failure for an exit status and the text on standard error.
 pub(crate) fn diagnose(program: String, status: ExitStatus, message: String) -> Failure {
     if status.code() == Some(BUSY) && message.contains("xtables lock") {
         return Failure::Locked { holder: lock_holder(), message: first_line(&message) };
     }
     match status.code() {
-        Some(_) => Failure::Refused { program, line: line_number(&message), message: tidy(&message) },
-        None => Failure::Died { program, status, message: tidy(&message) },
+        Some(_) => Failure::Refused { program, line: line_number(&message), message: on_one_line(&message) },
+        None => Failure::Died { program, status, message: on_one_line(&message) },
     }
 }
 
@@ -97,9 +99,9 @@ fn first_line(message: &str) -> String {
 }
 
 /// The message of the tool on one line, without its hint about `--help`.
-fn tidy(message: &str) -> String {
-    let useful = message.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("Try `"));
-    useful.collect::<Vec<_>>().join("; ")
+fn on_one_line(message: &str) -> String {
+    let lines = message.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("Try `"));
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 /// The line that the tool refused: it prints `line 4 failed`, `line 4: …` or `at line: 4`.
@@ -111,7 +113,7 @@ fn line_number(message: &str) -> Option<usize> {
     })
 }
 
-/// The program that holds the lock, by the kernel's list of locks.
+/// The program that holds the lock, read from the kernel's list of locks.
 fn lock_holder() -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let lock = std::env::var_os("XTABLES_LOCKFILE")

@@ -1,10 +1,10 @@
-//! A kernel and its tool as a value: for tests without privileges, and for faults that real ones have only on bad days.
+//! A kernel and its tool in memory, for tests without privileges and for injected faults.
 //!
-//! It reads a script as `iptables-restore --noflush` does: line by line into a copy of a table, which takes the table's
-//! place at `COMMIT`. It is as strict: a rule that is not there cannot be deleted, a jump needs a chain to jump to, a
-//! chain that has rules or is led to cannot go, and what makes no sense in a table is refused. It fails as the tool
-//! does: at a line, with nothing of that table changed, while tables that were committed before stay; and it closes
-//! the pipe before the whole script is written.
+//! It applies a script as `iptables-restore --noflush` does: line by line to a copy of a table, which replaces the
+//! table at `COMMIT`. It refuses the same operations as the tool: the deletion of a rule that does not exist, a jump
+//! to a chain that does not exist, the removal of a chain that has rules or that a rule refers to, and a target that
+//! is not allowed in the table. It fails as the tool does: at a line, after which that table is unchanged, tables that
+//! were committed before stay changed, and the pipe is closed before the whole script is written.
 
 mod session;
 mod tables;
@@ -29,111 +29,111 @@ use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// What goes wrong with a restore.
+/// An injected fault of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is refused, at no line in particular, and nothing is done.
+    /// The tool refuses the script without naming a line, and changes nothing.
     Refuse,
-    /// The tool is killed when it has read so many lines; what was committed by then stays. If the script is shorter,
-    /// all of it is done, and only the answer is lost.
+    /// The tool is killed when it has read this many lines; tables that were committed by then stay changed. If the
+    /// script is shorter, all of it is applied, and only the exit status is lost.
     DieAfter(usize),
 }
 
-/// A kernel with tables in it, and the tool that changes them.
+/// A kernel with tables, and the tool that changes them.
 #[derive(Clone, Debug)]
 pub struct Fake {
     family: Family,
     variant: Variant,
     tables: Tables,
     faults: BTreeMap<usize, Fault>,
-    refuses: BTreeSet<String>,
-    locked: usize,
-    deaf: usize,
+    refused_texts: BTreeSet<String>,
+    locked_restores: usize,
+    failing_saves: usize,
     restores: usize,
     last: String,
-    /// Tables that the tool says it cannot show.
+    /// Tables that the tool cannot list.
     pub opaque: BTreeSet<Table>,
-    /// What the kernel counts; none if it cannot count.
-    pub counts: Option<BTreeSet<String>>,
-    /// Whether packets to 127.0.0.1 may be routed.
+    /// Named counters; `None` if the kernel has no nfacct.
+    pub counters: Option<BTreeSet<String>>,
+    /// The sysctl `route_localnet`; `None` if it cannot be read or set.
     pub route_localnet: Option<bool>,
-    /// Tracked flows.
+    /// Conntrack entries.
     pub flows: Vec<Flow>,
-    /// The machine's addresses.
+    /// The addresses of the node.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Fake {
-    /// One in which nothing was ever done.
+    /// A kernel without tables.
     pub fn new(family: Family, variant: Variant) -> Fake {
         Fake {
             family,
             variant,
             tables: Tables::default(),
             faults: BTreeMap::new(),
-            refuses: BTreeSet::new(),
-            locked: 0,
-            deaf: 0,
+            refused_texts: BTreeSet::new(),
+            locked_restores: 0,
+            failing_saves: 0,
             restores: 0,
             last: String::new(),
             opaque: BTreeSet::new(),
-            counts: Some(BTreeSet::new()),
+            counters: Some(BTreeSet::new()),
             route_localnet: Some(false),
             flows: Vec::new(),
             addresses: Vec::new(),
         }
     }
 
-    /// What it holds.
+    /// The tables.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// The tables, for tests that tamper with them.
+    /// The tables, for tests that change them as another process would.
     pub fn tables_mut(&mut self) -> &mut Tables {
         &mut self.tables
     }
 
-    /// Another program runs a script: its errors come back, and no fault is injected.
+    /// Runs a script of another program. No fault is injected, and the run is not counted.
     pub fn run(&mut self, script: &str) -> Result<(), Failure> {
         let mut session = Session::new(self.family, &mut self.tables);
         io::Write::write_all(&mut session, script.as_bytes()).ok();
         session.finish().1
     }
 
-    /// Has the `nth` restore from now on go wrong; the next one is the first.
+    /// Injects a fault into the `nth` restore from now on; the next one is the first.
     pub fn fail(&mut self, nth: usize, fault: Fault) {
         self.faults.insert(self.restores + nth, fault);
     }
 
-    /// Refuses every line that has this text in it.
+    /// Refuses every line that contains this text from now on.
     pub fn refuse(&mut self, text: &str) {
-        self.refuses.insert(text.to_owned());
+        self.refused_texts.insert(text.to_owned());
     }
 
     /// Another program holds the lock during the next `n` restores.
     pub fn lock(&mut self, n: usize) {
-        self.locked = n;
+        self.locked_restores = n;
     }
 
-    /// The next `n` listings break off.
+    /// Injects a fault into the next `n` listings: the tool is killed halfway.
     pub fn fail_saves(&mut self, n: usize) {
-        self.deaf = n;
+        self.failing_saves = n;
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all injected faults.
     pub fn recover(&mut self) {
         self.faults.clear();
-        self.refuses.clear();
-        (self.locked, self.deaf) = (0, 0);
+        self.refused_texts.clear();
+        (self.locked_restores, self.failing_saves) = (0, 0);
     }
 
-    /// How many restores there were, with those that went wrong.
+    /// The number of restores so far, including failed ones.
     pub fn restores(&self) -> usize {
         self.restores
     }
 
-    /// The last script, as far as it was read.
+    /// The last script, as far as the tool read it.
     pub fn last(&self) -> &str {
         &self.last
     }
@@ -149,19 +149,19 @@ impl Fake {
     }
 }
 
-fn program(what: &str) -> String {
-    format!("iptables-{what}")
+fn program(suffix: &str) -> String {
+    format!("iptables-{suffix}")
 }
 
-fn killed(what: &str) -> Failure {
-    Failure::Died { program: program(what), status: ExitStatus::from_raw(9), message: String::new() }
+fn killed(suffix: &str) -> Failure {
+    Failure::Died { program: program(suffix), status: ExitStatus::from_raw(9), message: String::new() }
 }
 
 impl Kernel for Fake {
     fn save(&mut self, each: &mut dyn FnMut(&str)) -> Result<(), Failure> {
         let lines = self.listing();
-        if self.deaf > 0 {
-            self.deaf -= 1;
+        if self.failing_saves > 0 {
+            self.failing_saves -= 1;
             lines[..lines.len() / 2].iter().for_each(|line| each(line));
             return Err(killed("save"));
         }
@@ -172,8 +172,8 @@ impl Kernel for Fake {
     fn restore(&mut self, write: &mut Writer<'_>) -> Result<(), Failure> {
         self.restores += 1;
         let fault = self.faults.remove(&self.restores);
-        if self.locked > 0 {
-            self.locked -= 1;
+        if self.locked_restores > 0 {
+            self.locked_restores -= 1;
             let message = "Another app is currently holding the xtables lock.".to_owned();
             return Err(Failure::Locked { holder: None, message });
         }
@@ -182,13 +182,13 @@ impl Kernel for Fake {
             return Err(Failure::Refused { program: program("restore"), line: None, message });
         }
         let mut session = Session::new(self.family, &mut self.tables);
-        session.is_rash = self.variant == Variant::Nft;
-        session.refuses.clone_from(&self.refuses);
+        session.assumes_builtin_chains = self.variant == Variant::Nft;
+        session.refused_texts.clone_from(&self.refused_texts);
         session.dies_after = match fault {
             Some(Fault::DieAfter(lines)) => Some(lines),
             _ => None,
         };
-        // Writing on after the tool has stopped reading fails; the reason is in its message.
+        // Writing fails after the tool has stopped reading; the reason is in its message.
         let written = write(&mut session);
         let (read, outcome) = session.finish();
         self.last = read;
@@ -199,7 +199,7 @@ impl Kernel for Fake {
         }
     }
 
-    fn looks_at_all(&self) -> bool {
+    fn needs_listing(&self) -> bool {
         self.variant == Variant::Nft
     }
 
@@ -222,17 +222,17 @@ impl Kernel for Fake {
         Some(chains.iter().flat_map(rules).collect())
     }
 
-    fn count(&mut self, name: &str) -> bool {
-        self.counts.as_mut().map(|counts| counts.insert(name.to_owned())).is_some()
+    fn create_counter(&mut self, name: &str) -> bool {
+        self.counters.as_mut().map(|counters| counters.insert(name.to_owned())).is_some()
     }
 
-    fn uncount(&mut self, name: &str) {
+    fn delete_counter(&mut self, name: &str) {
         let text = format!("--nfacct-name {name}");
         let mut rules = self.tables.0.values().flat_map(|c| c.chains.values().flatten());
-        if let Some(counts) = &mut self.counts
+        if let Some(counters) = &mut self.counters
             && !rules.any(|rule| rule.contains(&text))
         {
-            counts.remove(name);
+            counters.remove(name);
         }
     }
 
@@ -242,7 +242,7 @@ impl Kernel for Fake {
 
     fn set_route_localnet(&mut self, on: bool) -> io::Result<()> {
         match &mut self.route_localnet {
-            Some(now) => *now = on,
+            Some(current) => *current = on,
             None => return Err(io::ErrorKind::PermissionDenied.into()),
         }
         Ok(())

@@ -1,12 +1,12 @@
-//! Rules that more than one mode needs.
+//! Rules that several modes have.
 
 use crate::rules::{Action, Match, Refusal, Rule, States, is, is_not};
 use ipnet::IpNet;
 use portway_dataplane::Settings;
 use portway_model::{Family, Protocol};
 
-/// How a packet is refused; `protocol` if it is known. TCP over IPv6 is refused with a reset, because a client was seen to
-/// ignore the ICMP message.
+/// Rejects a packet; `protocol` is `None` if the rule matches all protocols. TCP over IPv6 is rejected with a reset,
+/// because a client was seen to ignore the ICMP message.
 pub fn refusal(family: Family, protocol: Option<Protocol>) -> Action {
     Action::Reject(match (family, protocol) {
         (Family::V4, _) => Refusal::Icmp,
@@ -23,7 +23,8 @@ pub fn loopback(family: Family) -> IpNet {
     }
 }
 
-/// The rules of `KUBE-FORWARD`: forwarded packets that are dropped as invalid, and those that are accepted.
+/// The rules of `KUBE-FORWARD`: drop invalid packets, if configured, and accept marked packets and those of established
+/// and related connections.
 pub fn forward(settings: &Settings) -> Vec<Rule> {
     let mark = settings.masquerade_mark;
     let mut rules = Vec::new();
@@ -43,12 +44,13 @@ pub fn forward(settings: &Settings) -> Vec<Rule> {
     rules
 }
 
-/// A rule for packets to each address at which node ports answer.
+/// Restricts a rule to the addresses at which node ports answer: one rule per range.
 pub fn at_node_addresses(settings: &Settings, family: Family, rule: &Rule) -> Vec<Rule> {
     let local = |rule: Rule| rule.when(Match::DestinationIsLocal);
     let loopback = loopback(family);
     let answers = settings.answers_at_loopback(family);
-    // A range of all addresses is one rule too: without the loopback addresses it would be a hundred ranges.
+    // A range of all addresses is handled like no ranges: split around the loopback addresses it would be up to 128
+    // ranges.
     let ranges = settings.node_ports.ranges(family).filter(|r| r.iter().all(|r| r.prefix_len() > 0));
     let Some(ranges) = ranges else {
         let mut rule = local(rule.clone());
@@ -58,7 +60,7 @@ pub fn at_node_addresses(settings: &Settings, family: Family, rule: &Rule) -> Ve
     let at = |range: IpNet| Rule { destination: Some(is(range)), ..local(rule.clone()) };
     let outside = |range: &IpNet| answers || !loopback.contains(range);
     let mut rules: Vec<Rule> = ranges.iter().filter(|r| outside(r)).map(|r| at(*r)).collect();
-    // A range that contains the loopback addresses by accident does not include them.
+    // A wider range that contains the loopback addresses is split around them.
     if !answers && let Some(wide) = ranges.iter().find(|r| r.contains(&loopback)) {
         let pieces = without(*wide, loopback);
         rules.retain(|r| r.destination != Some(is(*wide)));
@@ -67,7 +69,7 @@ pub fn at_node_addresses(settings: &Settings, family: Family, rule: &Rule) -> Ve
     rules
 }
 
-/// The ranges that are left of `wide` without `hole`.
+/// The ranges that `wide` consists of without `hole`.
 fn without(wide: IpNet, hole: IpNet) -> Vec<IpNet> {
     let mut left = Vec::new();
     let mut rest = wide;

@@ -1,4 +1,5 @@
-//! The iptables engine: makes the tables of iptables hold the rules that a mode renders, and nothing else of its chains.
+//! The iptables engine: writes the rules that a mode renders into the tables of iptables, and removes everything else
+//! from the mode's chains.
 //!
 //! ```text
 //!  Renderer ──▶ desired ──┐
@@ -6,14 +7,15 @@
 //!  iptables-save ──▶ listing ──▶ reconcile ──┘
 //! ```
 //!
-//! A change sends the chains that differ, and inserts and deletes single rules in shared chains: all of it or nothing,
-//! and nothing of the rules that other programs have in the same tables.
+//! A script has only the chains that differ, and inserts and deletes single rules in shared chains. The tool applies
+//! the part of each table as a whole or not at all. Rules of other programs in the same tables are not changed.
 //!
-//! [`chains`] and [`rules`] are values that print as `iptables-save` prints them and are read back; [`desired`] are the
-//! rules that a mode wants; [`diff`] is a transaction, [`listing`] reads the kernel's rules, [`mod@reconcile`] compares;
-//! [`commit`] runs the tool, of which there are two [`variant`]s, and [`fake`] stands in for it; [`eval`] follows a
-//! packet; [`leftovers`] finds and removes the rules of earlier runs and of kube-proxy; [`drift`] detects changes by
-//! other processes; [`engine`] is the [`portway_dataplane::Program`] that ties them together.
+//! [`chains`] and [`rules`] are values that print in the format of `iptables-save`, and are parsed from it.
+//! [`desired`] has the rules that a mode wants. [`diff`] has the transaction. [`listing`] reads the rules from the
+//! kernel, and [`mod@reconcile`] compares them. [`commit`] runs the tool, which has two [`variant`]s; [`fake`] is a
+//! tool for tests. [`eval`] follows a packet through the rules. [`leftovers`] finds and removes the rules of earlier
+//! runs and of kube-proxy. [`drift`] detects changes by other processes. [`engine`] has the
+//! [`portway_dataplane::Program`] that uses all of them.
 
 mod apply;
 pub mod chains;
@@ -38,10 +40,10 @@ pub mod variant;
 pub use engine::Engine;
 pub use variant::{Tools, Variant};
 
-/// Whether a chain of this name belongs to a mode, or to kube-proxy.
+/// Whether this is the name of a chain of a mode or of kube-proxy.
 pub fn is_proxy_chain(chain: &str) -> bool {
     !matches!(chains::Chain::parse(chain), chains::Chain::Other(_))
 }
 
-/// The kernel's counter of connections to node ports at 127.0.0.1, by the name that kube-proxy gave it.
+/// The name of the kernel's counter of connections to node ports at 127.0.0.1, which is the same as kube-proxy's.
 pub const LOCALHOST_COUNTER: &str = "localhost_nps_accepted_pkts";

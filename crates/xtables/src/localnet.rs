@@ -27,26 +27,26 @@ pub fn turned_on_note() -> Rule {
     Rule::default().comment(TURNED_ON)
 }
 
-/// Whether a rule in `KUBE-FIREWALL` is one of these.
+/// Whether a rule in `KUBE-FIREWALL` is one of these two.
 pub(crate) fn is_firewall_rule(rule: &Rule) -> bool {
     *rule == turned_on_note() || Family::ALL.iter().any(|family| *rule == drop_martians(*family))
 }
 
-/// Whether a mode of this kind turned the sysctl on.
+/// Whether the kernel has the rule that records that a mode turned the sysctl on.
 pub(crate) fn was_turned_on(seen: &Seen) -> bool {
     notes(seen).next().is_some()
 }
 
-/// The rules that record it, as the kernel lists them.
+/// The recording rules, as the kernel lists them.
 pub(crate) fn notes(seen: &Seen) -> impl Iterator<Item = &String> {
     let lines = seen.fixed.get(&(Table::Filter, Fixed::Firewall)).into_iter().flatten();
     lines.filter(|line| {
         let rule = Rule::parse(line).unwrap_or_default();
-        rule.matches.iter().any(|m| matches!(m, Match::Comment(words) if **words == *TURNED_ON))
+        rule.matches.iter().any(|m| matches!(m, Match::Comment(text) if **text == *TURNED_ON))
     })
 }
 
-/// Whether the sysctl is on, whichever program turned it on: then the rule that drops martians stays.
+/// Whether the sysctl is on, no matter which program turned it on. Then the rule that drops martians is kept.
 pub(crate) fn is_on(kernel: &mut impl Kernel, family: Family) -> bool {
     family == Family::V4 && kernel.route_localnet() == Some(true)
 }
@@ -54,12 +54,12 @@ pub(crate) fn is_on(kernel: &mut impl Kernel, family: Family) -> bool {
 /// Turns the sysctl off.
 pub(crate) fn turn_off(kernel: &mut impl Kernel) {
     if let Err(error) = kernel.set_route_localnet(false) {
-        tracing::warn!(%error, "the sysctl net.ipv4.conf.all.route_localnet stays on, which lets neighbours reach this node's 127.0.0.1: turn it off");
+        tracing::warn!(%error, "the sysctl net.ipv4.conf.all.route_localnet could not be turned off; hosts on the same link can reach this node's 127.0.0.1: turn it off");
     }
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Turns the sysctl on, once the rule that drops martians is in force.
+    /// Turns the sysctl on. Called after the rule that drops martians was added.
     pub(crate) fn turn_localnet_on(&mut self, report: &mut Report) {
         let wanted = self.settings.answers_at_loopback(self.family);
         if wanted
@@ -67,15 +67,15 @@ impl<K: Kernel> Engine<K> {
             && let Err(e) = self.kernel.set_route_localnet(true)
         {
             report.warnings.push(format!(
-                "node ports do not answer at 127.0.0.1, because route_localnet could not be set: {e}"
+                "node ports do not answer at 127.0.0.1, because the sysctl route_localnet could not be set: {e}"
             ));
         }
     }
 
-    /// Turns it off again, before the rule is removed.
+    /// Turns the sysctl off if the settings no longer need it. Called before the rule is removed.
     pub(crate) fn turn_localnet_off(&mut self, seen: &Seen) {
         if !self.turned_localnet_on && was_turned_on(seen) {
-            // An earlier run did; its record has to stay.
+            // An earlier run turned it on. Its recording rule becomes part of the wanted rules.
             self.turned_localnet_on = true;
             self.rebuild_base();
         }

@@ -1,4 +1,4 @@
-//! From the rules in the kernel to the wanted ones.
+//! Compares the rules in the kernel with the wanted ones.
 
 use crate::chains::{Chain, Fixed, PortChain, Table};
 use crate::desired::{RenderContext, Shared};
@@ -8,14 +8,14 @@ use crate::rules::Rule;
 use portway_dataplane::Drift;
 use std::collections::HashMap;
 
-/// The changes to make, and the differences between the kernel and the applied rules.
+/// The transaction that changes the kernel's rules to the wanted ones, and the differences between them.
 pub fn reconcile(seen: &Seen, wanted: &Wanted, context: RenderContext<'_>) -> (Transaction, Drift) {
     let mut difference =
         Difference { seen, wanted, context, tx: Transaction::default(), drift: Drift::default() };
     difference.ports();
     difference.fixed();
     difference.hooks();
-    difference.former();
+    difference.obsolete();
     (difference.tx, difference.drift)
 }
 
@@ -63,10 +63,10 @@ impl Difference<'_> {
         stale.into_iter().for_each(|chain| self.unwanted(Table::Nat, chain));
     }
 
-    /// An unwanted chain is removed; if rules of other programs lead to it, it is emptied.
+    /// Removes an unwanted chain, or empties it if rules of other programs refer to it.
     fn unwanted(&mut self, table: Table, chain: Chain) {
-        let chains = match self.seen.is_held(table, &chain) {
-            true if self.seen.is_filled(table, &chain) => &mut self.tx.empty,
+        let chains = match self.seen.is_referenced(table, &chain) {
+            true if self.seen.has_rules(table, &chain) => &mut self.tx.empty,
             true => return,
             false => &mut self.tx.remove,
         };
@@ -75,7 +75,7 @@ impl Difference<'_> {
         chains.entry(table).or_default().push(chain);
     }
 
-    /// The first rule of a chain that is missing, or too many.
+    /// Describes the first missing or unwanted rule of a chain.
     fn details(&self, chain: PortChain, service: usize, lines: &[String]) -> String {
         if self.drift.examples.len() >= 8 {
             return String::new();
@@ -93,7 +93,7 @@ impl Difference<'_> {
         }
     }
 
-    /// The constant chains: one that differs is written anew, all rules that belong into it.
+    /// The constant chains. A chain that differs is rewritten with all of its rules.
     fn fixed(&mut self) {
         for (table, chain, tail) in &self.context.base.chains {
             let Some(lines) = self.seen.fixed.get(&(*table, *chain)) else {
@@ -112,7 +112,8 @@ impl Difference<'_> {
         }
     }
 
-    /// Whether a constant chain differs. Services' rules may come in any order, those at the end must be there.
+    /// Whether a constant chain differs. The rules of Services may have any order; the constant rules must be at the
+    /// end.
     fn compare(&mut self, at: Shared, lines: &[String], wanted: &[u64], tail: &[Rule]) -> bool {
         let name = at.chain.as_str();
         let lines: Vec<String> = lines.iter().map(|l| canonical(l)).collect();
@@ -149,7 +150,7 @@ impl Difference<'_> {
         differs || !in_order
     }
 
-    /// Names missing rules; those that refuse are added before anything else changes.
+    /// Reports missing rules. Those in filter, which reject or drop, are also inserted before the chains are rewritten.
     fn name_missing(&mut self, at: Shared, missing: &HashMap<u64, usize>) {
         for plan in self.context.services() {
             for (shared, rule) in self.context.service_rules(plan).shared {
@@ -176,7 +177,7 @@ impl Difference<'_> {
             self.tx.create.insert(firewall);
         }
         for hook in hooks {
-            let there = match &hook.chain {
+            let exists = match &hook.chain {
                 Chain::Fixed(fixed) => {
                     let lines = self.seen.fixed.get(&(hook.table, *fixed)).map_or(&[][..], Vec::as_slice);
                     lines.iter().any(|l| Rule::parse(l).as_ref() == Some(&hook.rule))
@@ -186,7 +187,7 @@ impl Difference<'_> {
                         && Rule::parse(&r.rule).as_ref() == Some(&hook.rule)
                 }),
             };
-            if !there {
+            if !exists {
                 self.drift.missing += 1;
                 self.drift.note(format_args!("`-A {}{}` is missing", hook.chain, hook.rule));
                 self.tx.hook.push(hook.clone());
@@ -194,22 +195,22 @@ impl Difference<'_> {
         }
         for r in self.seen.references.iter().filter(|r| r.is_hook()) {
             let rule = Rule::parse(&r.rule);
-            let ours = |h: &&crate::desired::Hook| {
+            let is_same = |h: &&crate::desired::Hook| {
                 (h.table, &h.chain) == (r.table, &r.chain) && Some(&h.rule) == rule.as_ref()
             };
-            let kubelets =
+            let is_kubelets =
                 r.to == Chain::from(Fixed::Firewall) && (wants_firewall || self.seen.shares_firewall);
-            if !kubelets && !hooks.iter().any(|h| ours(&h)) {
+            if !is_kubelets && !hooks.iter().any(|h| is_same(&h)) {
                 self.drift.foreign += 1;
                 self.drift.note(format_args!(
-                    "`-A {}{}` leads to a proxy chain and is not a hook",
+                    "`-A {}{}` jumps to a proxy chain and is not a hook of this mode",
                     r.chain, r.rule
                 ));
                 self.tx.unhook.push((r.table, r.chain.clone(), r.rule.clone()));
             }
         }
         if !wants_firewall && self.seen.shares_firewall {
-            // The chain stays, for it is the kubelet's; our note in it does not.
+            // The chain is kept, because the kubelet uses it. Portway's recording rule in it is deleted.
             let notes = crate::localnet::notes(self.seen);
             self.tx.unhook.extend(notes.map(|n| (Table::Filter, Fixed::Firewall.into(), n.clone())));
         }
@@ -218,13 +219,13 @@ impl Difference<'_> {
         }
     }
 
-    /// Proxy chains that do not belong to this mode, or not to this table. `KUBE-FIREWALL` is the
-    /// kubelet's too, and is looked at with the hooks.
-    fn former(&mut self) {
+    /// Proxy chains that this mode does not have, or not in this table. `KUBE-FIREWALL`, which the kubelet may use
+    /// too, is handled in [`Difference::hooks`].
+    fn obsolete(&mut self) {
         let wanted = |at: &(Table, Fixed)| self.context.base.chains.iter().any(|(t, c, _)| (*t, *c) == *at);
         let misplaced = self.seen.fixed.keys().filter(|at| at.1 != Fixed::Firewall && !wanted(at));
         let misplaced = misplaced.map(|(table, chain)| (*table, Chain::from(*chain)));
-        let mut all: Vec<(Table, Chain)> = self.seen.former.iter().cloned().chain(misplaced).collect();
+        let mut all: Vec<(Table, Chain)> = self.seen.obsolete.iter().cloned().chain(misplaced).collect();
         all.sort_by_key(|(table, chain)| (*table, chain.to_string()));
         all.into_iter().for_each(|(table, chain)| self.unwanted(table, chain));
     }

@@ -1,7 +1,7 @@
-//! A rule as a value: what it looks at, and what it does.
+//! A rule as a value: its matches and its target.
 //!
-//! Printing gives the spelling of `iptables-save`, and [`Rule::parse`] reads it back, from either variant of the
-//! tool. A rule that these types cannot hold belongs to another program, and is kept as text.
+//! A rule prints in the format of `iptables-save`, and [`Rule::parse`] parses the output of both variants of the tool.
+//! A rule that these types cannot represent belongs to another program, and is kept as text.
 
 mod parse;
 mod print;
@@ -13,33 +13,33 @@ use ipnet::IpNet;
 use portway_model::{Protocol, Target};
 use std::sync::Arc;
 
-/// Something that a packet must be, or must not be.
+/// A value that a field of the packet must have, or must not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Is<T> {
-    /// What it must be.
+    /// The value.
     pub value: T,
-    /// It must not.
+    /// The field must not have it.
     pub not: bool,
 }
 
-/// It must be this.
+/// The field must have this value.
 pub const fn is<T>(value: T) -> Is<T> {
     Is { value, not: false }
 }
 
-/// It must not be this.
+/// The field must not have this value.
 pub const fn is_not<T>(value: T) -> Is<T> {
     Is { value, not: true }
 }
 
-/// One rule, without the chain it is in.
+/// A rule, without its chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// `-s`
     pub source: Option<Is<IpNet>>,
     /// `-d`
     pub destination: Option<Is<IpNet>>,
-    /// `-i`; a `+` at its end stands for anything.
+    /// `-i`; a `+` at the end matches any interface with this prefix.
     pub input: Option<Is<Arc<str>>>,
     /// `-p`
     pub protocol: Option<Protocol>,
@@ -49,10 +49,10 @@ pub struct Rule {
     pub action: Option<Action>,
 }
 
-/// What a rule looks at, besides addresses.
+/// A condition of a rule, besides addresses, interface and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Match {
-    /// Nothing: words for the reader.
+    /// A comment, which every packet matches.
     Comment(Arc<str>),
     /// The protocol's own match, with a destination port or without.
     Port {
@@ -61,52 +61,52 @@ pub enum Match {
         /// `--dport`
         destination: Option<u16>,
     },
-    /// What conntrack thinks of the packet's connection.
+    /// The conntrack state of the packet.
     State(Is<States>),
-    /// Where the connection was headed before it was translated.
+    /// The destination of the connection before translation.
     OriginalDestination(IpNet),
     /// Bits of the packet's mark.
     Mark {
-        /// Their values.
+        /// The values of the bits.
         value: u32,
-        /// Which bits.
+        /// The bits.
         mask: u32,
-        /// They must not be so.
+        /// The bits must not have these values.
         not: bool,
     },
-    /// The source is an address of this machine.
+    /// The source is an address of this host.
     SourceIsLocal,
-    /// The destination is an address of this machine.
+    /// The destination is an address of this host.
     DestinationIsLocal,
-    /// The destination is none of them.
-    DestinationIsElsewhere,
-    /// Chance.
+    /// The destination is not an address of this host.
+    DestinationIsNotLocal,
+    /// A random number below the probability.
     Random(Probability),
-    /// The source is, or is put, on a list of recent ones.
+    /// The source is in a list of recent sources, or is added to it.
     Recent(Recent),
-    /// Counts in an object of the kernel's.
+    /// Counts the packet in a named counter (nfacct), and matches.
     Count(Arc<str>),
-    /// The packet is in a set.
+    /// A set contains the packet's fields.
     Set(Is<Lookup>),
     /// Bits of the mark of the packet's connection.
     ConnectionMark {
-        /// Their values.
+        /// The values of the bits.
         value: u32,
-        /// Which bits.
+        /// The bits.
         mask: u32,
     },
 }
 
-/// Where in a packet to look for the fields of a set, and which set.
+/// A lookup in an ipset.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lookup {
-    /// The set's name.
+    /// The name of the set.
     pub set: Arc<str>,
-    /// The side that each field is taken from.
+    /// The side of the packet that each field is taken from.
     pub sides: Sides,
 }
 
-/// The sides of a packet that the fields of a set are taken from, in order.
+/// The sides of a packet (source or destination) that the fields of a set are taken from, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sides {
     /// `dst`
@@ -124,33 +124,33 @@ pub enum Sides {
 pub struct States(pub(crate) u8);
 
 impl States {
-    /// Belongs to no connection.
+    /// The packet belongs to no connection, and cannot begin one.
     pub const INVALID: States = States(1);
-    /// Begins one.
+    /// The packet begins a connection.
     pub const NEW: States = States(2);
-    /// Has to do with one.
+    /// The packet begins a connection that is related to another one.
     pub const RELATED: States = States(4);
-    /// Belongs to one.
+    /// The packet belongs to an established connection.
     pub const ESTABLISHED: States = States(8);
-    /// Its destination was translated.
+    /// The destination of the connection was translated.
     pub const DNAT: States = States(16);
 
-    /// Either of them.
+    /// The union of both sets.
     pub const fn or(self, other: States) -> States {
         States(self.0 | other.0)
     }
 
-    /// Whether all of `other` are in it.
+    /// Whether it has all states of `other`.
     pub const fn contains(self, other: States) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// A chance in 2³¹, which is how the kernel keeps it.
+/// A probability in units of 2⁻³¹, as in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Probability(pub u32);
 
-/// Certainty.
+/// The probability 1.
 const ONE: u64 = 1 << 31;
 
 impl Probability {
@@ -164,50 +164,50 @@ impl Probability {
 /// A list of recent source addresses (`xt_recent`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Recent {
-    /// The list's name: that of its endpoint's chain.
+    /// The name of the list, which is the name of the endpoint's chain.
     pub list: Chain,
-    /// How recent; none puts the source on the list instead.
+    /// Matches sources that were added within this many seconds; `None` adds the source.
     pub within: Option<u32>,
-    /// The list holds IPv6 addresses.
+    /// The list has IPv6 addresses.
     pub v6: bool,
 }
 
-/// What a rule does.
+/// The target of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Goes on in another chain, and comes back.
+    /// Continues in another chain, and returns at its end.
     Jump(Chain),
-    /// Lets it pass.
+    /// Accepts the packet.
     Accept,
-    /// Lets it vanish.
+    /// Drops the packet without an answer.
     Drop,
-    /// Goes back to the chain it came from.
+    /// Returns to the calling chain.
     Return,
-    /// Refuses it, in so many words of ICMP.
+    /// Rejects the packet with an answer.
     Reject(Refusal),
-    /// Leads it to an endpoint.
+    /// Translates the destination to an endpoint.
     Dnat(Target),
-    /// Gives it this machine's address.
+    /// Translates the source to an address of this host.
     Masquerade,
-    /// Sets bits of its mark, by exclusive or after clearing `mask`.
+    /// Changes the packet's mark: clears the bits in `mask`, then applies an exclusive or with `value`.
     Mark {
-        /// What is xored in.
+        /// The operand of the exclusive or.
         value: u32,
-        /// What is cleared before.
+        /// The bits to clear.
         mask: u32,
     },
-    /// Sets bits of its connection's mark in the same way.
+    /// Changes the connection's mark in the same way.
     ConnectionMark {
-        /// What is xored in.
+        /// The operand of the exclusive or.
         value: u32,
-        /// What is cleared before.
+        /// The bits to clear.
         mask: u32,
     },
-    /// Gives it the mark that a set has for it, if it is in there.
+    /// Sets the packet's mark to the one that a set has for it, if the set contains it.
     MapMark(Lookup),
 }
 
-/// How a packet is refused.
+/// The answer to a rejected packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// `icmp-port-unreachable`
@@ -219,61 +219,61 @@ pub enum Refusal {
 }
 
 impl Rule {
-    /// A comment, then a port: the order in which kube-proxy has them.
-    pub fn comment_then_port(self, words: impl Into<Arc<str>>, protocol: Protocol, port: u16) -> Rule {
-        self.comment(words).port(protocol, port)
+    /// Adds a comment and then a port, in kube-proxy's order.
+    pub fn comment_then_port(self, text: impl Into<Arc<str>>, protocol: Protocol, port: u16) -> Rule {
+        self.comment(text).port(protocol, port)
     }
 
-    /// A rule that only does something.
+    /// A rule for all packets.
     pub fn to(action: Action) -> Rule {
         Rule { action: Some(action), ..Rule::default() }
     }
 
-    /// A jump.
+    /// A jump for all packets.
     pub fn jump(chain: impl Into<Chain>) -> Rule {
         Rule::to(Action::Jump(chain.into()))
     }
 
-    /// For packets to this range only.
+    /// Restricts the rule to packets to this range.
     pub fn destination(mut self, range: IpNet) -> Rule {
         self.destination = Some(is(range));
         self
     }
 
-    /// For packets from this range only.
+    /// Restricts the rule to packets from this range.
     pub fn source(mut self, range: IpNet) -> Rule {
         self.source = Some(is(range));
         self
     }
 
-    /// With words for the reader.
-    pub fn comment(self, words: impl Into<Arc<str>>) -> Rule {
-        self.when(Match::Comment(words.into()))
+    /// Adds a comment.
+    pub fn comment(self, text: impl Into<Arc<str>>) -> Rule {
+        self.when(Match::Comment(text.into()))
     }
 
-    /// For packets of this protocol.
+    /// Restricts the rule to packets of this protocol.
     pub fn protocol(mut self, protocol: Protocol) -> Rule {
         self.protocol = Some(protocol);
         self
     }
 
-    /// For packets to this port; the protocol goes without saying.
+    /// Restricts the rule to packets of this protocol to this port.
     pub fn port(self, protocol: Protocol, port: u16) -> Rule {
         self.protocol(protocol).when(Match::Port { protocol, destination: Some(port) })
     }
 
-    /// For packets in a set.
+    /// Restricts the rule to packets that a set contains.
     pub fn in_set(self, set: &str, sides: Sides) -> Rule {
         self.when(Match::Set(is(Lookup { set: set.into(), sides })))
     }
 
-    /// For packets of which this holds too.
+    /// Adds a condition.
     pub fn when(mut self, condition: Match) -> Rule {
         self.matches.push(condition);
         self
     }
 
-    /// The chain it jumps to, if it does.
+    /// The chain that the rule jumps to, if any.
     pub fn target(&self) -> Option<&Chain> {
         match &self.action {
             Some(Action::Jump(chain)) => Some(chain),

@@ -1,5 +1,5 @@
-//! Running the tool: its output is read while its input is written, because either may exceed a pipe, and a thread limits
-//! its time.
+//! Runs the tool. Its standard error is read by a thread, because both that and its input may exceed the size of a
+//! pipe. Another thread kills the tool if it takes too long.
 
 use crate::failure::{Failure, diagnose};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,25 +10,25 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A tool that takes longer than this is logged.
-const LONG: Duration = Duration::from_secs(10);
-/// After this many times that, the tool is killed; uncommitted tables do not change.
-const TOO_LONG: u32 = 60;
-/// Bytes of its messages that are kept.
-const WORDS: usize = 1 << 16;
+/// A running tool is logged each time this has passed.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// After this many intervals the tool is killed; tables that it has not committed do not change.
+const KILL_AFTER_INTERVALS: u32 = 60;
+/// The number of bytes of standard error that are kept.
+const MESSAGE_LIMIT: usize = 1 << 16;
 
-/// The tool at work.
+/// A running tool.
 #[derive(Debug)]
 pub(crate) struct Run {
     program: PathBuf,
     child: Child,
-    said: JoinHandle<Vec<u8>>,
+    stderr: JoinHandle<Vec<u8>>,
     done: Sender<()>,
-    minder: JoinHandle<()>,
+    watchdog: JoinHandle<()>,
 }
 
 impl Run {
-    /// Starts it.
+    /// Starts the tool.
     pub(crate) fn start(
         program: &Path,
         arguments: &[&str],
@@ -41,53 +41,54 @@ impl Run {
             io::ErrorKind::NotFound => Failure::Missing { program: name(program) },
             _ => Failure::Io { program: name(program), source },
         })?;
-        let errors = child.stderr.take();
-        let said = std::thread::spawn(move || errors.map(listen).unwrap_or_default());
+        let pipe = child.stderr.take();
+        let stderr = std::thread::spawn(move || pipe.map(read_limited).unwrap_or_default());
         let (done, ended) = channel();
-        let (process, called) = (child.id(), name(program));
-        let minder = std::thread::spawn(move || {
-            for spell in 1..=TOO_LONG {
-                match ended.recv_timeout(LONG) {
+        let (process, program_name) = (child.id(), name(program));
+        let watchdog = std::thread::spawn(move || {
+            for interval in 1..=KILL_AFTER_INTERVALS {
+                match ended.recv_timeout(LOG_INTERVAL) {
                     Err(RecvTimeoutError::Timeout) => {
-                        let seconds = (LONG * spell).as_secs();
-                        tracing::info!(program = called, seconds, "the tool is still running");
+                        let seconds = (LOG_INTERVAL * interval).as_secs();
+                        tracing::info!(program = program_name, seconds, "the program is still running");
                     }
                     _ => return,
                 }
             }
-            tracing::error!(program = called, "the tool hangs, and is killed");
+            let seconds = (LOG_INTERVAL * KILL_AFTER_INTERVALS).as_secs();
+            tracing::error!(program = program_name, seconds, "the program did not end in time; killing it");
             if let Some(pid) = i32::try_from(process).ok().and_then(Pid::from_raw) {
-                // It was not waited for yet, so the number is still its own.
+                // The process was not waited for yet, so its id is not used again.
                 kill_process(pid, Signal::KILL).ok();
             }
         });
-        Ok(Run { program: program.to_owned(), child, said, done, minder })
+        Ok(Run { program: program.to_owned(), child, stderr, done, watchdog })
     }
 
-    /// What it reads.
+    /// The standard input of the tool.
     pub(crate) fn input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// What it prints.
+    /// The standard output of the tool.
     pub(crate) fn output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Its process.
+    /// The process id of the tool.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the end, and says what went wrong.
+    /// Waits until the tool ends.
     pub(crate) fn finish(self) -> Result<(), Failure> {
-        let Run { program, mut child, said, done, minder } = self;
-        // What it says ends with it.
-        let words = said.join().unwrap_or_default();
+        let Run { program, mut child, stderr, done, watchdog } = self;
+        // Standard error is closed when the tool ends.
+        let text = stderr.join().unwrap_or_default();
         drop(done);
-        minder.join().ok();
+        watchdog.join().ok();
         let status = child.wait().map_err(|source| Failure::Io { program: name(&program), source })?;
-        let message = String::from_utf8_lossy(&words).trim().to_owned();
+        let message = String::from_utf8_lossy(&text).trim().to_owned();
         if status.success() {
             if !message.is_empty() {
                 tracing::debug!(program = name(&program), "{message}");
@@ -98,12 +99,12 @@ impl Run {
     }
 }
 
-/// Reads to the end, and keeps the beginning.
-fn listen(mut errors: ChildStderr) -> Vec<u8> {
+/// Reads to the end, and keeps the first [`MESSAGE_LIMIT`] bytes.
+fn read_limited(mut pipe: ChildStderr) -> Vec<u8> {
     let mut kept = Vec::new();
     let mut buffer = [0; 4096];
-    while let Ok(n @ 1..) = errors.read(&mut buffer) {
-        let room = WORDS.saturating_sub(kept.len()).min(n);
+    while let Ok(n @ 1..) = pipe.read(&mut buffer) {
+        let room = MESSAGE_LIMIT.saturating_sub(kept.len()).min(n);
         kept.extend_from_slice(&buffer[..room]);
     }
     kept
@@ -119,21 +120,21 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// More than a pipe holds goes both ways at once, and neither side waits for the other.
+    /// Input and standard error both exceed the size of a pipe; neither process may block.
     #[test]
-    fn a_tool_that_says_much_is_heard_to_the_end() {
+    fn long_input_and_long_messages_do_not_deadlock() {
         let script = "head -c 300000 /dev/zero | tr '\\0' e >&2; cat >/dev/null; exit 1";
         let mut run =
             Run::start(Path::new("/bin/sh"), &["-c", script], Stdio::piped(), Stdio::null()).unwrap();
         let mut input = run.input().unwrap();
         input.write_all(&vec![b'x'; 300_000]).unwrap();
         drop(input);
-        let Err(Failure::Refused { message, .. }) = run.finish() else { panic!("it failed") };
-        assert_eq!(message.len(), WORDS);
+        let Err(Failure::Refused { message, .. }) = run.finish() else { panic!("the tool exits with 1") };
+        assert_eq!(message.len(), MESSAGE_LIMIT);
     }
 
     #[test]
-    fn a_tool_that_is_not_there_is_missing() {
+    fn a_tool_that_does_not_exist_is_reported_as_missing() {
         let started = Run::start(Path::new("/nowhere/iptables-save"), &[], Stdio::null(), Stdio::null());
         assert!(matches!(started, Err(Failure::Missing { program }) if program == "iptables-save"));
     }

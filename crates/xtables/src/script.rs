@@ -1,7 +1,7 @@
-//! The input of `iptables-restore`, and the Service of each line.
+//! Writes the input of `iptables-restore`, and records the Service of each line.
 //!
-//! A script is written straight into the tool, for with thousands of Services it is tens of megabytes long. All that
-//! is kept is at which line each Service's lines begin, to name the one behind a line that was refused.
+//! A script is written to the tool while it is rendered: with thousands of Services it has tens of megabytes. Only the
+//! line numbers at which the lines of each Service begin are kept, to find the Service of a line that the tool refused.
 
 use crate::chains::{Chain, Table};
 use crate::rules::Rule;
@@ -16,46 +16,46 @@ pub struct Script<'o, W> {
     line: usize,
     origins: &'o mut Origins,
     table: Table,
-    /// Something changes in the section that is open.
+    /// The current section has changes.
     changes: bool,
     tally: Tally,
 }
 
-/// What a script comes to.
+/// The size of a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many transactions it makes.
+    /// The number of sections with changes, each of which is one transaction.
     pub sections: usize,
-    /// How many rules it adds to each table, in the order of [`Table::ALL`].
+    /// The number of rules that it adds to each table, in the order of [`Table::ALL`].
     pub rules: [usize; 3],
 }
 
-/// At which line the lines of each Service begin; none stands for what belongs to no Service.
+/// The line numbers at which the lines of each Service begin; `None` for lines that belong to no Service.
 #[derive(Clone, Debug, Default)]
 pub struct Origins(Vec<(usize, Option<ServiceName>)>);
 
 impl Origins {
     /// The Service of a line.
     pub fn of(&self, line: usize) -> Option<&ServiceName> {
-        let behind = self.0.partition_point(|(first, _)| *first <= line);
-        self.0[..behind].last().and_then(|(_, origin)| origin.as_ref())
+        let count = self.0.partition_point(|(first, _)| *first <= line);
+        self.0[..count].last().and_then(|(_, origin)| origin.as_ref())
     }
 }
 
 impl<'o, W: Write> Script<'o, W> {
-    /// Begins a script. The Service of each line is recorded while it is written, since writing may be cut short.
+    /// Begins a script. `origins` is borrowed, not returned at the end, because it is needed if writing fails.
     pub fn new(out: W, origins: &'o mut Origins) -> Script<'o, W> {
         *origins = Origins::default();
         Script { out, line: 0, origins, table: Table::Nat, changes: false, tally: Tally::default() }
     }
 
-    /// Ends it.
+    /// Ends the script.
     pub fn finish(mut self) -> Result<Tally> {
         self.out.flush()?;
         Ok(self.tally)
     }
 
-    /// The lines that follow belong to this Service, or to none.
+    /// Sets the Service of the following lines.
     pub fn origin(&mut self, service: Option<&ServiceName>) {
         let last = self.origins.0.last().and_then(|(_, origin)| origin.as_ref());
         if last != service {
@@ -63,7 +63,7 @@ impl<'o, W: Write> Script<'o, W> {
         }
     }
 
-    /// Begins a table's changes.
+    /// Begins a section with changes of a table.
     pub fn begin(&mut self, table: Table) -> Result<()> {
         self.origin(None);
         self.table = table;
@@ -72,15 +72,15 @@ impl<'o, W: Write> Script<'o, W> {
         Ok(())
     }
 
-    /// Ends them: all are made, or none.
+    /// Ends the section. The tool applies all of its changes, or none.
     pub fn commit(&mut self) -> Result<()> {
         self.origin(None);
         self.tally.sections += usize::from(self.changes);
         self.write("COMMIT")
     }
 
-    /// Goes on in a section of its own, if something changes in this one already.
-    pub fn part(&mut self) -> Result<()> {
+    /// Begins another section of the same table, if the current one has changes.
+    pub fn split(&mut self) -> Result<()> {
         if !self.changes {
             return Ok(());
         }
@@ -88,24 +88,24 @@ impl<'o, W: Write> Script<'o, W> {
         self.begin(self.table)
     }
 
-    /// Makes a chain, or empties it.
+    /// Creates a chain, or empties it.
     pub fn declare(&mut self, chain: impl Display) -> Result<()> {
         self.write(format_args!(":{chain} - [0:0]"))
     }
 
-    /// Adds a rule at the end.
+    /// Adds a rule at the end of a chain.
     pub fn append(&mut self, chain: impl Display, rule: &Rule) -> Result<()> {
         self.tally.rules[self.table as usize] += 1;
         self.write(format_args!("-A {chain}{rule}"))
     }
 
-    /// Adds a rule at the beginning.
+    /// Adds a rule at the beginning of a chain.
     pub fn insert(&mut self, chain: impl Display, rule: &Rule) -> Result<()> {
         self.tally.rules[self.table as usize] += 1;
         self.write(format_args!("-I {chain}{rule}"))
     }
 
-    /// Removes a rule.
+    /// Deletes a rule from a chain.
     pub fn delete(&mut self, chain: impl Display, rule: impl Display) -> Result<()> {
         self.write(format_args!("-D {chain}{rule}"))
     }
@@ -118,9 +118,10 @@ impl<'o, W: Write> Script<'o, W> {
         chains.into_iter().try_for_each(|chain| self.write(format_args!("-X {chain}")))
     }
 
-    /// Has the tool look at the whole table first. The nf_tables variant otherwise keeps a list of the chains that a
-    /// script names, sorted, and walks it for every line: with 24,000 chains that was 11 s to a minute, by their order, instead of 3 s.
-    pub fn look_at_all(&mut self) -> Result<()> {
+    /// Lists the whole table (`-S`), so that the tool reads all chains at once. Otherwise the nf_tables variant keeps a
+    /// sorted list of the chains that the script names, and walks it for every line: with 24,000 chains that took 11 s
+    /// to a minute, depending on their order, instead of 3 s.
+    pub fn list_table(&mut self) -> Result<()> {
         let changes = self.changes;
         self.write("-S")?;
         self.changes = changes;
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_has_its_origin() {
+    fn the_service_of_every_line_is_found() {
         let (a, b) = (ServiceName::new("ns", "a"), ServiceName::new("ns", "b"));
         let mut origins = Origins::default();
         let mut script = Script::new(Vec::new(), &mut origins);
@@ -151,7 +152,7 @@ mod tests {
         }
         script.commit().unwrap();
         assert_eq!(script.finish().unwrap().sections, 1);
-        let whose: Vec<_> = (1..=6).map(|line| origins.of(line).cloned()).collect();
-        assert_eq!(whose, [None, Some(a.clone()), Some(a), Some(b.clone()), Some(b), None]);
+        let services: Vec<_> = (1..=6).map(|line| origins.of(line).cloned()).collect();
+        assert_eq!(services, [None, Some(a.clone()), Some(a), Some(b.clone()), Some(b), None]);
     }
 }

@@ -1,8 +1,9 @@
 //! The two variants of iptables, and the choice between them.
 //!
-//! The kernel has the old xtables and nf_tables side by side, the tool comes in a variant for each, and rules made with
-//! one are unseen by the other. A node should use one of them only: the one that is in use already, told by what the
-//! kubelet and others have left in either, and where nothing tells, the one that the host calls `iptables`.
+//! The kernel has both xtables (legacy) and nf_tables. The tool has a variant for each, and neither variant lists the
+//! rules of the other. A node should use only one of them. The variant in use is detected by the chains of the kubelet
+//! and of service proxies, and by the number of rules; if these do not decide, it is the variant of the host's
+//! `iptables`.
 
 use crate::chains::{Chain, Fixed, Table};
 use crate::commit::Failure;
@@ -47,15 +48,15 @@ impl fmt::Display for Variant {
 /// Signs that one variant is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// The kubelet's chains, which tell other programs the variant.
+    /// The kubelet has chains in it. The kubelet creates them so that other programs can detect the variant.
     pub kubelet: bool,
-    /// Chains of a service proxy.
+    /// A service proxy has chains in it.
     pub proxy: bool,
     /// The number of chains and rules.
     pub entries: usize,
 }
 
-/// The variant that these signs speak for, and the reason.
+/// Chooses a variant by these signs. Returns the reason too.
 pub fn choose(nft: Signs, legacy: Signs, default: Variant) -> (Variant, &'static str) {
     let by = |nft: bool, legacy: bool| match (nft, legacy) {
         (true, false) => Some(Variant::Nft),
@@ -66,33 +67,33 @@ pub fn choose(nft: Signs, legacy: Signs, default: Variant) -> (Variant, &'static
         return (variant, "the kubelet uses it");
     }
     if let Some(variant) = by(nft.proxy, legacy.proxy) {
-        return (variant, "it holds a service proxy's chains");
+        return (variant, "it has the chains of a service proxy");
     }
     match nft.entries.cmp(&legacy.entries) {
-        std::cmp::Ordering::Greater => (Variant::Nft, "it holds the host's rules"),
-        std::cmp::Ordering::Less => (Variant::Legacy, "it holds the host's rules"),
-        std::cmp::Ordering::Equal => (default, "it is this host's iptables"),
+        std::cmp::Ordering::Greater => (Variant::Nft, "it has most of the host's rules"),
+        std::cmp::Ordering::Less => (Variant::Legacy, "it has most of the host's rules"),
+        std::cmp::Ordering::Equal => (default, "it is the variant of the host's iptables"),
     }
 }
 
 /// The programs of a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tools {
-    /// Which.
+    /// The variant.
     pub variant: Variant,
-    /// Named without a variant, on a host that has only this one.
+    /// The programs have no variant in their names, as on a host that has only this one.
     plain: bool,
 }
 
 impl Tools {
-    /// Those of the variant in use, with the reason.
+    /// Detects the variant in use. Returns its tools and the reason.
     pub fn detect() -> Result<(Tools, &'static str), Failure> {
         let installed: Vec<Tools> = Variant::ALL.into_iter().filter_map(Tools::of).collect();
         let [first, ..] = &installed[..] else {
             return Err(Failure::Missing { program: "iptables-restore".to_owned() });
         };
         if installed.len() == 1 {
-            return Ok((first.clone(), "no other is installed"));
+            return Ok((first.clone(), "no other variant is installed"));
         }
         if let Some(legacy) = installed.iter().find(|t| t.variant == Variant::Legacy && !has_nf_tables()) {
             return Ok((legacy.clone(), "this kernel has no nf_tables"));
@@ -103,14 +104,14 @@ impl Tools {
         Ok((tools.clone(), why))
     }
 
-    /// The same, with the choice in the log.
+    /// Detects the variant in use, and logs it.
     pub fn detect_and_log() -> Result<Tools, Error> {
         let (tools, why) = Tools::detect().map_err(|e| e.in_family(Family::V4))?;
-        tracing::info!(variant = %tools.variant, why, "iptables");
+        tracing::info!(variant = %tools.variant, why, "using iptables");
         Ok(tools)
     }
 
-    /// Those of one variant, if they are installed.
+    /// The tools of a variant, if they are installed.
     pub fn of(variant: Variant) -> Option<Tools> {
         let tools = Tools { variant, plain: false };
         if tools.programs(Family::V4).is_ok() {
@@ -123,18 +124,18 @@ impl Tools {
     pub fn programs(&self, family: Family) -> Result<(PathBuf, PathBuf), Failure> {
         let prefix = if family == Family::V6 { "ip6tables" } else { "iptables" };
         let infix = if self.plain { "" } else { self.variant.infix() };
-        let find = |what: &str| {
-            let program = format!("{prefix}{infix}-{what}");
+        let find = |suffix: &str| {
+            let program = format!("{prefix}{infix}-{suffix}");
             find(&program).ok_or(Failure::Missing { program })
         };
         Ok((find("save")?, find("restore")?))
     }
 }
 
-/// Whether the kernel has nf_tables with NAT, which the newer variant needs.
+/// Whether the kernel has nf_tables with NAT, which the nf_tables variant needs.
 fn has_nf_tables() -> bool {
     let Ok(mut socket) = Socket::open(Protocol::Netfilter) else { return true };
-    // A scratch table is created and removed in one transaction, so that no packet passes it.
+    // A scratch table is created and deleted in one transaction, so that no packet passes through it.
     let mut batch = nft::Batch::new(nft::Family::Ipv4, "portway-probe");
     batch.add_table();
     let hook = nft::Hook {
@@ -145,7 +146,7 @@ fn has_nf_tables() -> bool {
     };
     batch.add_chain(&nft::Chain { name: "probe".into(), hook: Some(hook) });
     batch.delete_table();
-    // Any other failure may pass, and tells nothing about the kernel.
+    // Any other error may be temporary, and does not mean that the kernel lacks nf_tables.
     let is_missing = |error: &portway_netlink::Error| {
         let errno = error.errno().map(rustix::io::Errno::from_raw_os_error);
         use rustix::io::Errno;
@@ -156,7 +157,7 @@ fn has_nf_tables() -> bool {
     !batch.commit(&mut socket).is_err_and(|error| is_missing(&error))
 }
 
-/// A program in the usual places, and where administrators' programs are besides.
+/// Searches a program in `PATH` and in the directories of system administration programs.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -176,14 +177,14 @@ fn plain_variant() -> Option<Variant> {
     Some(if text.contains("nf_tables") { Variant::Nft } else { Variant::Legacy })
 }
 
-fn note(signs: &mut Signs, chain: &str) {
+fn add_chain(signs: &mut Signs, chain: &str) {
     signs.kubelet |= ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"].contains(&chain);
     signs.proxy |= Chain::parse(chain) == Chain::from(Fixed::Services);
 }
 
 const TABLES: [&str; 5] = ["nat", "filter", "mangle", "raw", "security"];
 
-/// The contents of the nf_tables variant's tables, read from the kernel itself.
+/// The signs in the tables of the nf_tables variant, read from the kernel without the tool.
 fn nft_signs() -> Signs {
     let mut signs = Signs::default();
     let Ok(mut socket) = Socket::open(Protocol::Netfilter) else { return signs };
@@ -191,7 +192,7 @@ fn nft_signs() -> Signs {
         let tables = list::tables(&mut socket, family).unwrap_or_default();
         for table in tables.iter().filter(|t| TABLES.contains(&t.name.as_str())) {
             let chains = list::chains(&mut socket, family, &table.name).unwrap_or_default();
-            chains.iter().for_each(|chain| note(&mut signs, &chain.name));
+            chains.iter().for_each(|chain| add_chain(&mut signs, &chain.name));
             signs.entries += chains.iter().filter(|c| c.hook.is_none()).count();
             for chain in chains.iter().filter(|c| c.hook.is_some()) {
                 let rules = list::jump_targets(&mut socket, family, &table.name, &chain.name);
@@ -202,26 +203,26 @@ fn nft_signs() -> Signs {
     signs
 }
 
-/// The contents of the legacy tables. Tables that were never used are not read: reading one would create it.
+/// The signs in the legacy tables. Tables that were never used are not read, because that would create them.
 fn legacy_signs() -> Signs {
     let mut signs = Signs::default();
     for family in Family::ALL {
         let v6 = family == Family::V6;
         for table in xtables::tables(v6) {
             let Ok(Some(info)) = xtables::info(v6, &table) else { continue };
-            // An entry for each of its own chains, and one at the end.
+            // Every built-in chain has one entry, and so has the end of the table.
             let hooks = info.hooks.iter().filter(|h| **h != u32::MAX).count() as u32;
             let entries = info.entries.saturating_sub(hooks_of(&table).unwrap_or(hooks) + 1);
             signs.entries += entries as usize;
             if entries > 0 && Table::parse(&table).is_some() {
-                chains_of(family, &table).iter().for_each(|chain| note(&mut signs, chain));
+                chains_of(family, &table).iter().for_each(|chain| add_chain(&mut signs, chain));
             }
         }
     }
     signs
 }
 
-/// Whether a variant has tables in a family, so that looking at them makes none.
+/// Whether a variant has tables in a family, so that listing them does not create any.
 pub fn is_used(variant: Variant, family: Family) -> bool {
     match variant {
         Variant::Legacy => !xtables::tables(family == Family::V6).is_empty(),
@@ -233,6 +234,7 @@ pub fn is_used(variant: Variant, family: Family) -> bool {
     }
 }
 
+/// The number of built-in chains of a table.
 fn hooks_of(table: &str) -> Option<u32> {
     Some(match table {
         "nat" => 4,
@@ -243,6 +245,7 @@ fn hooks_of(table: &str) -> Option<u32> {
     })
 }
 
+/// The chains of a legacy table.
 fn chains_of(family: Family, table: &str) -> Vec<String> {
     let tools = Tools { variant: Variant::Legacy, plain: false };
     let Ok((save, _)) = tools.programs(family) else { return Vec::new() };
@@ -257,20 +260,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_one_in_use_is_chosen() {
+    fn the_variant_in_use_is_chosen() {
         let nothing = Signs::default();
         let kubelet = Signs { kubelet: true, ..nothing };
         let proxy = Signs { proxy: true, entries: 900, ..nothing };
         let rules = |entries| Signs { entries, ..nothing };
         use Variant::{Legacy, Nft};
         let table = [
-            (nothing, nothing, Legacy, Legacy, "nothing tells: the host's own"),
-            (nothing, nothing, Nft, Nft, "nothing tells: the host's own"),
-            (kubelet, proxy, Legacy, Nft, "the kubelet knows best"),
-            (proxy, kubelet, Nft, Legacy, "the kubelet knows best"),
-            (rules(1000), proxy, Nft, Legacy, "where the proxy's chains are"),
-            (rules(3), rules(40), Nft, Legacy, "where most rules are"),
-            (rules(5), rules(4), Legacy, Nft, "where most rules are"),
+            (nothing, nothing, Legacy, Legacy, "no signs: the variant of the host's iptables"),
+            (nothing, nothing, Nft, Nft, "no signs: the variant of the host's iptables"),
+            (kubelet, proxy, Legacy, Nft, "the kubelet's chains come first"),
+            (proxy, kubelet, Nft, Legacy, "the kubelet's chains come first"),
+            (rules(1000), proxy, Nft, Legacy, "the proxy's chains come before the number of rules"),
+            (rules(3), rules(40), Nft, Legacy, "more rules"),
+            (rules(5), rules(4), Legacy, Nft, "more rules"),
         ];
         for (nft, legacy, default, expected, why) in table {
             assert_eq!(choose(nft, legacy, default).0, expected, "{why}");

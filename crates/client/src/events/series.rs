@@ -1,59 +1,61 @@
-//! Which warnings are due to be written.
+//! Counts repeated warnings and decides when each is written.
 //!
-//! In: warnings and the time. Out: write it, count it up, or leave it. The memory is bounded: when it is full, the
-//! warning that was written longest ago is forgotten, which at worst writes it again too early.
+//! In: warnings and the time. Out: whether to create an Event, to update the count of one, or to do neither. The number
+//! of entries is bounded: when the limit is reached, the entry that was written longest ago is removed, and its
+//! warning may then be written again too early.
 
 use super::Warning;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// The same warning is written at most this often.
-const QUIET: Duration = Duration::from_secs(600);
+/// Minimum time between two writes of the same warning.
+const INTERVAL: Duration = Duration::from_secs(600);
 
-/// What to do about a warning.
+/// Whether a warning is to be written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// It was written a short while ago.
-    Not,
-    /// It is new.
+    /// The last write, or attempt, was less than [`INTERVAL`] ago.
+    NotYet,
+    /// Create an Event.
     First,
-    /// The Event of this name has now happened so often.
-    Again { event: String, count: i32 },
+    /// Update the Event of this name with this count.
+    Repeated { event: String, count: i32 },
 }
 
 struct Entry {
+    /// Time of the last write or attempt.
     since: Instant,
     count: i32,
-    /// The Event's name; empty if it could not be written.
+    /// The Event's name; empty if it was not written.
     event: String,
 }
 
-/// The warnings of late.
+/// Recent warnings and their counts.
 pub(super) struct Series {
-    room: usize,
+    capacity: usize,
     entries: HashMap<Warning, Entry>,
 }
 
 impl Series {
-    pub(super) fn new(room: usize) -> Self {
-        Series { room, entries: HashMap::new() }
+    pub(super) fn new(capacity: usize) -> Self {
+        Series { capacity, entries: HashMap::new() }
     }
 
-    /// Counts a warning and says what to do about it. One that could not be written is not tried again before its
-    /// time either: the API server may be failing under load.
+    /// Counts a warning and returns whether to write it. A failed write is not repeated within [`INTERVAL`] either,
+    /// since the API server may be overloaded.
     pub(super) fn due(&mut self, warning: &Warning, now: Instant) -> Due {
         if let Some(entry) = self.entries.get_mut(warning) {
             entry.count = entry.count.saturating_add(1);
-            if now.saturating_duration_since(entry.since) < QUIET {
-                return Due::Not;
+            if now.saturating_duration_since(entry.since) < INTERVAL {
+                return Due::NotYet;
             }
             entry.since = now;
             return match entry.event.is_empty() {
                 true => Due::First,
-                false => Due::Again { event: entry.event.clone(), count: entry.count },
+                false => Due::Repeated { event: entry.event.clone(), count: entry.count },
             };
         }
-        if self.entries.len() >= self.room {
+        if self.entries.len() >= self.capacity {
             let oldest =
                 self.entries.iter().min_by_key(|(_, entry)| entry.since).map(|(warning, _)| warning.clone());
             oldest.and_then(|warning| self.entries.remove(&warning));
@@ -62,7 +64,7 @@ impl Series {
         Due::First
     }
 
-    /// Remembers the Event a warning was written to.
+    /// Stores the name of the Event to which a warning was written.
     pub(super) fn written(&mut self, warning: &Warning, event: String) {
         if let Some(entry) = self.entries.get_mut(warning) {
             entry.event = event;
@@ -87,35 +89,35 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_waits_and_is_counted() {
+    fn repetitions_are_counted_and_written_after_the_interval() {
         let start = Instant::now();
         let mut series = Series::new(10);
         assert_eq!(series.due(&warning("a"), start), Due::First);
         series.written(&warning("a"), "n.1".into());
-        assert_eq!(series.due(&warning("a"), start + Duration::from_secs(599)), Due::Not);
+        assert_eq!(series.due(&warning("a"), start + Duration::from_secs(599)), Due::NotYet);
         assert_eq!(series.due(&warning("b"), start), Due::First);
         let later = start + Duration::from_secs(600);
-        assert_eq!(series.due(&warning("a"), later), Due::Again { event: "n.1".into(), count: 3 });
-        assert_eq!(series.due(&warning("a"), later), Due::Not);
+        assert_eq!(series.due(&warning("a"), later), Due::Repeated { event: "n.1".into(), count: 3 });
+        assert_eq!(series.due(&warning("a"), later), Due::NotYet);
     }
 
     #[test]
-    fn one_that_was_not_written_is_new_next_time() {
+    fn a_warning_whose_write_failed_creates_an_event_next_time() {
         let start = Instant::now();
         let mut series = Series::new(10);
         series.due(&warning("a"), start);
-        assert_eq!(series.due(&warning("a"), start + QUIET), Due::First);
+        assert_eq!(series.due(&warning("a"), start + INTERVAL), Due::First);
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn the_oldest_warning_is_removed_when_the_limit_is_reached() {
         let start = Instant::now();
         let mut series = Series::new(2);
         for (index, note) in ["a", "b", "c"].iter().enumerate() {
             series.due(&warning(note), start + Duration::from_secs(index as u64));
         }
         assert_eq!(series.entries.len(), 2);
-        assert_eq!(series.due(&warning("c"), start), Due::Not);
+        assert_eq!(series.due(&warning("c"), start), Due::NotYet);
         assert_eq!(series.due(&warning("a"), start), Due::First);
     }
 }

@@ -1,7 +1,7 @@
-//! Flags and files to a client.
+//! Makes a client from flags, a kubeconfig or a pod's service account.
 //!
-//! In: [`Access`]. Out: a [`Client`], or a [`ConnectError`] that says what to do next. Nothing is sent yet: whether the
-//! server is there, and which resources may be read, is found out (and reported as an outage) by the watches.
+//! In: [`Access`]. Out: a [`Client`], or a [`ConnectError`] whose message explains how to fix it. No request is sent
+//! yet: a server that cannot be reached, or a resource that may not be read, is reported by the watches as an outage.
 
 use super::credential::{Credential, TokenFile, basic, bearer};
 use super::exec::Exec;
@@ -20,15 +20,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// How to reach the API server.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// A kubeconfig. Without it, and without `master`, the pod's service account is used.
+    /// Path of a kubeconfig. Without it, and without `master`, the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
     /// Address of the API server; overrides the kubeconfig's.
     pub master: Option<String>,
     /// Requests per second on average; zero or less for no limit.
     pub qps: f32,
-    /// Requests at once.
+    /// Requests that may be sent at once.
     pub burst: i32,
-    /// What to ask the server to answer in.
+    /// The wire format to request.
     pub encoding: Encoding,
 }
 
@@ -38,34 +38,34 @@ impl Default for Access {
     }
 }
 
-/// The wire format to ask for. JSON is understood either way.
+/// The wire format to request. A JSON response is accepted in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
-    /// `application/vnd.kubernetes.protobuf`: a quarter of the bytes.
+    /// `application/vnd.kubernetes.protobuf`: a quarter of the size of JSON.
     #[default]
     Protobuf,
     /// `application/json`.
     Json,
 }
 
-/// A client for one API server, cheap to clone. It knows its address and credential, for messages.
+/// A client for one API server. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     pub(super) transport: Arc<Transport>,
     pub(super) encoding: Encoding,
     pub(super) origin: Arc<Origin>,
-    /// The server has refused or ignored a request to stream a list.
+    /// Whether the server has refused or ignored a request to stream a list.
     pub(super) no_streaming: Arc<AtomicBool>,
 }
 
 impl Client {
-    /// Whether the server may stream initial lists: it has not refused yet.
+    /// Whether to request streamed initial lists: true until the server refuses or ignores such a request.
     pub(super) fn can_stream(&self) -> bool {
         !self.no_streaming.load(Ordering::Relaxed)
     }
 
-    /// Remembers that the server does not stream initial lists.
-    pub(super) fn cannot_stream(&self) {
+    /// Records that the server does not stream initial lists.
+    pub(super) fn disable_streaming(&self) {
         self.no_streaming.store(true, Ordering::Relaxed);
     }
 
@@ -81,18 +81,18 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// Where address and credential come from.
+/// The address and the credential, and where they are configured. Used in messages.
 #[derive(Debug)]
 pub(super) struct Origin {
     /// The API server's address.
     pub(super) server: String,
-    /// What set it.
+    /// The flag, file or variable that sets the address.
     pub(super) address_from: String,
-    /// The credential that is sent.
+    /// Description of the credential.
     pub(super) credential: String,
 }
 
-/// Why there is no client.
+/// Why a client could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No kubeconfig, no master, and not in a pod.
@@ -106,10 +106,10 @@ pub enum ConnectError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The kubeconfig does not say which context to use.
+    /// The kubeconfig has no current context.
     #[error(
         "kubeconfig {}: no current-context: set one with `kubectl config use-context NAME --kubeconfig {}`",
         path.display(), path.display()
@@ -118,46 +118,46 @@ pub enum ConnectError {
         /// The file.
         path: PathBuf,
     },
-    /// The kubeconfig is wrong in some other way.
+    /// The kubeconfig is invalid in another way.
     #[error("kubeconfig {}: {reason}", path.display())]
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         reason: String,
     },
-    /// The proxy of the environment cannot be used.
+    /// The proxy variables of the environment are invalid.
     #[error("{0}: check the environment of this process")]
     Proxy(String),
     /// `master` is not a URL.
     #[error("--master {master:?} is not a URL such as https://10.0.0.1:6443: {reason}")]
     Master {
-        /// As given.
+        /// The value of `--master`.
         master: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// The token file cannot be used.
+    /// The token file cannot be read.
     #[error("token file {}: {source}: check tokenFile in the kubeconfig, or the service account's mount", path.display())]
     Token {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Certificates, keys or the credential plug-in.
+    /// The certificates, the key or the credential plugin cannot be used.
     #[error(
         "{origin}: {reason}: check its certificate-authority, client-certificate and client-key, or its exec command"
     )]
     Credential {
-        /// What holds them.
+        /// The file or flag that configures them.
         origin: String,
-        /// What is wrong.
+        /// The cause.
         reason: String,
     },
 }
 
-/// The service account of a pod.
+/// Directory of the pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Makes a client. Must be called inside a tokio runtime.
@@ -167,14 +167,14 @@ pub async fn connect(access: &Access) -> Result<Client, ConnectError> {
         (None, Some(master)) => from_master(master)?,
         (None, None) => in_pod()?,
     };
-    // proxy-url counts before the environment, as in client-go.
+    // proxy-url takes precedence over the environment, as in client-go.
     if destination.proxy.is_none() {
         let variable = |name: &str| std::env::var(name).ok();
         destination.proxy =
             Proxy::from_environment(&destination.server, variable).map_err(ConnectError::Proxy)?;
     }
     if let Some(proxy) = &destination.proxy {
-        tracing::info!(proxy = %proxy.uri, "the API server is reached through a proxy");
+        tracing::info!(proxy = %proxy.uri, "connecting to the API server through a proxy");
     }
     let transport = Transport::new(destination, access.qps, access.burst)
         .map_err(|reason| ConnectError::Credential { origin: origin.address_from.clone(), reason })?;
@@ -223,7 +223,7 @@ fn in_pod() -> Result<(Destination, Origin), ConnectError> {
         Ok(trust) => trust,
         Err(error) => {
             let file = ca.display();
-            tracing::warn!(%file, %error, "the cluster's certificate authority cannot be read; trusting the system's");
+            tracing::warn!(%file, %error, "cannot read the cluster's certificate authority; using the certificate authorities of the system");
             Trust::System
         }
     };
@@ -243,11 +243,11 @@ fn in_pod() -> Result<(Destination, Origin), ConnectError> {
 
 fn open_token(
     path: &Path,
-    other: Option<HeaderValue>,
+    fallback: Option<HeaderValue>,
     origin: &mut Origin,
 ) -> Result<TokenFile, ConnectError> {
     origin.credential = format!("the token in {}", path.display());
-    TokenFile::open(path, other).map_err(|source| ConnectError::Token { path: path.to_owned(), source })
+    TokenFile::open(path, fallback).map_err(|source| ConnectError::Token { path: path.to_owned(), source })
 }
 
 fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Origin), ConnectError> {
@@ -256,7 +256,7 @@ fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Or
     let file = format!("kubeconfig {}", path.display());
     let (server, address_from) = match master {
         Some(master) => {
-            // It is the name of the server that is no longer asked.
+            // tls-server-name belongs to the kubeconfig's server, which --master replaces.
             cluster.tls_server_name.clear();
             (master_uri(master)?, "--master".to_owned())
         }
@@ -279,7 +279,7 @@ fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Or
         // As in client-go: a credential is not sent in clear text.
         tracing::warn!(
             server = origin.server,
-            "the API server is asked without TLS, and so without a credential"
+            "the address of the API server is not https; requests are sent without TLS and without a credential"
         );
         origin.credential = "no credential, since the address is not https".into();
         return Ok((destination, origin));
@@ -288,8 +288,8 @@ fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Destination, Or
     destination.credential = if user.token_file.as_os_str().is_empty() {
         credential_of(user, &cluster, &destination, &origin.server).map_err(&refused)?
     } else {
-        let other = bearer(&user.token).ok().filter(|_| !user.token.is_empty());
-        Credential::File(open_token(&user.token_file, other, &mut origin)?)
+        let fallback = bearer(&user.token).ok().filter(|_| !user.token.is_empty());
+        Credential::File(open_token(&user.token_file, fallback, &mut origin)?)
     };
     Ok((destination, origin))
 }
@@ -312,7 +312,7 @@ fn server_name(cluster: &Cluster) -> Result<Option<ServerName<'static>>, String>
 fn trust(cluster: &Cluster) -> Result<Trust, String> {
     let path = &cluster.certificate_authority;
     if cluster.insecure_skip_tls_verify {
-        return Ok(Trust::Anything);
+        return Ok(Trust::Insecure);
     }
     if !cluster.certificate_authority_data.is_empty() {
         let pem = cluster.certificate_authority_data.bytes();
@@ -326,13 +326,13 @@ fn trust(cluster: &Cluster) -> Result<Trust, String> {
 }
 
 fn identity(user: &User) -> Result<Identity, String> {
-    let half = |data: &Data, path: &PathBuf| match (data.is_empty(), path.as_os_str().is_empty()) {
+    let pem = |data: &Data, path: &PathBuf| match (data.is_empty(), path.as_os_str().is_empty()) {
         (false, _) => Some(Pem::Bytes(data.bytes())),
         (true, false) => Some(Pem::File(path.clone())),
         (true, true) => None,
     };
-    let certificate = half(&user.client_certificate_data, &user.client_certificate);
-    match (certificate, half(&user.client_key_data, &user.client_key)) {
+    let certificate = pem(&user.client_certificate_data, &user.client_certificate);
+    match (certificate, pem(&user.client_key_data, &user.client_key)) {
         (Some(certificate), Some(key)) => Identity::new(certificate, key),
         (None, None) => Ok(Identity::default()),
         (Some(_), None) => Err("client-certificate without client-key".into()),
@@ -340,8 +340,8 @@ fn identity(user: &User) -> Result<Identity, String> {
     }
 }
 
-/// A plugin counts only where there is nothing else, as in client-go. A token in a file, which goes before all of these, is
-/// the caller's.
+/// The credential of a user without a token file. A plugin is used only if the user has no other credential, as in
+/// client-go.
 fn credential_of(
     user: User,
     cluster: &Cluster,
@@ -360,7 +360,7 @@ fn credential_of(
     if let Some(plugin) = user.exec {
         let authorities: &[u8] = match &destination.trust {
             Trust::Authorities { pem, .. } => pem,
-            Trust::System | Trust::Anything => &[],
+            Trust::System | Trust::Insecure => &[],
         };
         let exec = Exec::new(plugin, cluster, server, authorities, Arc::clone(&destination.identity))?;
         return Ok(Credential::Exec(Box::new(exec)));
@@ -371,13 +371,13 @@ fn credential_of(
     }
 }
 
-/// The headers by which a user acts as another.
+/// The headers for impersonation of another user.
 fn impersonation(user: &User) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
     let mut headers = Vec::new();
     let mut add = |name: &str, value: &str| -> Result<(), String> {
-        let wrong = || format!("as: {name}: {value:?} cannot be sent");
-        let name = HeaderName::try_from(name.to_owned()).map_err(|_| wrong())?;
-        headers.push((name, HeaderValue::from_str(value).map_err(|_| wrong())?));
+        let invalid = || format!("as: {name}: {value:?} is not a valid header value");
+        let name = HeaderName::try_from(name.to_owned()).map_err(|_| invalid())?;
+        headers.push((name, HeaderValue::from_str(value).map_err(|_| invalid())?));
         Ok(())
     };
     if !user.impersonate.is_empty() {
@@ -396,7 +396,7 @@ fn impersonation(user: &User) -> Result<Vec<(HeaderName, HeaderValue)>, String> 
     Ok(headers)
 }
 
-/// A key as a header's name: percent-encoded where a name may not have it.
+/// A key as part of a header name: bytes that are not allowed there are percent-encoded.
 fn escaped(key: &str) -> String {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
     key.bytes().map(|b| if allowed(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

@@ -1,8 +1,9 @@
 //! The credential of a request.
 //!
-//! In: the headers of a request. Out: an `Authorization` header, or none where the client certificate says it. A token
-//! in a file, of a service account or of a kubeconfig's `tokenFile`, is read anew for every request, because the kubelet
-//! rotates it long before it expires; reading some 1 KB every few minutes costs nothing.
+//! In: the headers of a request. Out: an `Authorization` header, or none if the client is authenticated by its
+//! certificate or not at all. A token in a file, of a service account or of a kubeconfig's `tokenFile`, is read again
+//! for every request, because the kubelet rotates it long before it expires; reading about 1 KB every few minutes costs
+//! little.
 
 use super::exec::Exec;
 use data_encoding::BASE64;
@@ -12,20 +13,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// What a client says of itself.
+/// How a client authenticates.
 pub(super) enum Credential {
-    /// Nothing, or a client certificate.
+    /// Without a header: by a client certificate, or not at all.
     None,
-    /// A header that never changes: a token, or name and password.
+    /// A constant header: a token, or user name and password.
     Fixed(HeaderValue),
     /// A token in a file.
     File(TokenFile),
-    /// What a program hands out.
+    /// The credentials of a plugin.
     Exec(Box<Exec>),
 }
 
 impl Credential {
-    /// Adds the header.
+    /// Adds the `Authorization` header, if there is one.
     pub(super) async fn authorize(&self, headers: &mut HeaderMap) -> Result<Authorized, String> {
         let mut authorized = Authorized::default();
         match self {
@@ -41,7 +42,7 @@ impl Credential {
         Ok(authorized)
     }
 
-    /// The server does not accept it.
+    /// Called when the server did not accept the credential of a request.
     pub(super) async fn refused(&self, authorized: Authorized) {
         if let Credential::Exec(exec) = self {
             exec.refused(authorized.run).await;
@@ -49,34 +50,34 @@ impl Credential {
     }
 }
 
-/// How a request was authorized.
+/// The credential with which a request was authorized.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Authorized {
-    /// The client certificate is another one than for the request before.
+    /// Whether the client certificate has changed since the previous request.
     pub(super) renewed: bool,
-    /// Which run of a plugin it is from.
+    /// Number of the plugin's run that issued the credential.
     run: u64,
 }
 
-/// The header for a token.
+/// The `Authorization` header for a token.
 pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
-    sensitive(format!("Bearer {token}")).ok_or_else(|| "it is not a token: control characters".into())
+    sensitive(format!("Bearer {token}")).ok_or_else(|| "a token must not have control characters".into())
 }
 
-/// The header for a name and a password.
+/// The `Authorization` header for a user name and a password.
 pub(super) fn basic(name: &str, password: &str) -> Result<HeaderValue, String> {
     let pair = BASE64.encode(format!("{name}:{password}").as_bytes());
-    sensitive(format!("Basic {pair}")).ok_or_else(|| "username and password are of no use".into())
+    sensitive(format!("Basic {pair}")).ok_or_else(|| "username and password cannot be encoded".into())
 }
 
-/// A header that no log shows.
+/// A header that is not printed in logs.
 fn sensitive(text: String) -> Option<HeaderValue> {
     let mut header = HeaderValue::try_from(text).ok()?;
     header.set_sensitive(true);
     Some(header)
 }
 
-/// The file and the header made of it when it could last be read.
+/// A token file, and the header from its last successful reading.
 #[derive(Debug)]
 pub(super) struct TokenFile {
     path: PathBuf,
@@ -84,19 +85,22 @@ pub(super) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Fails if the file cannot be read now and there is no other token to begin with.
-    pub(super) fn open(path: &Path, other: Option<HeaderValue>) -> io::Result<Self> {
-        let first = read(path).or_else(|e| other.ok_or(e))?;
+    /// Fails if the file cannot be read and there is no fallback token.
+    pub(super) fn open(path: &Path, fallback: Option<HeaderValue>) -> io::Result<Self> {
+        let first = read(path).or_else(|e| fallback.ok_or(e))?;
         Ok(TokenFile { path: path.to_owned(), last: Mutex::new(first) })
     }
 
-    /// Adds the header. A file that is gone or unreadable leaves the last token in use: some remove it after
-    /// start to limit who can read it (kubernetes/kubernetes#68164).
+    /// Adds the header. If the file cannot be read, the last token stays in use: some programs remove it after they
+    /// have started to limit access to it (kubernetes/kubernetes#68164).
     pub(super) fn authorize(&self, headers: &mut HeaderMap) {
         let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match read(&self.path) {
             Ok(token) => *last = token,
-            Err(error) => tracing::debug!(%error, file = %self.path.display(), "token not read anew"),
+            Err(error) => {
+                let file = self.path.display();
+                tracing::debug!(%error, %file, "cannot read the token file; using the previous token");
+            }
         }
         headers.insert(AUTHORIZATION, last.clone());
     }
@@ -106,7 +110,7 @@ fn read(path: &Path) -> io::Result<HeaderValue> {
     let text = std::fs::read_to_string(path)?;
     let token = text.trim();
     if token.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is empty"));
     }
     bearer(token).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
@@ -122,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_the_file_and_survives_its_removal() {
+    fn the_token_follows_the_file_and_survives_its_removal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         std::fs::write(&path, "one\n").unwrap();
@@ -131,13 +135,13 @@ mod tests {
         std::fs::write(&path, "two").unwrap();
         assert_eq!(header(&file), "Bearer two");
         std::fs::write(&path, "").unwrap();
-        assert_eq!(header(&file), "Bearer two", "an empty file is a rotation half done");
+        assert_eq!(header(&file), "Bearer two", "an empty file is an incomplete rotation");
         std::fs::remove_file(&path).unwrap();
         assert_eq!(header(&file), "Bearer two");
     }
 
     #[test]
-    fn a_missing_file_is_an_error_at_start() {
+    fn a_missing_file_is_an_error_at_start_without_a_fallback() {
         let missing = Path::new("/nonexistent/token");
         assert!(TokenFile::open(missing, None).is_err());
         assert_eq!(header(&TokenFile::open(missing, bearer("other").ok()).unwrap()), "Bearer other");

@@ -1,10 +1,11 @@
-//! Opening connections: straight to the API server, or through a proxy's tunnel.
+//! Opens connections: directly to the API server, or through a proxy's tunnel.
 
+use super::credential::basic;
 use super::proxy::Proxy;
 use http::Uri;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -15,15 +16,17 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-/// Connections with TLS, if the server's scheme is https.
+/// Opens connections, with TLS if the server's scheme is https.
 pub(super) type Connector = HttpsConnector<Dialer>;
 
-/// Opens connections without TLS to the server.
+/// Opens the TCP connection or tunnel to the server, below TLS.
 #[derive(Clone)]
 pub(super) enum Dialer {
     Direct(HttpConnector),
-    /// With TLS to the proxy, if its scheme is https.
+    /// Through an HTTP proxy, with TLS to the proxy if its scheme is https.
     Proxy(Box<Tunnel<HttpsConnector<HttpConnector>>>),
+    /// Through a SOCKS5 proxy.
+    Socks(Box<SocksV5<HttpConnector>>),
 }
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
@@ -38,6 +41,7 @@ impl Service<Uri> for Dialer {
         match self {
             Dialer::Direct(connector) => connector.poll_ready(context).map_err(Into::into),
             Dialer::Proxy(tunnel) => tunnel.poll_ready(context).map_err(Into::into),
+            Dialer::Socks(tunnel) => tunnel.poll_ready(context).map_err(Into::into),
         }
     }
 
@@ -51,11 +55,15 @@ impl Service<Uri> for Dialer {
                 let connecting = tunnel.call(server);
                 Box::pin(async { Ok(connecting.await?) })
             }
+            Dialer::Socks(tunnel) => {
+                let connecting = tunnel.call(server);
+                Box::pin(async { Ok(MaybeHttpsStream::Http(connecting.await?)) })
+            }
         }
     }
 }
 
-/// `server_name` is the name in the server's certificate, if it is not the host's.
+/// `server_name` is the name to expect in the server's certificate, if it differs from the host.
 pub(super) fn connector(
     tls: ClientConfig,
     server_name: Option<&ServerName<'static>>,
@@ -63,11 +71,19 @@ pub(super) fn connector(
 ) -> Connector {
     let dialer = match proxy {
         None => Dialer::Direct(tcp()),
+        Some(proxy) if proxy.is_socks() => {
+            let tunnel = SocksV5::new(proxy.uri.clone(), tcp());
+            Dialer::Socks(Box::new(match proxy.credential.clone() {
+                Some((user, password)) => tunnel.with_auth(user, password),
+                None => tunnel,
+            }))
+        }
         Some(proxy) => {
             let to_proxy = with_tls(tls.clone(), proxy.server_name(), tcp());
             let tunnel = Tunnel::new(proxy.uri.clone(), to_proxy);
-            Dialer::Proxy(Box::new(match &proxy.authorization {
-                Some(authorization) => tunnel.with_auth(authorization.clone()),
+            let authorization = proxy.credential.as_ref().and_then(|(u, p)| basic(u, p).ok());
+            Dialer::Proxy(Box::new(match authorization {
+                Some(authorization) => tunnel.with_auth(authorization),
                 None => tunnel,
             }))
         }
@@ -89,8 +105,8 @@ fn tcp() -> HttpConnector {
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_connect_timeout(Some(Duration::from_secs(10)));
-    // A watch may be silent for a minute. These make a server that vanished without a word an error within another
-    // one.
+    // A watch may have no events for a minute. With these settings a server that disappeared without closing the
+    // connection is an error within another minute.
     http.set_keepalive(Some(Duration::from_secs(30)));
     http.set_keepalive_interval(Some(Duration::from_secs(10)));
     http.set_keepalive_retries(Some(3));

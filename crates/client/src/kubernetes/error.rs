@@ -1,31 +1,31 @@
 //! Why a request for one object failed.
 //!
-//! An error answers the caller's questions: is it worth another try, does the object exist, has it changed since it was
-//! read, which fields are wrong.
+//! A caller can tell from an error whether a retry makes sense, whether the object exists, whether it has changed since
+//! it was read, and which fields are invalid.
 
 use super::status::Status;
 use std::fmt;
 use std::time::Duration;
 
-/// Why the API server refused, from `meta/v1 Status`.
+/// Why the API server refused a request, from `meta/v1 Status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The object does not exist (404).
     NotFound,
     /// An object of that name exists (409).
     AlreadyExists,
-    /// The object has changed since it was read, or a precondition does not hold, or an apply meets another manager's
-    /// fields (409).
+    /// The object has changed since it was read, or a precondition does not hold, or a server-side apply conflicts with
+    /// another field manager (409).
     Conflict,
     /// The object is not valid (422).
     Invalid,
     /// The request is malformed (400).
     BadRequest,
-    /// The credential is not accepted (401).
+    /// The server does not accept the credential (401).
     Unauthorized,
-    /// The credential may not do this (403).
+    /// The credential lacks the permission (403).
     Forbidden,
-    /// The version asked for is too old (410).
+    /// The requested version is too old (410).
     Expired,
     /// Too many requests (429).
     TooManyRequests,
@@ -33,39 +33,39 @@ pub enum Reason {
     Unavailable,
     /// The server did not finish in time (504).
     Timeout,
-    /// Anything else, in the server's word for it.
+    /// Any other reason, as the server names it.
     Other(String),
 }
 
-/// A field that is wrong.
+/// An invalid field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldCause {
     /// The field, as in `spec.ports[0].port`.
     pub field: String,
-    /// The mistake.
+    /// Why it is invalid.
     pub message: String,
 }
 
 /// Why a request for one object failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The server answered, and refused.
+    /// The server refused the request.
     #[error("the API server refuses to {request}: {code} {message}")]
     Refused {
         /// Verb, resource and name.
         request: String,
-        /// Why.
+        /// The server's reason.
         reason: Reason,
         /// HTTP status.
         code: i32,
         /// The server's message.
         message: String,
-        /// The fields that are wrong.
+        /// The invalid fields.
         causes: Vec<FieldCause>,
-        /// When the server wants to be asked again.
+        /// The wait before a retry that the server requests.
         retry_after: Option<Duration>,
     },
-    /// There is no response. `sent`: the server may have done it all the same.
+    /// There was no response. If `sent`, the server may have processed the request nevertheless.
     #[error("cannot {request}: {message}")]
     NoResponse {
         /// Verb, resource and name.
@@ -76,8 +76,8 @@ pub enum RequestError {
         sent: bool,
     },
     /// The response cannot be decoded.
-    #[error("the response to {request} is not understood: {message}")]
-    Garbled {
+    #[error("cannot decode the response to {request}: {message}")]
+    Malformed {
         /// Verb, resource and name.
         request: String,
         /// The cause.
@@ -104,11 +104,11 @@ impl RequestError {
         }
     }
 
-    /// The server's reason, if it refused.
+    /// The server's reason, if it refused the request.
     pub fn reason(&self) -> Option<&Reason> {
         match self {
             RequestError::Refused { reason, .. } => Some(reason),
-            RequestError::NoResponse { .. } | RequestError::Garbled { .. } => None,
+            RequestError::NoResponse { .. } | RequestError::Malformed { .. } => None,
         }
     }
 
@@ -122,7 +122,7 @@ impl RequestError {
         self.reason() == Some(&Reason::AlreadyExists)
     }
 
-    /// Whether the object has changed since it was read: read it again, and decide anew.
+    /// Whether the object has changed since it was read. The caller has to read it again before another attempt.
     pub fn is_conflict(&self) -> bool {
         self.reason() == Some(&Reason::Conflict)
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invalid_object_names_its_fields() {
+    fn the_error_for_an_invalid_object_has_the_invalid_fields() {
         let body = br#"{"kind":"Status","code":422,"reason":"Invalid","message":"Lease \"l\" is invalid","details":{"causes":[
             {"reason":"FieldValueInvalid","field":"spec.leaseDurationSeconds","message":"must be greater than 0"}]}}"#;
         let error = RequestError::refused("create Lease l", &Status::read(422, Format::Json, body), None);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn two_kinds_of_409_differ() {
+    fn a_409_is_a_conflict_or_already_exists() {
         let status = |reason: &str| Status { code: 409, reason: reason.into(), ..Status::default() };
         assert!(RequestError::refused("x", &status("AlreadyExists"), None).is_already_exists());
         assert!(RequestError::refused("x", &status("Conflict"), None).is_conflict());

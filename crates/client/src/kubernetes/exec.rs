@@ -1,4 +1,4 @@
-//! Credentials from a program: the `exec` entry of a kubeconfig's user (KEP-541).
+//! Credential plugins: the `exec` entry of a kubeconfig's user (KEP-541).
 //!
 //! In: a [`Plugin`]. Out: a token, a client certificate or both, kept until they expire or the server refuses them.
 
@@ -15,19 +15,20 @@ use std::time::{Duration, SystemTime};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-/// The versions of the conversation with a plugin.
+/// Supported versions of the plugin protocol.
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
-/// A plugin that asks a cloud for a token takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest part of a plugin's standard error that is reported.
-const EXCERPT: usize = 300;
+/// How long a plugin may run. A plugin that requests a token from a cloud provider takes seconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How much of a plugin's standard error is reported, in bytes.
+const MAX_STDERR: usize = 300;
 
-/// The name of the extension of a cluster that is for its plugin.
+/// Name of the cluster extension with configuration for the plugin.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// A plugin and what it handed out last.
+/// A plugin and the credential that it issued last.
 pub(super) struct Exec {
     plugin: Plugin,
+    /// Value of `KUBERNETES_EXEC_INFO`.
     info: String,
     identity: Arc<Identity>,
     last: Mutex<Last>,
@@ -36,26 +37,26 @@ pub(super) struct Exec {
 #[derive(Default)]
 struct Last {
     issued: Option<Issued>,
-    /// How often the plugin was run.
+    /// Number of runs of the plugin that succeeded.
     runs: u64,
 }
 
 #[derive(Clone)]
 struct Issued {
     token: Option<HeaderValue>,
-    /// None: until the server refuses it.
+    /// `None`: it is valid until the server refuses it.
     expires: Option<SystemTime>,
-    /// Whether its client certificate is another one than before.
+    /// Whether the client certificate differs from the previous one.
     renewed: bool,
 }
 
-/// What one request is sent with.
+/// The credential for one request.
 pub(super) struct Granted {
-    /// The token, if the plugin hands out tokens.
+    /// The token, if the plugin issues tokens.
     pub(super) token: Option<HeaderValue>,
-    /// Which run of the plugin it is from.
+    /// Number of the plugin's run that issued the credential.
     pub(super) run: u64,
-    /// The client certificate is another one than for the request before.
+    /// Whether the client certificate has changed since the previous request.
     pub(super) renewed: bool,
 }
 
@@ -83,8 +84,8 @@ struct Status {
 }
 
 impl Exec {
-    /// Nothing is run yet. Fails if the entry itself is of no use. `server` is the address in force, and `authorities` are
-    /// the trusted ones in PEM.
+    /// Does not run the plugin yet. Fails if the `exec` entry is invalid. `server` is the API server's address, and
+    /// `authorities` are the trusted certificate authorities in PEM.
     pub(super) fn new(
         plugin: Plugin,
         cluster: &Cluster,
@@ -99,7 +100,7 @@ impl Exec {
             return Err(format!("exec.apiVersion: {:?} is none of {VERSIONS:?}", plugin.api_version));
         }
         if plugin.interactive_mode == "Always" {
-            return Err("exec.interactiveMode: Always: there is no terminal to ask at".into());
+            return Err("exec.interactiveMode: Always is not supported: there is no terminal".into());
         }
         let mut spec = json!({ "interactive": false });
         if plugin.provide_cluster_info {
@@ -116,7 +117,7 @@ impl Exec {
         Ok(Exec { plugin, info: info.to_string(), identity, last: Mutex::default() })
     }
 
-    /// What to send a request with. The plugin is asked if what it gave is no longer good.
+    /// The credential for a request. Runs the plugin if the last credential has expired or was refused.
     pub(super) async fn grant(&self) -> Result<Granted, String> {
         let mut last = self.last.lock().await;
         let valid = |issued: &&Issued| issued.expires.is_none_or(|expires| SystemTime::now() < expires);
@@ -130,7 +131,7 @@ impl Exec {
         Ok(granted)
     }
 
-    /// The server refused what a run of the plugin gave. A later run's may be good.
+    /// Discards the credential that the server refused, unless a later run of the plugin has already replaced it.
     pub(super) async fn refused(&self, run: u64) {
         let mut last = self.last.lock().await;
         if last.runs == run {
@@ -148,32 +149,36 @@ impl Exec {
         command.args(&self.plugin.args).env("KUBERNETES_EXEC_INFO", &self.info);
         command.envs(self.plugin.env.iter().map(|v| (&v.name, &v.value)));
         command.stdin(Stdio::null()).kill_on_drop(true);
-        let output = match tokio::time::timeout(PATIENCE, command.output()).await {
+        let output = match tokio::time::timeout(TIMEOUT, command.output()).await {
             Ok(Ok(output)) => output,
             Ok(Err(e)) => return Err(failed(e.to_string())),
-            Err(_) => return Err(failed(format!("it did not end within {PATIENCE:?}"))),
+            Err(_) => return Err(failed(format!("it did not finish within {TIMEOUT:?}"))),
         };
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.trim();
-            return Err(failed(format!("{}: {}", output.status, &said[..said.floor_char_boundary(EXCERPT)])));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let stderr = stderr.trim();
+            return Err(failed(format!(
+                "{}: {}",
+                output.status,
+                &stderr[..stderr.floor_char_boundary(MAX_STDERR)]
+            )));
         }
         self.read(&output.stdout).map_err(failed)
     }
 
     fn read(&self, output: &[u8]) -> Result<Issued, String> {
         let credential: Credential = serde_json::from_slice(output)
-            .map_err(|e| format!("it does not write an ExecCredential: {e}"))?;
+            .map_err(|e| format!("its output is not an ExecCredential: {e}"))?;
         if credential.kind != "ExecCredential" || credential.api_version != self.plugin.api_version {
             return Err(format!(
-                "it writes {} {:?}, but {:?} was asked for",
+                "its output is {} {:?}, but ExecCredential {:?} is expected",
                 credential.kind, credential.api_version, self.plugin.api_version
             ));
         }
         let Status { token, client_certificate_data, client_key_data, expiration_timestamp } =
             credential.status;
         if token.is_empty() && client_certificate_data.is_empty() {
-            return Err("it gives neither a token nor a client certificate".into());
+            return Err("its output has neither a token nor a client certificate".into());
         }
         let pem = (client_certificate_data.into_bytes(), client_key_data.into_bytes());
         let renewed = self.identity.replace((!pem.0.is_empty()).then_some(pem))?;

@@ -1,7 +1,7 @@
-//! Failures of requests, with a message for people.
+//! Failures of the requests of a list and watch, with a message for the log.
 //!
-//! In: an error or a refusal, and the request it belongs to. Out: a [`Failure`] whose message says what failed and what
-//! to do next. Every message names the address, the credential or the RBAC rule it is about.
+//! In: an error or a refusal, and its request. Out: a [`Failure`] whose message has the cause and how to fix it, with
+//! the address, the credential or the RBAC rule concerned.
 
 use super::access::Origin;
 use super::status::Status;
@@ -14,28 +14,30 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) kind: FailureKind,
-    /// For people.
+    /// Message for the log.
     pub(super) message: String,
-    /// When the server wants to be asked again.
+    /// The wait before a retry that the server requests.
     pub(super) retry_after: Option<Duration>,
 }
 
-/// Classes of failures that differ in the next step.
+/// Classes of failures, by how the list and watch continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureKind {
-    /// The version or the page asked for is gone: list anew.
+    /// The requested version or page is not available any more: list again.
     Expired,
-    /// A response that had begun broke off. Happens whenever a server restarts.
+    /// The connection broke within a response. Happens whenever a server restarts.
     Dropped,
+    /// The server was reached but did not answer in time.
+    Unanswered,
     /// The request itself is not valid for this server (400, 422).
     Invalid,
-    /// Anything else, which is reported.
+    /// Any other failure. It is reported as an outage.
     Outage(OutageReason),
 }
 
-/// The request that failed.
+/// The request that a failure belongs to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct RequestContext<'a> {
     pub(super) origin: &'a Origin,
     pub(super) resource: ResourceType,
     pub(super) verb: &'static str,
@@ -46,30 +48,37 @@ impl Failure {
         Failure { kind, message, retry_after: None }
     }
 
-    /// The response broke off after it had begun.
-    pub(super) fn dropped(asked: Asked<'_>, error: &dyn Error) -> Self {
-        let message = format!("the connection to {} broke: {}", asked.origin.server, root(error));
+    /// The connection broke within the response.
+    pub(super) fn dropped(context: RequestContext<'_>, error: &dyn Error) -> Self {
+        let message = format!("connection to {} lost: {}", context.origin.server, root(error));
         Failure::new(FailureKind::Dropped, message)
     }
 
     /// The response could not be decoded.
-    pub(super) fn garbled(asked: Asked<'_>, error: &dyn Error) -> Self {
-        let Origin { server, address_from, .. } = asked.origin;
+    pub(super) fn malformed(context: RequestContext<'_>, error: &dyn Error) -> Self {
+        let Origin { server, address_from, .. } = context.origin;
         let message =
-            format!("{server}: {error}; check that the address in {address_from} is an API server's");
+            format!("{server}: {error}; check that the address in {address_from} is that of an API server");
         Failure::new(FailureKind::Outage(OutageReason::Refused), message)
     }
 
-    /// There is no credential, so nothing was sent.
-    pub(super) fn no_credential(asked: Asked<'_>, reason: &str) -> Self {
-        let Origin { server, credential, .. } = asked.origin;
-        let message = format!("cannot log in to {server} with {credential}: {reason}");
+    /// There is no credential, so the request was not sent.
+    pub(super) fn no_credential(context: RequestContext<'_>, reason: &str) -> Self {
+        let Origin { server, credential, .. } = context.origin;
+        let message = format!("cannot authenticate at {server} with {credential}: {reason}");
         Failure::new(FailureKind::Outage(OutageReason::Unauthorized), message)
     }
 
+    /// The server was reached but did not answer in time.
+    pub(super) fn unanswered(context: RequestContext<'_>, error: &dyn Error) -> Self {
+        let (Origin { server, .. }, resource) = (context.origin, context.resource.qualified());
+        let message = format!("{server} does not answer a request to {} {resource}: {error}", context.verb);
+        Failure::new(FailureKind::Unanswered, message)
+    }
+
     /// There was no response.
-    pub(super) fn unreachable(asked: Asked<'_>, error: &dyn Error) -> Self {
-        let Origin { server, address_from, .. } = asked.origin;
+    pub(super) fn unreachable(context: RequestContext<'_>, error: &dyn Error) -> Self {
+        let Origin { server, address_from, .. } = context.origin;
         let error = root(error);
         let next = if error.contains("certificate") {
             format!(
@@ -82,10 +91,10 @@ impl Failure {
         Failure::new(FailureKind::Outage(OutageReason::Unreachable), message)
     }
 
-    /// The server refused it.
-    pub(super) fn refused(asked: Asked<'_>, status: &Status) -> Self {
-        let resource = asked.resource;
-        let Origin { server, credential, .. } = asked.origin;
+    /// The server refused the request.
+    pub(super) fn refused(context: RequestContext<'_>, status: &Status) -> Self {
+        let resource = context.resource;
+        let Origin { server, credential, .. } = context.origin;
         let text = &status.message;
         let (kind, message) = match status.code {
             _ if status.is_expired() => (FailureKind::Expired, text.clone()),
@@ -95,7 +104,7 @@ impl Failure {
                     "{server} does not accept {credential} ({text}): renew it, and check that it is for this cluster"
                 ),
             ),
-            403 => (FailureKind::Outage(OutageReason::Forbidden), forbidden(asked, status)),
+            403 => (FailureKind::Outage(OutageReason::Forbidden), forbidden(context, status)),
             404 => (
                 FailureKind::Outage(OutageReason::NotServed),
                 format!(
@@ -108,32 +117,32 @@ impl Failure {
                 FailureKind::Outage(OutageReason::Overloaded),
                 format!("{server} is overloaded or starting: {text}"),
             ),
-            400 | 422 => (FailureKind::Invalid, refusal(asked, status)),
-            _ => (FailureKind::Outage(OutageReason::Refused), refusal(asked, status)),
+            400 | 422 => (FailureKind::Invalid, refusal(context, status)),
+            _ => (FailureKind::Outage(OutageReason::Refused), refusal(context, status)),
         };
         Failure { kind, message, retry_after: status.retry_after() }
     }
 }
 
-fn refusal(asked: Asked<'_>, status: &Status) -> String {
-    let (server, resource) = (&asked.origin.server, asked.resource.qualified());
-    format!("{server} refuses to {} {resource}: {} {}", asked.verb, status.code, status.message)
+fn refusal(context: RequestContext<'_>, status: &Status) -> String {
+    let (server, resource) = (&context.origin.server, context.resource.qualified());
+    format!("{server} refuses to {} {resource}: {} {}", context.verb, status.code, status.message)
 }
 
-fn forbidden(asked: Asked<'_>, status: &Status) -> String {
-    let resource = asked.resource;
-    let user = status.user().unwrap_or(&asked.origin.credential);
+fn forbidden(context: RequestContext<'_>, status: &Status) -> String {
+    let resource = context.resource;
+    let user = status.user().unwrap_or(&context.origin.credential);
     format!(
         "{user} may not {} {}: grant verbs [list watch] by adding to its ClusterRole's rules: \
          - {{apiGroups: [\"{}\"], resources: [\"{}\"], verbs: [\"list\", \"watch\"]}}",
-        asked.verb,
+        context.verb,
         resource.qualified(),
         resource.group(),
         resource.plural(),
     )
 }
 
-/// The innermost error is the most concrete one: `Connection refused (os error 111)`.
+/// The innermost error, which is the most specific one: `Connection refused (os error 111)`.
 pub(super) fn root(error: &dyn Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -156,12 +165,12 @@ mod tests {
     }
 
     fn refused(resource: ResourceType, code: i32, message: &str) -> Failure {
-        let asked = Asked { origin: &origin(), resource, verb: "list" };
-        Failure::refused(asked, &Status { code, message: message.into(), ..Status::default() })
+        let context = RequestContext { origin: &origin(), resource, verb: "list" };
+        Failure::refused(context, &Status { code, message: message.into(), ..Status::default() })
     }
 
     #[test]
-    fn a_403_names_the_missing_rule() {
+    fn the_message_for_a_403_has_the_missing_rbac_rule() {
         let failure = refused(
             EndpointSlice::TYPE,
             403,
@@ -177,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_401_names_the_credential() {
+    fn the_message_for_a_401_has_the_credential() {
         let failure = refused(Service::TYPE, 401, "Unauthorized");
         assert_eq!(failure.kind, FailureKind::Outage(OutageReason::Unauthorized));
         assert!(failure.message.contains("the token in /etc/token"), "{}", failure.message);
@@ -196,10 +205,10 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_error_names_the_address_and_where_it_is_from() {
-        let asked = Asked { origin: &origin(), resource: Node::TYPE, verb: "list" };
+    fn the_message_for_a_connection_error_has_the_address_and_where_it_is_configured() {
+        let context = RequestContext { origin: &origin(), resource: Node::TYPE, verb: "list" };
         let refused = std::io::Error::from_raw_os_error(111);
-        let failure = Failure::unreachable(asked, &refused);
+        let failure = Failure::unreachable(context, &refused);
         assert_eq!(
             failure.message,
             "cannot reach the API server at https://10.0.0.1:6443: Connection refused (os error 111); \
@@ -207,7 +216,9 @@ mod tests {
         );
         let tls = std::io::Error::other("invalid peer certificate: UnknownIssuer");
         assert!(
-            Failure::unreachable(asked, &tls).message.contains("certificate-authority in kubeconfig /etc/kc")
+            Failure::unreachable(context, &tls)
+                .message
+                .contains("certificate-authority in kubeconfig /etc/kc")
         );
     }
 }

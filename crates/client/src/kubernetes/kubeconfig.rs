@@ -1,8 +1,8 @@
 //! A kubeconfig: the cluster and the user of its current context.
 //!
-//! In: a file. Out: [`Selected`], with every path absolute and every `-data` field decoded, or an error that names entry and
-//! field and quotes no line of the file, since secrets are in it. Entries that the context does not select only have to be
-//! YAML; fields that only kubectl uses are skipped.
+//! In: a file. Out: [`Selected`], with every path absolute and every `-data` field checked, or an error that has the
+//! entry and the field but quotes no line of the file, because it contains secrets. Entries that the context does not
+//! select only have to be valid YAML; fields that only kubectl uses are skipped.
 
 use super::access::ConnectError;
 use data_encoding::BASE64;
@@ -13,7 +13,7 @@ use serde_saphyr::options;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What the current context selects.
+/// The cluster and the user of the current context.
 pub(super) struct Selected {
     pub(super) cluster: Cluster,
     pub(super) user: User,
@@ -26,7 +26,7 @@ pub(super) struct Selected {
 struct File {
     #[serde(deserialize_with = "or_default")]
     current_context: String,
-    /// Entries are read once they are selected: mistakes in others do not matter.
+    /// Entries are decoded when they are selected: mistakes in other entries are ignored.
     #[serde(deserialize_with = "or_default")]
     contexts: Vec<Value>,
     #[serde(deserialize_with = "or_default")]
@@ -35,7 +35,7 @@ struct File {
     users: Vec<Value>,
 }
 
-/// The content of the entry with a name, if there is one.
+/// The content of the entry with this name, if there is one.
 fn entry<T: DeserializeOwned + Default>(
     list: &[Value],
     name: &str,
@@ -45,10 +45,10 @@ fn entry<T: DeserializeOwned + Default>(
         list.iter().find(|entry| entry["name"].as_str().unwrap_or_default() == name && entry.is_object())?;
     Some(match &entry[field] {
         Value::Null => Ok(T::default()),
-        // The error may quote a secret; only the type that is expected is told.
+        // The error may quote a secret; only the expected type is reported.
         content => T::deserialize(content).map_err(|error| {
             let text = error.to_string();
-            let expected = text.rsplit_once("expected ").map_or("another", |(_, expected)| expected);
+            let expected = text.rsplit_once("expected ").map_or("another type", |(_, expected)| expected);
             format!("{field} {name:?}: a field has the wrong type: {expected} is expected")
         }),
     })
@@ -63,7 +63,7 @@ struct Context {
     user: String,
 }
 
-/// How to reach an API server. Empty means not given, in every field.
+/// How to connect to an API server. An empty field is not set.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(super) struct Cluster {
@@ -82,7 +82,7 @@ pub(super) struct Cluster {
     pub(super) extensions: Vec<Extension>,
 }
 
-/// A field that is base64 in the file: decoded once its entry is selected.
+/// A base64 field, decoded when its entry is selected.
 #[derive(Default, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Data(Option<String>);
@@ -96,7 +96,7 @@ impl Data {
         self.0.as_deref().unwrap_or_default().split_whitespace().collect()
     }
 
-    /// Checked when its entry was selected.
+    /// The decoded bytes. The encoding was checked when the entry was selected.
     pub(super) fn bytes(&self) -> Vec<u8> {
         BASE64.decode(self.text().as_bytes()).unwrap_or_default()
     }
@@ -145,7 +145,7 @@ pub(super) struct User {
     pub(super) auth_provider: Option<AuthProvider>,
 }
 
-/// A program that hands out credentials.
+/// A credential plugin.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Plugin {
@@ -173,14 +173,14 @@ pub(super) struct Variable {
     pub(super) value: String,
 }
 
-/// The predecessor of plugins, which kubectl dropped in 1.26.
+/// The predecessor of plugins, removed from kubectl in 1.26.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct AuthProvider {
     pub(super) name: String,
 }
 
-/// Reads a file and follows its current context.
+/// Reads a file and selects the entries of its current context.
 pub(super) fn read(path: &Path) -> Result<Selected, ConnectError> {
     let unreadable = |source| ConnectError::Read { path: path.to_owned(), source };
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
@@ -213,7 +213,7 @@ pub(super) fn read(path: &Path) -> Result<Selected, ConnectError> {
     Ok(Selected { cluster, user, user_name: context.user })
 }
 
-/// What client-go refuses because one of two fields would count and the other not.
+/// Rejects combinations of fields that client-go rejects, because one field would override the other.
 fn check_cluster(cluster: &Cluster) -> Result<(), String> {
     let file = !cluster.certificate_authority.as_os_str().is_empty();
     let data = !cluster.certificate_authority_data.is_empty();
@@ -228,11 +228,11 @@ fn check_cluster(cluster: &Cluster) -> Result<(), String> {
 }
 
 fn check_user(user: &User) -> Result<(), String> {
-    let halves = [
+    let fields = [
         ("client-certificate", &user.client_certificate, &user.client_certificate_data),
         ("client-key", &user.client_key, &user.client_key_data),
     ];
-    for (field, file, data) in halves {
+    for (field, file, data) in fields {
         data.check(&format!("{field}-data"))?;
         if !file.as_os_str().is_empty() && !data.is_empty() {
             return Err(format!("{field} and {field}-data are both given"));
@@ -241,14 +241,14 @@ fn check_user(user: &User) -> Result<(), String> {
     if !user.token.is_empty() && !user.username.is_empty() {
         return Err("token and username are both given".into());
     }
-    let others = !user.as_uid.is_empty() || !user.as_groups.is_empty() || !user.as_user_extra.is_empty();
-    if user.impersonate.is_empty() && others {
+    let needs_user = !user.as_uid.is_empty() || !user.as_groups.is_empty() || !user.as_user_extra.is_empty();
+    if user.impersonate.is_empty() && needs_user {
         return Err("as-uid, as-groups and as-user-extra need as".into());
     }
     Ok(())
 }
 
-/// Paths in a kubeconfig are relative to it.
+/// Paths in a kubeconfig are relative to its directory.
 fn make_absolute(directory: &Path, cluster: &mut Cluster, user: &mut User) {
     let files = [
         &mut cluster.certificate_authority,
@@ -259,7 +259,7 @@ fn make_absolute(directory: &Path, cluster: &mut Cluster, user: &mut User) {
     for file in files.into_iter().filter(|file| !file.as_os_str().is_empty()) {
         *file = directory.join(&*file);
     }
-    // A bare name is looked for in PATH.
+    // A command without a slash is searched for in PATH.
     if let Some(plugin) = &mut user.exec
         && plugin.command.components().count() > 1
     {
@@ -267,7 +267,7 @@ fn make_absolute(directory: &Path, cluster: &mut Cluster, user: &mut User) {
     }
 }
 
-/// `null` is what kubectl writes for an empty list.
+/// Reads `null`, which kubectl writes for an empty list, as the default value.
 pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

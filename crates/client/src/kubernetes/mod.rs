@@ -1,13 +1,14 @@
 //! List and watch of a resource at an API server, and writes to it.
 //!
-//! In: an [`Access`] and a [`Selection`]. Out: [`Notice`](crate::Notice)s. The way a response takes:
+//! In: an [`Access`] and a [`Selection`]. Out: [`Notice`](crate::Notice)s. Data flow of a list or watch:
 //!
 //! ```text
-//! request (a value) ─▶ response (bytes) ─▶ wire (parts) ─▶ object ─▶ step (decides) ─▶ watch (does)
+//! request (a value) ─▶ response (bytes) ─▶ wire (items, frames) ─▶ object ─▶ step (decides) ─▶ watch (acts)
 //! ```
 //!
-//! Only `response`, `write` and `watch` do I/O, over a `transport` that `access` has made of a `kubeconfig` or of a pod's
-//! service account. `step` is the whole of the behaviour: a state and an input to a state and the next request.
+//! Only `response` and `write` send requests, over a `transport` that `access` configures from a `kubeconfig` or from a
+//! pod's service account. `step` makes all decisions: it maps a state and an input to the next state and the
+//! next request.
 
 mod access;
 mod backoff;
@@ -35,4 +36,4 @@ pub use access::{Access, Client, ConnectError, Encoding, connect};
 pub use error::{FieldCause, Reason, RequestError};
 pub use request::Selection;
 pub use watch::watch;
-pub use write::{DeleteOptions, ObjectName, Part, Patch, Propagation};
+pub use write::{DeleteOptions, ObjectName, Patch, Propagation, Subresource};

@@ -1,10 +1,10 @@
-//! One piece of a response to one object.
+//! Decodes the objects of a response.
 //!
-//! In: the bytes of an item of a list or of a frame of a watch. Out: an object of the resource that was asked for, or a
-//! [`Rejected`] that names it as well as possible. Pure.
+//! In: the bytes of an item of a list or of a frame of a watch. Out: an object of the requested resource, or a
+//! [`Rejected`] with as much of its name as could be decoded. Pure.
 
 use super::status::Status;
-use super::wire::{Format, Garbled, MAGIC};
+use super::wire::{Format, MAGIC, Malformed};
 use crate::Rejected;
 use bytes::Bytes;
 use portway_api::{Event, ObjectMeta, Resource, ResourceType};
@@ -46,10 +46,10 @@ struct JsonWatchEvent<'a> {
     object: &'a RawValue,
 }
 
-/// An object of which only the metadata is read.
+/// An object of which only the metadata is decoded.
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default)]
-struct Bare {
+struct MetadataOnly {
     #[prost(message, optional, tag = "1")]
     metadata: Option<ObjectMeta>,
 }
@@ -57,22 +57,23 @@ struct Bare {
 /// A decoded frame of a watch.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame<R> {
-    /// An object changed; the version is where to go on from, empty if it could not be read.
+    /// An object changed. `version` is the version to resume from; empty if it could not be decoded.
     Change { version: String, change: Result<Event<R>, Box<Rejected>> },
-    /// There were no changes up to this version. `initial_end`: every object that existed at the beginning has been sent.
+    /// All changes up to this version have been sent. `initial_end`: so have all objects that existed when the watch
+    /// began.
     Bookmark { version: String, initial_end: bool },
     /// The server ends this watch.
     Error(Status),
-    /// A type from the future.
+    /// An event type that this client does not know.
     Unknown(String),
 }
 
-/// Takes the envelope off an object in protobuf.
+/// Removes the envelope of an object in protobuf.
 pub(super) fn unwrap(bytes: &[u8]) -> Option<Unknown> {
     Unknown::decode(bytes.strip_prefix(MAGIC)?).ok()
 }
 
-/// Reads an item of a list.
+/// Decodes an item of a list.
 pub(super) fn item<R: Resource>(format: Format, bytes: &Bytes) -> Result<R, Box<Rejected>> {
     let reject = |reason: String| reject(R::TYPE, format, bytes, reason);
     let object = match format {
@@ -81,17 +82,17 @@ pub(super) fn item<R: Resource>(format: Format, bytes: &Bytes) -> Result<R, Box<
     };
     match object.metadata() {
         Some(metadata) if !metadata.name.is_empty() => Ok(object),
-        _ => Err(reject("it has no name".into())),
+        _ => Err(reject("it has no metadata.name".into())),
     }
 }
 
-/// Reads a frame of a watch.
-pub(super) fn frame<R: Resource>(format: Format, bytes: Bytes) -> Result<Frame<R>, Garbled> {
+/// Decodes a frame of a watch.
+pub(super) fn frame<R: Resource>(format: Format, bytes: Bytes) -> Result<Frame<R>, Malformed> {
     let (change, bytes) = match format {
         Format::Protobuf => protobuf_event(bytes)?,
         Format::Json => {
             let event: JsonWatchEvent<'_> =
-                serde_json::from_slice(&bytes).map_err(|_| Garbled("an event of a watch is not JSON"))?;
+                serde_json::from_slice(&bytes).map_err(|_| Malformed("an event of a watch is not JSON"))?;
             (event.kind.to_owned(), bytes.slice_ref(event.object.get().as_bytes()))
         }
     };
@@ -102,11 +103,11 @@ pub(super) fn frame<R: Resource>(format: Format, bytes: Bytes) -> Result<Frame<R
                 Frame::Change { version, change: Ok(Event::Apply(object)) }
             }
             Err(rejected) => {
-                Frame::Change { version: bare(format, &bytes).resource_version, change: Err(rejected) }
+                Frame::Change { version: metadata_of(format, &bytes).resource_version, change: Err(rejected) }
             }
         },
         "DELETED" => {
-            let metadata = bare(format, &bytes);
+            let metadata = metadata_of(format, &bytes);
             let change = if metadata.name.is_empty() {
                 Err(reject(R::TYPE, format, &bytes, "a deleted object has no name".into()))
             } else {
@@ -115,7 +116,7 @@ pub(super) fn frame<R: Resource>(format: Format, bytes: Bytes) -> Result<Frame<R
             Frame::Change { version: metadata.resource_version, change }
         }
         "BOOKMARK" => {
-            let metadata = bare(format, &bytes);
+            let metadata = metadata_of(format, &bytes);
             let initial_end =
                 metadata.annotations.get(INITIAL_EVENTS_END).is_some_and(|value| value == "true");
             Frame::Bookmark { version: metadata.resource_version, initial_end }
@@ -128,30 +129,30 @@ pub(super) fn frame<R: Resource>(format: Format, bytes: Bytes) -> Result<Frame<R
     })
 }
 
-/// The frame itself may be in an envelope or not; the object in it always is.
-fn protobuf_event(bytes: Bytes) -> Result<(String, Bytes), Garbled> {
-    let garbled = Garbled("an event of a watch is not protobuf");
+/// The frame itself may have an envelope; the object in it always has one.
+fn protobuf_event(bytes: Bytes) -> Result<(String, Bytes), Malformed> {
+    let malformed = Malformed("an event of a watch is not protobuf");
     let bytes = if bytes.starts_with(MAGIC) {
-        unwrap(&bytes).ok_or(Garbled("an event of a watch has no envelope"))?.raw
+        unwrap(&bytes).ok_or(Malformed("an event of a watch has no envelope"))?.raw
     } else {
         bytes
     };
-    let event = WatchEvent::decode(bytes).map_err(|_| garbled)?;
+    let event = WatchEvent::decode(bytes).map_err(|_| malformed)?;
     let raw = event.object.unwrap_or_default().raw;
-    let object = unwrap(&raw).ok_or(Garbled("the object of an event has no envelope"))?;
+    let object = unwrap(&raw).ok_or(Malformed("the object of an event has no envelope"))?;
     Ok((event.kind, object.raw))
 }
 
-fn bare(format: Format, bytes: &Bytes) -> ObjectMeta {
-    let bare = match format {
-        Format::Protobuf => Bare::decode(bytes.clone()).ok(),
-        Format::Json => serde_json::from_slice::<Bare>(bytes).ok(),
+fn metadata_of(format: Format, bytes: &Bytes) -> ObjectMeta {
+    let object = match format {
+        Format::Protobuf => MetadataOnly::decode(bytes.clone()).ok(),
+        Format::Json => serde_json::from_slice::<MetadataOnly>(bytes).ok(),
     };
-    bare.and_then(|bare| bare.metadata).unwrap_or_default()
+    object.and_then(|object| object.metadata).unwrap_or_default()
 }
 
 fn reject(resource: ResourceType, format: Format, bytes: &Bytes, reason: String) -> Box<Rejected> {
-    let ObjectMeta { namespace, name, uid, .. } = bare(format, bytes);
+    let ObjectMeta { namespace, name, uid, .. } = metadata_of(format, bytes);
     Box::new(Rejected { resource: Some(resource), namespace, name, uid, reason, ..Rejected::default() })
 }
 

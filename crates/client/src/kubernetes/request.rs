@@ -1,13 +1,13 @@
-//! Requests for objects of one resource, as values.
+//! The requests of a list and watch, as values.
 //!
 //! In: a [`ResourceType`] and a [`Selection`]. Out: URIs. No I/O.
 
 use portway_api::ResourceType;
 use std::fmt::Write;
 
-/// Objects per page of a list. At 10 endpoints a page of EndpointSlices is less than a megabyte, so it is through
-/// long before the server's request time-out, however slowly the consumer takes it.
-const PAGE: u32 = 500;
+/// Objects per page of a list. With 10 endpoints per slice, a page of EndpointSlices is less than a megabyte, so it is
+/// transferred long before the server's request time-out, even if the consumer is slow.
+const PAGE_SIZE: u32 = 500;
 
 /// The objects of a resource to list and watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,10 +18,10 @@ pub struct Selection {
     pub label_selector: Option<String>,
     /// Field selector, as in `metadata.name=node-1`.
     pub field_selector: Option<String>,
-    /// A server that does not know a field of the field selector is asked without it; the consumer ignores the additional
-    /// objects.
+    /// If the server does not support a field of the field selector, the objects are requested without the selector;
+    /// the consumer ignores the additional ones.
     pub fields_are_optional: bool,
-    /// The server may lack this resource, or the right to read it may be missing: then it is an empty list.
+    /// A resource that the server does not serve, or that may not be read, is treated as an empty list.
     pub optional: bool,
 }
 
@@ -45,19 +45,19 @@ impl Selection {
 /// A request of a list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Every object and then every change (KEP-3157): the server streams the objects from its watch cache, once that is
-    /// not older than the version, or, without one, as new as etcd.
+    /// Every object and then every change (KEP-3157). The server streams the objects from its watch cache as soon as
+    /// the cache is not older than `version`, or, if that is empty, as new as etcd.
     Stream { version: String },
-    /// Every object in one response, from the watch cache, not older than the version; `0` means however old it is.
+    /// Every object in one response, from the watch cache, not older than `version`; `0` accepts any age.
     CachedList { version: String },
-    /// A page of a list that is read from etcd: the first, or the one the token leads to.
+    /// A page of a list that is read from etcd: the first, or the one that the token identifies.
     Page { continue_token: Option<String> },
     /// Every change since a version.
     Watch { version: String },
 }
 
 impl Request {
-    /// The RBAC verb it takes.
+    /// The RBAC verb that the request needs.
     pub(super) fn verb(&self) -> &'static str {
         if self.is_watch() { "watch" } else { "list" }
     }
@@ -80,7 +80,7 @@ impl Request {
                 let _ = write!(uri, "?resourceVersion={version}");
             }
             Request::Page { continue_token } => {
-                let _ = write!(uri, "?limit={PAGE}");
+                let _ = write!(uri, "?limit={PAGE_SIZE}");
                 parameter(&mut uri, "continue", continue_token.as_deref());
             }
             Request::Watch { version } => {
@@ -94,7 +94,7 @@ impl Request {
     }
 }
 
-/// Adds a parameter that is neither missing nor empty.
+/// Adds a query parameter, unless its value is missing or empty.
 pub(super) fn parameter(uri: &mut String, name: &str, value: Option<&str>) {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return };
     let _ = write!(uri, "{}{name}=", if uri.contains('?') { '&' } else { '?' });
@@ -114,7 +114,7 @@ mod tests {
     use portway_api::{EndpointSlice, Node, Resource, Service};
 
     #[test]
-    fn pages_carry_the_selectors() {
+    fn pages_have_the_selectors() {
         let selection = Selection::labels("!service.kubernetes.io/headless,a=b c");
         assert_eq!(
             Request::Page { continue_token: None }.uri(EndpointSlice::TYPE, &selection, 300),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_asks_for_bookmarks_and_names_its_version() {
+    fn a_watch_requests_bookmarks_and_has_its_version() {
         assert_eq!(
             Request::Watch { version: "42".into() }.uri(
                 Node::TYPE,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_asks_for_initial_events_and_a_cached_list_is_not_paged() {
+    fn a_stream_requests_initial_events_and_a_cached_list_is_not_paged() {
         let uri = |request: Request| request.uri(Service::TYPE, &Selection::all(), 300);
         let stream = "/api/v1/services?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
                       &allowWatchBookmarks=true&timeoutSeconds=300";

@@ -1,10 +1,10 @@
-//! A request's response as a stream of inputs for [`super::step`].
+//! The response to a request of a list and watch, as a sequence of inputs for [`super::step`].
 //!
-//! In: a [`Request`]. Out: [`Input`]s, of which the last is `PageEnd`, `Closed` or `Failed`. Dropping a response closes
-//! it; nothing is read ahead.
+//! In: a [`Request`]. Out: [`Input`]s, of which the last is `PageEnd`, `Silent`, `Closed` or `Failed`. Dropping a
+//! response closes it. Bytes are read only when the next input needs them.
 
 use super::access::{Client, Encoding};
-use super::failure::{Asked, Failure};
+use super::failure::{Failure, RequestContext};
 use super::object::{self, Frame};
 use super::request::{Request, Selection};
 use super::status::Status;
@@ -20,31 +20,32 @@ use portway_api::{Resource, ResourceType};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The server's own time-out for a request is a minute.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of a request. The server's own is a minute.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server that streams initial objects is never silent for so long while it does; one that does not know how to is.
+/// A server that streams initial objects is never silent for so long before their end; one that does not support it may
+/// be.
 const INITIAL_SILENCE: Duration = Duration::from_secs(15);
 
-/// Bytes of a refusal that are read. A `Status` has less than a kilobyte.
-const REFUSAL: usize = 64 * 1024;
+/// How much of the body of a refusal is read. A `Status` has less than a kilobyte.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
-/// The longest wait a server may ask for.
-const LONGEST_WAIT: u64 = 120;
+/// The longest `Retry-After` that is obeyed, in seconds.
+const MAX_RETRY_AFTER: u64 = 120;
 
-/// A response, or the failure in its place.
+/// A response, or the failure of its request.
 pub(super) struct Response<'a> {
-    asked: Asked<'a>,
+    context: RequestContext<'a>,
     since: Instant,
     content: Content,
-    /// Bytes of the last object.
+    /// Size of the last object on the wire.
     size: usize,
 }
 
 enum Content {
-    /// It failed before it began.
+    /// The request failed. `None` after the failure has been reported.
     Failed(Option<Failure>),
-    /// The head is there and has not been reported yet.
+    /// The head of the response was received and has not been reported yet.
     Opened(Box<Content>),
     List {
         body: Body,
@@ -56,13 +57,13 @@ enum Content {
         format: Format,
         frames: Frames,
         until: Instant,
-        /// The initial objects are still being streamed: silence is suspicious.
+        /// The initial objects are still being streamed, so [`INITIAL_SILENCE`] applies.
         initial: bool,
     },
 }
 
 impl<'a> Response<'a> {
-    /// Asks, and waits for the head of the response. `seconds` is how long a watch may last.
+    /// Sends the request and waits for the head of the response. `seconds` is the time-out of a watch.
     pub(super) async fn open(
         client: &'a Client,
         resource: ResourceType,
@@ -70,24 +71,24 @@ impl<'a> Response<'a> {
         request: &Request,
         seconds: u32,
     ) -> Self {
-        let asked = Asked { origin: &client.origin, resource, verb: request.verb() };
+        let context = RequestContext { origin: &client.origin, resource, verb: request.verb() };
         let since = Instant::now();
-        let content = match head(client, selection, request, seconds, asked).await {
+        let content = match head(client, selection, request, seconds, context).await {
             Ok(content) => Content::Opened(Box::new(content)),
             Err(failure) => Content::Failed(Some(failure)),
         };
-        Response { asked, since, content, size: 0 }
+        Response { context, since, content, size: 0 }
     }
 
-    /// Bytes on the wire of the object of the last input.
+    /// Size on the wire of the object in the last input.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// The next input. After the last one it says that the response is closed.
+    /// The next input. After a failure, `Closed`.
     pub(super) async fn next<R: Resource>(&mut self) -> Input<R> {
         let size = &mut self.size;
-        let asked = self.asked;
+        let context = self.context;
         let next = match &mut self.content {
             Content::Failed(failure) => match failure.take() {
                 Some(failure) => Err(failure),
@@ -98,21 +99,14 @@ impl<'a> Response<'a> {
                 Ok(Some(Input::Opened))
             }
             Content::List { body, format, list } => {
-                next_item(body, *format, list, asked, size).await.map(Some)
+                next_item(body, *format, list, context, size).await.map(Some)
             }
             Content::Watch { body, format, frames, until, initial } => {
-                let (silence, last) = (Instant::now() + INITIAL_SILENCE, *until);
-                let end = if *initial { silence.min(last) } else { last };
-                let next = timeout_at(end, next_frame(body, *format, frames, asked, size)).await;
-                match next {
-                    Ok(Ok(Some(Input::InitialEnd { version }))) => {
-                        *initial = false;
-                        Ok(Some(Input::InitialEnd { version }))
-                    }
-                    Ok(next) => next,
-                    Err(_) if *initial => Ok(Some(Input::Silent)),
-                    Err(_) => Ok(None),
+                let next = next_frame(body, *format, frames, context, size, *until, *initial).await;
+                if matches!(next, Ok(Some(Input::InitialEnd { .. }))) {
+                    *initial = false;
                 }
+                next
             }
         };
         let lasted = self.since.elapsed();
@@ -129,31 +123,32 @@ async fn head(
     selection: &Selection,
     request: &Request,
     seconds: u32,
-    asked: Asked<'_>,
+    context: RequestContext<'_>,
 ) -> Result<Content, Failure> {
-    let mut http = http::Request::get(request.uri(asked.resource, selection, seconds))
+    let mut http = http::Request::get(request.uri(context.resource, selection, seconds))
         .header(ACCEPT, accept(client.encoding, request))
         .body(Full::default())
-        .map_err(|error| Failure::garbled(asked, &error))?;
+        .map_err(|error| Failure::malformed(context, &error))?;
     if matches!(request, Request::Page { continue_token: Some(_) }) {
         http.extensions_mut().insert(Unlimited);
     }
-    let response = match client.transport.send(http, PATIENCE).await {
+    let response = match client.transport.send(http, TIMEOUT).await {
         Ok(response) => response,
-        Err(SendError::Credential(reason)) => return Err(Failure::no_credential(asked, &reason)),
-        Err(error) => return Err(Failure::unreachable(asked, &error)),
+        Err(SendError::Credential(reason)) => return Err(Failure::no_credential(context, &reason)),
+        Err(error @ SendError::TimedOut(_)) => return Err(Failure::unanswered(context, &error)),
+        Err(error) => return Err(Failure::unreachable(context, &error)),
     };
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let format = Format::of(content_type.unwrap_or_default());
     if !response.status().is_success() {
-        return Err(refusal(response, format, asked).await);
+        return Err(refusal(response, format, context).await);
     }
     let body = response.into_body();
     if !request.is_watch() {
         return Ok(Content::List { body, format, list: List::new(format) });
     }
-    // The server ends the watch itself; this is for one that forgets to.
-    let until = Instant::now() + Duration::from_secs(u64::from(seconds)) + PATIENCE;
+    // The server ends the watch after `seconds`; this limit is for a server that does not.
+    let until = Instant::now() + Duration::from_secs(u64::from(seconds)) + TIMEOUT;
     let initial = matches!(request, Request::Stream { .. });
     Ok(Content::Watch { body, format, frames: Frames::new(format), until, initial })
 }
@@ -166,16 +161,16 @@ fn accept(encoding: Encoding, request: &Request) -> &'static str {
     }
 }
 
-async fn refusal(response: http::Response<Body>, format: Format, asked: Asked<'_>) -> Failure {
+async fn refusal(response: http::Response<Body>, format: Format, context: RequestContext<'_>) -> Failure {
     let (head, body) = response.into_parts();
     let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = match timeout(PATIENCE, Limited::new(body, REFUSAL).collect()).await {
+    let body = match timeout(TIMEOUT, Limited::new(body, MAX_REFUSAL_BYTES).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(_)) | Err(_) => Bytes::new(),
     };
-    let mut failure = Failure::refused(asked, &Status::read(head.status.as_u16(), format, &body));
+    let mut failure = Failure::refused(context, &Status::read(head.status.as_u16(), format, &body));
     let after = after.map(Duration::from_secs).or(failure.retry_after);
-    failure.retry_after = after.map(|after| after.min(Duration::from_secs(LONGEST_WAIT)));
+    failure.retry_after = after.map(|after| after.min(Duration::from_secs(MAX_RETRY_AFTER)));
     failure
 }
 
@@ -183,45 +178,50 @@ async fn next_item<R: Resource>(
     body: &mut Body,
     format: Format,
     list: &mut List,
-    asked: Asked<'_>,
+    context: RequestContext<'_>,
     size: &mut usize,
 ) -> Result<Input<R>, Failure> {
     loop {
-        if let Some(bytes) = list.next().map_err(|error| Failure::garbled(asked, &error))? {
+        if let Some(bytes) = list.next().map_err(|error| Failure::malformed(context, &error))? {
             *size = bytes.len();
             return Ok(Input::Item(object::item(format, &bytes)));
         }
-        match timeout(PATIENCE, chunk(body)).await {
+        match timeout(TIMEOUT, chunk(body)).await {
             Ok(Ok(Some(bytes))) => list.push(&bytes),
             Ok(Ok(None)) => break,
-            Ok(Err(error)) => return Err(Failure::dropped(asked, &error)),
-            Err(elapsed) => return Err(Failure::dropped(asked, &elapsed)),
+            Ok(Err(error)) => return Err(Failure::dropped(context, &error)),
+            Err(elapsed) => return Err(Failure::dropped(context, &elapsed)),
         }
     }
     let complete = std::mem::replace(list, List::new(format));
-    complete.finish().map(Input::PageEnd).map_err(|error| Failure::garbled(asked, &error))
+    complete.finish().map(Input::PageEnd).map_err(|error| Failure::malformed(context, &error))
 }
 
-/// The next input, or `None` at the end of the watch.
+/// The next input, or `None` at the end of the watch. `initial`: [`INITIAL_SILENCE`] applies between chunks.
 async fn next_frame<R: Resource>(
     body: &mut Body,
     format: Format,
     frames: &mut Frames,
-    asked: Asked<'_>,
+    context: RequestContext<'_>,
     size: &mut usize,
+    until: Instant,
+    initial: bool,
 ) -> Result<Option<Input<R>>, Failure> {
     loop {
-        if let Some(bytes) = frames.next().map_err(|error| Failure::garbled(asked, &error))? {
+        if let Some(bytes) = frames.next().map_err(|error| Failure::malformed(context, &error))? {
             *size = bytes.len();
-            match read_frame(format, bytes, asked)? {
+            match read_frame(format, bytes, context)? {
                 Some(input) => return Ok(Some(input)),
                 None => continue,
             }
         }
-        match chunk(body).await {
-            Ok(Some(bytes)) => frames.push(&bytes),
-            Ok(None) => return Ok(None),
-            Err(error) => return Err(Failure::dropped(asked, &error)),
+        let end = if initial { until.min(Instant::now() + INITIAL_SILENCE) } else { until };
+        match timeout_at(end, chunk(body)).await {
+            Ok(Ok(Some(bytes))) => frames.push(&bytes),
+            Ok(Ok(None)) => return Ok(None),
+            Ok(Err(error)) => return Err(Failure::dropped(context, &error)),
+            Err(_) if initial => return Ok(Some(Input::Silent)),
+            Err(_) => return Ok(None),
         }
     }
 }
@@ -229,15 +229,15 @@ async fn next_frame<R: Resource>(
 fn read_frame<R: Resource>(
     format: Format,
     bytes: Bytes,
-    asked: Asked<'_>,
+    context: RequestContext<'_>,
 ) -> Result<Option<Input<R>>, Failure> {
-    match object::frame(format, bytes).map_err(|error| Failure::garbled(asked, &error))? {
+    match object::frame(format, bytes).map_err(|error| Failure::malformed(context, &error))? {
         Frame::Change { version, change } => Ok(Some(Input::Change { version, change })),
         Frame::Bookmark { version, initial_end: true } => Ok(Some(Input::InitialEnd { version })),
         Frame::Bookmark { version, initial_end: false } => Ok(Some(Input::Bookmark { version })),
-        Frame::Error(status) => Err(Failure::refused(asked, &status)),
+        Frame::Error(status) => Err(Failure::refused(context, &status)),
         Frame::Unknown(change) => {
-            tracing::debug!(resource = %R::TYPE, change, "unknown event type skipped");
+            tracing::debug!(resource = %R::TYPE, change, "skipped an event of unknown type");
             Ok(None)
         }
     }

@@ -1,41 +1,40 @@
 //! Whether a failed request is sent again, and when.
 //!
-//! In: what is known of the failure. Out: a wait, or the end. Pure. Repeating must never do something twice: a request
-//! that may have reached the server is repeated only if doing it twice is the same as doing it once.
+//! In: the error, and whether the request is idempotent. Out: a wait, or none if the error is final. Pure. A request
+//! that may have been processed by the server is repeated only if it is idempotent.
 
 use super::error::{Reason, RequestError};
 use std::time::Duration;
 
-/// How often a request is sent at most.
-const ATTEMPTS: u32 = 5;
-/// The first wait; it doubles.
-const FIRST: Duration = Duration::from_millis(200);
-/// The longest wait that a server may ask for.
-const LONGEST: Duration = Duration::from_secs(30);
+/// Maximum number of times that a request is sent.
+const MAX_ATTEMPTS: u32 = 5;
+/// The first wait. It doubles with every attempt.
+const INITIAL: Duration = Duration::from_millis(200);
+/// The longest `Retry-After` that is obeyed.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// The wait before a request is sent again, or `None` if its error is final. `attempt` counts from 1; `repeatable`:
-/// doing it twice is the same as doing it once.
-pub(super) fn wait(error: &RequestError, attempt: u32, repeatable: bool) -> Option<Duration> {
-    if attempt >= ATTEMPTS {
+/// The wait before a request is sent again, or `None` if its error is final. `attempt` counts from 1.
+pub(super) fn wait(error: &RequestError, attempt: u32, idempotent: bool) -> Option<Duration> {
+    if attempt >= MAX_ATTEMPTS {
         return None;
     }
-    let doubled = FIRST * (1 << (attempt - 1).min(8));
+    let doubled = INITIAL * (1 << (attempt - 1).min(8));
     match error {
-        // The server says that it has not done it.
+        // A server that answers 429 has not processed the request.
         RequestError::Refused { reason: Reason::TooManyRequests, retry_after, .. } => {
-            Some(retry_after.unwrap_or(doubled).min(LONGEST))
+            Some(retry_after.unwrap_or(doubled).min(MAX_RETRY_AFTER))
         }
-        // Without a time to wait, the answer may be that of a gateway, which has passed the request on.
+        // Without Retry-After, the response may be from a gateway that has forwarded the request.
         RequestError::Refused { reason: Reason::Unavailable, retry_after, .. }
-            if repeatable || retry_after.is_some() =>
+            if idempotent || retry_after.is_some() =>
         {
-            Some(retry_after.unwrap_or(doubled).min(LONGEST))
+            Some(retry_after.unwrap_or(doubled).min(MAX_RETRY_AFTER))
         }
-        // It may have done it, or may not.
-        RequestError::Refused { reason: Reason::Timeout, retry_after, .. } if repeatable => {
-            Some(retry_after.unwrap_or(doubled).min(LONGEST))
+        // The server may have processed the request.
+        RequestError::Refused { reason: Reason::Timeout, retry_after, .. } if idempotent => {
+            Some(retry_after.unwrap_or(doubled).min(MAX_RETRY_AFTER))
         }
-        RequestError::NoResponse { sent, .. } if repeatable || !sent => Some(doubled),
+        RequestError::NoResponse { sent, .. } if idempotent || !sent => Some(doubled),
         _ => None,
     }
 }
@@ -50,35 +49,36 @@ mod tests {
         RequestError::Refused { request, reason, code: 0, message, causes: Vec::new(), retry_after }
     }
 
-    fn lost(sent: bool) -> RequestError {
+    fn no_response(sent: bool) -> RequestError {
         RequestError::NoResponse { request: "x".into(), message: String::new(), sent }
     }
 
     #[test]
-    fn a_request_is_repeated_only_if_that_does_nothing_twice() {
-        let first = Some(FIRST);
-        for (error, repeatable, expected) in [
+    fn a_request_that_may_have_been_processed_is_repeated_only_if_idempotent() {
+        let first = Some(INITIAL);
+        for (error, idempotent, expected) in [
             (refused(Reason::TooManyRequests, None), false, first),
             (refused(Reason::TooManyRequests, Some(3)), false, Some(Duration::from_secs(3))),
-            (refused(Reason::Unavailable, Some(3600)), false, Some(LONGEST)),
+            (refused(Reason::Unavailable, Some(3600)), false, Some(MAX_RETRY_AFTER)),
             (refused(Reason::Unavailable, None), true, first),
             (refused(Reason::Unavailable, None), false, None),
             (refused(Reason::Timeout, None), true, first),
             (refused(Reason::Timeout, None), false, None),
-            (lost(false), false, first),
-            (lost(true), true, first),
-            (lost(true), false, None),
+            (no_response(false), false, first),
+            (no_response(true), true, first),
+            (no_response(true), false, None),
             (refused(Reason::Conflict, None), true, None),
             (refused(Reason::NotFound, None), true, None),
             (refused(Reason::Forbidden, None), true, None),
         ] {
-            assert_eq!(wait(&error, 1, repeatable), expected, "{error}, repeatable: {repeatable}");
+            assert_eq!(wait(&error, 1, idempotent), expected, "{error}, idempotent: {idempotent}");
         }
     }
 
     #[test]
-    fn waits_double_and_end() {
-        let waits: Vec<_> = (1..=ATTEMPTS).map(|attempt| wait(&lost(false), attempt, false)).collect();
+    fn waits_double_until_the_last_attempt() {
+        let waits: Vec<_> =
+            (1..=MAX_ATTEMPTS).map(|attempt| wait(&no_response(false), attempt, false)).collect();
         let millis = |n| Some(Duration::from_millis(n));
         assert_eq!(waits, [millis(200), millis(400), millis(800), millis(1600), None]);
     }

@@ -1,7 +1,7 @@
 //! Refusals of the API server: `meta/v1 Status`.
 //!
-//! In: the body of a refused request, or the object of an `ERROR` event. Out: code, reason and message. Something
-//! in between (a proxy, a load balancer) may answer in neither format; then the text itself is the message.
+//! In: the body of a response to a refused request, or the object of an `ERROR` event. Out: code, reason and message. A
+//! proxy or load balancer may answer in another format; then the text itself is the message.
 
 use super::object;
 use super::wire::Format;
@@ -46,7 +46,7 @@ pub(super) struct StatusCause {
 }
 
 impl Status {
-    /// From the body of a response. The HTTP status counts where the body has none of its own.
+    /// From the body of a response. The HTTP status is used if the body has no code.
     pub(super) fn read(http: u16, format: Format, body: &[u8]) -> Self {
         let decoded = match format {
             Format::Protobuf => object::unwrap(body).and_then(|object| Status::decode(object.raw).ok()),
@@ -59,7 +59,7 @@ impl Status {
         status
     }
 
-    /// Whether the version asked for is too old (or, after a restored etcd, too new) to go on from.
+    /// Whether the requested version is too old (or, after a restore of etcd, too new) to resume from.
     pub(super) fn is_expired(&self) -> bool {
         let too_new =
             |details: &Details| details.causes.iter().any(|c| c.reason == "ResourceVersionTooLarge");
@@ -68,20 +68,20 @@ impl Status {
             || self.details.as_ref().is_some_and(too_new)
     }
 
-    /// When the server wants to be asked again.
+    /// The wait before a retry that the server requests.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let seconds = self.details.as_ref()?.retry_after_seconds;
         u64::try_from(seconds).ok().filter(|&seconds| seconds > 0).map(Duration::from_secs)
     }
 
-    /// The user that the server sees. Only its message for a 403 says so: `… User "x" cannot list resource …`.
+    /// The user name as the server sees it. Only the message of a 403 has it: `… User "x" cannot list resource …`.
     pub(super) fn user(&self) -> Option<&str> {
         let (_, rest) = self.message.split_once("User \"")?;
         rest.split_once('"').map(|(user, _)| user).filter(|user| !user.is_empty())
     }
 }
 
-/// The beginning of an answer in no known format, on one line.
+/// The beginning of a body of unknown format, on one line.
 fn excerpt(body: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(body).chars().take(200).collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_json_and_falls_back_to_text() {
+    fn a_body_that_is_not_a_status_becomes_the_message() {
         let json = br#"{"kind":"Status","message":"services is forbidden: User \"bob\" cannot list","reason":"Forbidden","code":403}"#;
         let status = Status::read(403, Format::Json, json);
         assert_eq!((status.code, status.user()), (403, Some("bob")));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn too_old_and_too_new_both_mean_start_over() {
+    fn a_version_that_is_too_old_or_too_new_is_expired() {
         let gone = Status { code: 410, ..Status::default() };
         let expired = Status { code: 500, reason: "Expired".into(), ..Status::default() };
         let cause = StatusCause { reason: "ResourceVersionTooLarge".into(), ..StatusCause::default() };

@@ -1,14 +1,14 @@
-//! The behaviour of a list and watch, as one function.
+//! The state machine of a list and watch.
 //!
-//! In: a state and an input. Out: the next state and what to do. No I/O, no clock, no randomness: waits are named by
-//! the number of failures, and the time a response lasted is handed in. The model is client-go's reflector.
+//! In: a state and an input. Out: the next state and the actions to perform. No I/O, no clock, no randomness: a wait is
+//! given as a number of failures, and inputs have the time that a response lasted. The model is client-go's reflector.
 //!
 //! ```text
 //!                            end of the initial objects
 //!            ┌───────────┐                              ┌──────────┐
 //!  start ───▶│ Streaming ├─────────────────────────────▶│ Watching │◀─┐ closed, failed:
-//!            └─────┬─────┘                              └┬───▲─────┘──┘ again from the last version
-//!  not supported   │ ◀── expired: stream or list anew ───┘   │
+//!            └─────┬─────┘                              └┬───▲─────┘──┘ watch from the last version
+//!  refused, broken │ ◀── expired: stream/list again ─────┘   │
 //!            ┌─────▼─────┐                                   │
 //!            │  Cached   ├───────────────────────────────────┤ complete
 //!            └─────┬─────┘                                   │
@@ -19,12 +19,13 @@
 //!            └───────────────────┘
 //! ```
 //!
-//! A stream costs the server least: it sends objects from its watch cache as it encodes them. A cached list has to be
-//! encoded whole; pages are read from etcd, by every node of a cluster that restarts.
+//! A stream costs the server least: it sends objects from its watch cache as it encodes them. A cached list is encoded
+//! as a whole. Pages are read from etcd, and when a cluster restarts, by all its nodes at once.
 //!
 //! What always holds: every input that ends a response ([`Input::PageEnd`], [`Input::Silent`], [`Input::Closed`],
-//! [`Input::Failed`]) asks for exactly one next; of the others only a bookmark in a stream that does not end its
-//! initial objects does. `InitDone` follows an `Init` of the same list. No failure removes anything.
+//! [`Input::Failed`]) results in exactly one new request. No other input does, except a bookmark before the end of a
+//! stream's initial objects. `InitDone` follows an `Init` of the same list. No failure deletes objects, except that an
+//! optional resource that the server does not serve becomes an empty list.
 
 use super::failure::{Failure, FailureKind};
 use super::request::Request;
@@ -33,36 +34,46 @@ use crate::{Notice, Outage, OutageReason, Rejected};
 use portway_api::{Event, ResourceType};
 use std::time::Duration;
 
-/// A response that lasted this long counts as a success, however it ended.
+/// A watch that lasted this long counts as a success, however it ended.
 const HEALTHY: Duration = Duration::from_secs(5);
 
-/// When to look again for a resource the server does not have.
-const ABSENT: Duration = Duration::from_secs(600);
+/// How long to wait before an optional resource that is not served, or may not be read, is requested again.
+const ABSENT_RETRY: Duration = Duration::from_secs(600);
 
-/// Failures in a row after which another way to list, or another version to watch from, is tried.
-const SUSPICIOUS: u32 = 3;
+/// The consecutive failure on which a list falls back to the next method, if the method itself may be the cause. A
+/// watch falls back to a list on the failure after that.
+const FALLBACK_AFTER: u32 = 3;
 
-/// Where a list and watch is.
+/// Consecutive silent streams after which the server is taken for one that does not stream. A single one may be a
+/// stalled connection.
+const SILENT_STREAMS: u32 = 2;
+
+/// The state of a list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     resource: ResourceType,
+    /// Whether the server may lack the resource.
     optional: bool,
-    /// Whether the server streams initial lists, as far as is known.
+    /// Whether to request streamed initial lists: true until the server refuses or ignores such a request.
     streaming: bool,
     phase: Phase,
-    /// The newest version seen; empty before the first list.
+    /// The newest known version; empty before the first list.
     version: String,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
-    /// Watches in a row that ended because their version has expired, without any change.
+    /// Consecutive failures of the current list method, without those that do not depend on the method.
+    method_failures: u32,
+    /// Consecutive streams that were silent before the end of their initial objects.
+    silent_streams: u32,
+    /// Consecutive watches that ended without an event because their version had expired.
     expired: u32,
-    /// The message of the outage last reported and not yet over.
+    /// The message of the outage that was reported and is not over.
     outage: Option<String>,
-    /// A field selector may be left out if the server does not know the field.
+    /// Whether the field selector may be dropped if the server does not support a field.
     may_drop_fields: bool,
-    /// A list was completed once.
+    /// Whether any list has been completed.
     listed: bool,
-    /// The server's lack of this resource has been noted.
+    /// Whether [`Output::LogAbsent`] has been sent.
     absent: bool,
 }
 
@@ -74,11 +85,11 @@ enum Phase {
     Cached { version: String },
     /// Waiting for this page of a list from etcd.
     Paged { continue_token: Option<String> },
-    /// Waiting for changes after [`State::version`]; `heard` once this response said anything.
-    Watching { heard: bool },
+    /// Waiting for changes after [`State::version`]. `received`: this response has had at least one event.
+    Watching { received: bool },
 }
 
-/// What happened.
+/// An event of the current response.
 #[derive(Debug, PartialEq)]
 pub(super) enum Input<R> {
     /// The server accepted the request.
@@ -87,47 +98,50 @@ pub(super) enum Input<R> {
     Item(Result<R, Box<Rejected>>),
     /// A list, or a page of one, is complete.
     PageEnd(ListMeta),
-    /// An object changed, or, in a stream, existed at the beginning; the version is empty if it could not be read.
+    /// An object changed or, in a stream, existed at the beginning. The version is empty if it could not be decoded.
     Change { version: String, change: Result<Event<R>, Box<Rejected>> },
-    /// No changes up to this version.
+    /// All changes up to this version have been sent.
     Bookmark { version: String },
     /// All objects of a stream that existed at the beginning have been sent.
     InitialEnd { version: String },
-    /// A stream has been silent for so long that the server does not seem to know that it should end its initial objects.
+    /// A stream was silent before the end of its initial objects.
     Silent,
-    /// The server ended the watch in good order.
+    /// The server ended the watch regularly.
     Closed { lasted: Duration },
-    /// The request failed, or the response broke off, or it was an error.
+    /// The request failed, the connection broke, or the server sent an error.
     Failed { failure: Failure, lasted: Duration },
 }
 
-/// What to do.
+/// An action to perform.
 #[derive(Debug, PartialEq)]
 pub(super) enum Output<R> {
-    /// Tell the consumer.
+    /// Send a notice to the consumer.
     Send(Notice<Event<R>>),
-    /// Note that the server does not have this resource. Comes once.
-    NoteAbsent,
-    /// Note that the server does not stream initial lists. Comes once.
-    NoteNoStreaming,
-    /// Leave the field selector out from now on. Comes once.
+    /// Log that the server does not serve this resource. Occurs once.
+    LogAbsent,
+    /// Record that the server does not stream initial lists. Occurs once.
+    DisableStreaming,
+    /// Drop the field selector from now on. Occurs once.
     DropFieldSelector,
-    /// Wait as long as so many failures in a row ask for, and at least so long.
+    /// Wait for the back-off after this number of failures, and at least for this duration.
     Wait { failures: u32, at_least: Duration },
-    /// Drop the response, if there is one, and ask for this.
-    Ask(Request),
+    /// Drop the current response, if there is one, and send this request.
+    Request(Request),
 }
 
 impl State {
-    /// The beginning, with its first request. `optional`: the server may lack the resource; `streaming`: it may stream.
+    /// The initial state and the first request. `optional`: the server may lack the resource. `streaming`: request a
+    /// streamed list.
     pub(super) fn begin(resource: ResourceType, optional: bool, streaming: bool) -> (State, Request) {
         let mut state = State {
             resource,
             optional,
             streaming,
-            phase: Phase::Watching { heard: false },
+            phase: Phase::Watching { received: false },
             version: String::new(),
             failures: 0,
+            method_failures: 0,
+            silent_streams: 0,
             expired: 0,
             outage: None,
             may_drop_fields: false,
@@ -139,12 +153,12 @@ impl State {
         (state, request)
     }
 
-    /// A server that does not know a field of the field selector is asked without it.
+    /// Sets whether the field selector may be dropped if the server does not support a field.
     pub(super) fn with_optional_fields(self, optional: bool) -> State {
         State { may_drop_fields: optional, ..self }
     }
 
-    /// The cheapest list that the server has, not older than what is known.
+    /// The cheapest method that the server supports, for a list that is not older than the known version.
     fn first_list(&self) -> Phase {
         match self.streaming {
             true => Phase::Streaming { version: self.version.clone() },
@@ -170,30 +184,30 @@ impl State {
         matches!(self.phase, Phase::Watching { .. })
     }
 
-    /// Whether the response that has just ended did any good.
+    /// Whether the response that has just ended was a watch that lasted or had events.
     fn was_healthy(&self, lasted: Duration) -> bool {
-        self.is_watching() && (lasted >= HEALTHY || self.phase == Phase::Watching { heard: true })
+        self.is_watching() && (lasted >= HEALTHY || self.phase == Phase::Watching { received: true })
     }
 }
 
-/// Decides.
+/// Processes one input.
 pub(super) fn step<R>(mut state: State, input: Input<R>) -> (State, Vec<Output<R>>) {
     let outputs = match input {
         Input::Opened => opened(&mut state),
         Input::Item(item) => vec![Output::Send(notice(item.map(Event::Apply)))],
         Input::PageEnd(meta) => page_end(&mut state, meta),
         Input::Change { version, change } => {
-            heard(&mut state, version);
+            record_event(&mut state, version);
             vec![Output::Send(notice(change))]
         }
-        // A server that sends bookmarks, but did not end the initial objects, ignores that they were asked for.
-        Input::Bookmark { .. } | Input::Silent if !state.is_watching() => list_without_streaming(&mut state),
+        // A server that sends another bookmark before the end of the initial objects has ignored sendInitialEvents.
+        Input::Bookmark { .. } if !state.is_watching() => list_without_streaming(&mut state),
         Input::Bookmark { version } => {
-            heard(&mut state, version);
+            record_event(&mut state, version);
             Vec::new()
         }
         Input::InitialEnd { version } => initial_end(&mut state, version),
-        Input::Silent => again(&mut state, Duration::ZERO),
+        Input::Silent => silent(&mut state),
         Input::Closed { lasted } => closed(&mut state, lasted),
         Input::Failed { failure, lasted } => failed(&mut state, failure, lasted),
     };
@@ -207,7 +221,8 @@ fn notice<R>(change: Result<Event<R>, Box<Rejected>>) -> Notice<Event<R>> {
     }
 }
 
-/// `Init` waits for the server's answer, so that a consumer does not wait in a list that cannot begin.
+/// `Init` is sent only after the server has accepted the request, so that a consumer is not left in a list that cannot
+/// begin.
 fn opened<R>(state: &mut State) -> Vec<Output<R>> {
     let mut outputs = Vec::new();
     if state.outage.take().is_some() {
@@ -227,71 +242,73 @@ fn page_end<R>(state: &mut State, meta: ListMeta) -> Vec<Output<R>> {
         state.failures = 0;
         state.phase = Phase::Paged { continue_token: Some(meta.continue_token) };
     }
-    outputs.push(Output::Ask(state.request()));
+    outputs.push(Output::Request(state.request()));
     outputs
 }
 
 fn initial_end<R>(state: &mut State, version: String) -> Vec<Output<R>> {
     if state.is_watching() {
-        heard(state, version);
+        record_event(state, version);
         return Vec::new();
     }
-    // Not a sign that watches work: a server that expires each of them must not be listed from in a loop.
-    state.failures = 0;
+    // `expired` is kept: the end of a list does not show that watches work, and a server on which every watch expires
+    // must not be listed in a loop.
+    (state.failures, state.silent_streams) = (0, 0);
     vec![listed(state, version, false)]
 }
 
-fn listed<R>(state: &mut State, version: String, heard: bool) -> Output<R> {
+fn listed<R>(state: &mut State, version: String, received: bool) -> Output<R> {
     state.version = version;
-    state.phase = Phase::Watching { heard };
+    state.phase = Phase::Watching { received };
+    state.method_failures = 0;
     state.listed = true;
     Output::Send(Notice::Event(Event::InitDone))
 }
 
-/// A change in a watch. The objects of a stream that has not ended are no success yet, and leave the version alone.
-fn heard(state: &mut State, version: String) {
+/// Records an event of a watch as a success. Initial objects of a stream are not a success, and their versions cannot
+/// be resumed from.
+fn record_event(state: &mut State, version: String) {
     if !state.is_watching() {
         return;
     }
     (state.failures, state.expired) = (0, 0);
-    state.phase = Phase::Watching { heard: true };
+    state.phase = Phase::Watching { received: true };
     if !version.is_empty() {
         state.version = version;
     }
 }
 
-/// A server that closes at once without a word must not be asked again at once.
+/// A watch that is closed early and without an event is repeated only after a wait.
 fn closed<R>(state: &mut State, lasted: Duration) -> Vec<Output<R>> {
     if matches!(state.phase, Phase::Streaming { .. }) {
         state.phase = state.cached_list();
-        return again(state, Duration::ZERO);
+        return retry(state, Duration::ZERO);
     }
     if state.was_healthy(lasted) {
         (state.failures, state.expired) = (0, 0);
-        state.phase = Phase::Watching { heard: false };
-        return vec![Output::Ask(state.request())];
+        state.phase = Phase::Watching { received: false };
+        return vec![Output::Request(state.request())];
     }
-    again(state, Duration::ZERO)
+    retry(state, Duration::ZERO)
 }
 
 fn failed<R>(state: &mut State, failure: Failure, lasted: Duration) -> Vec<Output<R>> {
     if state.was_healthy(lasted) {
         (state.failures, state.expired) = (0, 0);
     }
-    let suspicious = state.failures + 1 >= SUSPICIOUS;
     match (failure.kind, &state.phase) {
         (FailureKind::Expired, Phase::Watching { .. }) => return expired(state),
         (FailureKind::Invalid, Phase::Streaming { .. }) => return list_without_streaming(state),
         (FailureKind::Invalid, Phase::Cached { .. } | Phase::Paged { .. }) if state.may_drop_fields => {
             state.may_drop_fields = false;
-            return vec![Output::DropFieldSelector, Output::Ask(state.request())];
+            return vec![Output::DropFieldSelector, Output::Request(state.request())];
         }
         (FailureKind::Outage(OutageReason::NotServed), Phase::Watching { .. }) => {
             state.phase = state.first_list();
         }
-        // A version is refused as such only by and by; the newest seen may be what is wrong.
+        // The newest known version may be the cause. It is given up only after several failures.
         (FailureKind::Invalid | FailureKind::Outage(OutageReason::Refused), Phase::Watching { .. }) => {
-            if state.failures >= SUSPICIOUS {
+            if state.failures >= FALLBACK_AFTER {
                 state.version.clear();
                 state.phase = state.first_list();
             }
@@ -299,74 +316,108 @@ fn failed<R>(state: &mut State, failure: Failure, lasted: Duration) -> Vec<Outpu
         (FailureKind::Outage(reason), phase)
             if state.optional && !matches!(phase, Phase::Watching { .. }) =>
         {
-            if let Some(outputs) = without(state, reason, &failure) {
+            if let Some(outputs) = continue_without(state, reason, &failure) {
                 return outputs;
             }
-            next_way_to_list(state, failure.kind, suspicious);
+            select_list_method(state, failure.kind);
         }
         (_, Phase::Watching { .. }) => {}
-        (kind, _) => next_way_to_list(state, kind, suspicious),
+        (kind, _) => select_list_method(state, kind),
     }
     let mut outputs = report(state, &failure);
-    outputs.extend(again(state, failure.retry_after.unwrap_or_default()));
+    outputs.extend(retry(state, failure.retry_after.unwrap_or_default()));
     outputs
 }
 
-/// A list failed: whether it is tried again in the same way.
-fn next_way_to_list(state: &mut State, kind: FailureKind, suspicious: bool) {
+/// Selects the method of the next list after one has failed: the same or the next one. The next relist begins with a
+/// stream again.
+fn select_list_method(state: &mut State, kind: FailureKind) {
     let refused = matches!(kind, FailureKind::Invalid | FailureKind::Outage(OutageReason::Refused));
-    let broken = refused || kind == FailureKind::Dropped;
-    state.phase = match &state.phase {
-        // The version may be newer than all that the server has, as after a restored etcd.
+    let unrelated =
+        matches!(kind, FailureKind::Outage(OutageReason::Unreachable | OutageReason::Unauthorized));
+    state.method_failures += u32::from(!unrelated);
+    let failed_at_least = |times: u32| !unrelated && state.method_failures >= times;
+    let next = match &state.phase {
+        // The version may be newer than any that the server has, as after a restore of etcd.
         Phase::Streaming { version } if kind == FailureKind::Expired && !version.is_empty() => {
             Phase::Streaming { version: String::new() }
         }
-        Phase::Streaming { .. } if kind == FailureKind::Expired || (broken && suspicious) => {
-            state.cached_list()
+        // An overloaded server asks for patience, and a connection breaks whenever a server restarts. Any other failure
+        // may be one of streams alone: a role may allow lists but not watches.
+        Phase::Streaming { .. } => {
+            let patience = match kind {
+                FailureKind::Outage(OutageReason::Overloaded) => FALLBACK_AFTER,
+                FailureKind::Dropped => 2,
+                _ => 1,
+            };
+            if failed_at_least(patience) { state.cached_list() } else { return }
         }
-        Phase::Cached { .. } if kind == FailureKind::Expired || (broken && suspicious) => {
-            Phase::Paged { continue_token: None }
+        Phase::Cached { .. } => {
+            let broken = refused || matches!(kind, FailureKind::Dropped | FailureKind::Unanswered);
+            let fall_back =
+                kind == FailureKind::Expired || (broken && failed_at_least(FALLBACK_AFTER));
+            if fall_back { Phase::Paged { continue_token: None } } else { return }
         }
         Phase::Paged { .. } if kind == FailureKind::Expired || refused => {
             Phase::Paged { continue_token: None }
         }
-        same => same.clone(),
+        Phase::Paged { .. } | Phase::Watching { .. } => return,
     };
+    state.phase = next;
+    state.method_failures = 0;
 }
 
-/// The server does not stream: list at once, and never ask it to stream again.
+/// A stalled connection, or a server that ignored sendInitialEvents and has no changes to send: list at once. Only
+/// after several such streams no more are requested, because a list costs the server more.
+fn silent<R>(state: &mut State) -> Vec<Output<R>> {
+    if state.is_watching() {
+        return retry(state, Duration::ZERO);
+    }
+    state.silent_streams += 1;
+    if state.silent_streams >= SILENT_STREAMS {
+        return list_without_streaming(state);
+    }
+    state.phase = state.cached_list();
+    vec![Output::Request(state.request())]
+}
+
+/// The server does not stream: list at once, and do not request a stream again.
 fn list_without_streaming<R>(state: &mut State) -> Vec<Output<R>> {
     state.streaming = false;
     state.phase = state.cached_list();
-    vec![Output::NoteNoStreaming, Output::Ask(state.request())]
+    vec![Output::DisableStreaming, Output::Request(state.request())]
 }
 
-/// A version expires when a server restarts, and then what is known is old: list at once. But a server that expires every
-/// watch must not be listed from in a loop.
+/// A version expires for instance when a server restarts, and then the consumer's objects may be outdated: list at
+/// once. But a server on which every watch expires must not be listed in a loop.
 fn expired<R>(state: &mut State) -> Vec<Output<R>> {
     state.phase = state.first_list();
     state.failures = state.expired;
     state.expired += 1;
     match state.failures {
-        0 => vec![Output::Ask(state.request())],
-        failures => vec![Output::Wait { failures, at_least: Duration::ZERO }, Output::Ask(state.request())],
+        0 => vec![Output::Request(state.request())],
+        failures => {
+            vec![Output::Wait { failures, at_least: Duration::ZERO }, Output::Request(state.request())]
+        }
     }
 }
 
-/// The same request again, after a wait.
-fn again<R>(state: &mut State, at_least: Duration) -> Vec<Output<R>> {
+/// Repeats the request after a wait.
+fn retry<R>(state: &mut State, at_least: Duration) -> Vec<Output<R>> {
     state.failures += 1;
     if state.is_watching() {
-        state.phase = Phase::Watching { heard: false };
+        state.phase = Phase::Watching { received: false };
     }
-    vec![Output::Wait { failures: state.failures, at_least }, Output::Ask(state.request())]
+    vec![Output::Wait { failures: state.failures, at_least }, Output::Request(state.request())]
 }
 
-/// An outage is reported when it is new. A response that broke off is reported only if the next one does not do better.
+/// Reports an outage when it begins or its message changes. A broken connection is reported only if the next one fails
+/// too.
 fn report<R>(state: &mut State, failure: &Failure) -> Vec<Output<R>> {
     let reason = match failure.kind {
         FailureKind::Outage(reason) => reason,
         FailureKind::Invalid => OutageReason::Refused,
+        FailureKind::Unanswered => OutageReason::Unreachable,
         FailureKind::Dropped if state.failures > 0 => OutageReason::Unreachable,
         FailureKind::Dropped | FailureKind::Expired => return Vec::new(),
     };
@@ -378,10 +429,10 @@ fn report<R>(state: &mut State, failure: &Failure) -> Vec<Output<R>> {
     vec![Output::Send(Notice::Outage(outage))]
 }
 
-/// Goes on without an optional resource: an empty list, and a rare look whether it has come. ServiceCIDRs, for
-/// instance, came with Kubernetes 1.33; older servers do not have them, and older roles do not allow them (RBAC answers
-/// before the server looks whether there is such a resource).
-fn without<R>(state: &mut State, reason: OutageReason, failure: &Failure) -> Option<Vec<Output<R>>> {
+/// Continues without an optional resource: sends an empty list, and requests the resource again after [`ABSENT_RETRY`].
+/// ServiceCIDRs, for instance, are in `v1` since Kubernetes 1.33; older servers do not serve them, and older roles do
+/// not allow them (RBAC is checked before the server checks whether it serves the resource).
+fn continue_without<R>(state: &mut State, reason: OutageReason, failure: &Failure) -> Option<Vec<Output<R>>> {
     let mut outputs = Vec::new();
     if reason == OutageReason::NotServed && state.outage.take().is_some() {
         outputs.push(Output::Send(Notice::Recovered(Some(state.resource))));
@@ -389,18 +440,18 @@ fn without<R>(state: &mut State, reason: OutageReason, failure: &Failure) -> Opt
     match reason {
         OutageReason::NotServed if !state.absent => {
             state.absent = true;
-            outputs.push(Output::NoteAbsent);
+            outputs.push(Output::LogAbsent);
         }
         OutageReason::NotServed => {}
-        // A resource that was listed once stays while the right to list it is gone.
+        // The objects of a resource that was listed before are kept while the permission is missing.
         OutageReason::Forbidden if !state.listed => outputs.extend(report(state, failure)),
         _ => return None,
     }
     outputs.push(Output::Send(Notice::Event(Event::Init)));
     outputs.push(Output::Send(Notice::Event(Event::InitDone)));
     state.phase = state.first_list();
-    outputs.push(Output::Wait { failures: 1, at_least: ABSENT });
-    outputs.push(Output::Ask(state.request()));
+    outputs.push(Output::Wait { failures: 1, at_least: ABSENT_RETRY });
+    outputs.push(Output::Request(state.request()));
     Some(outputs)
 }
 

@@ -1,15 +1,16 @@
 //! The client-side rate limit: `qps` requests per second on average, `burst` at once.
 //!
-//! In: the time of a request. Out: how long it has to wait. As in client-go, a rate of zero or less means no limit.
+//! In: the time of a request. Out: how long the request has to wait. As in client-go, there is no limit if the rate is
+//! zero or less.
 
 use std::time::{Duration, Instant};
 
-/// Marks a request that is not limited: the next page of a list that has been let through. At the usual five requests a
-/// second, 10,000 Services would otherwise take seconds longer in pages than in one piece.
+/// Marks a request that is not limited: a page after the first one of a list. At the default of five requests per
+/// second, 10,000 Services would otherwise take seconds longer in pages than in one response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unlimited;
 
-/// A bucket of request tokens.
+/// A token bucket for requests.
 #[derive(Debug)]
 pub(super) struct Bucket {
     per_second: f64,
@@ -24,7 +25,7 @@ impl Bucket {
         (qps > 0.0).then(|| Bucket { per_second: f64::from(qps), burst, tokens: burst, filled: now })
     }
 
-    /// Takes a token, if need be one that is yet to come, and says when it comes.
+    /// Takes a token and returns how long to wait for it. Tokens that are not available yet are reserved.
     pub(super) fn take(&mut self, now: Instant) -> Duration {
         let elapsed = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens = (self.tokens + elapsed * self.per_second).min(self.burst) - 1.0;
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_free_and_then_requests_queue() {
+    fn requests_beyond_the_burst_wait() {
         let start = Instant::now();
         let mut bucket = Bucket::new(4.0, 2, start).unwrap();
         assert_eq!(bucket.take(start), Duration::ZERO);
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_means_no_limit() {
+    fn a_rate_of_zero_or_less_is_no_limit() {
         assert!(Bucket::new(0.0, 10, Instant::now()).is_none());
         assert!(Bucket::new(-1.0, 10, Instant::now()).is_none());
     }

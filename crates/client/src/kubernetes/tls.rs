@@ -1,8 +1,8 @@
 //! TLS towards the API server: the certificate authorities that are trusted, and the client certificate that is sent.
 //!
-//! In: [`Trust`] and an [`Identity`]. Out: rustls' configuration. Authorities and a client certificate in files are read
-//! anew before every request, because the kubelet and cert-manager rotate them in place; a file that cannot be used leaves
-//! the last one in use.
+//! In: [`Trust`] and an [`Identity`]. Out: a rustls configuration. Authorities and a client certificate in files are
+//! read again before every request, because the kubelet and cert-manager rotate them in place. If a file cannot be
+//! used, its last valid content stays in use.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -17,21 +17,21 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The authorities that may have signed the server's certificate.
+/// The certificate authorities that are trusted to sign the server's certificate.
 pub(super) enum Trust {
-    /// The authorities that this system trusts.
+    /// The authorities of the system.
     System,
-    /// The authorities in PEM.
+    /// These authorities.
     Authorities {
-        /// The certificates.
+        /// Their certificates in PEM.
         pem: Vec<u8>,
-        /// Where they are from, for messages.
+        /// Where they are configured, for messages.
         from: String,
-        /// The file they are in, if they are in one.
+        /// The file that has them, if they are in a file.
         file: Option<PathBuf>,
     },
-    /// Any: `insecure-skip-tls-verify`.
-    Anything,
+    /// Any certificate is accepted: `insecure-skip-tls-verify`.
+    Insecure,
 }
 
 impl Trust {
@@ -40,7 +40,7 @@ impl Trust {
         Ok(Trust::Authorities { pem: std::fs::read(path)?, from, file: Some(path.to_owned()) })
     }
 
-    /// The authorities as they are in their file now, if that is not what it was.
+    /// The authorities from a new reading of their file, if it has changed.
     pub(super) fn changed(&self) -> Option<Trust> {
         let Trust::Authorities { pem, from, file: Some(file) } = self else { return None };
         let now = std::fs::read(file).ok().filter(|now| !now.is_empty() && now != pem)?;
@@ -48,12 +48,12 @@ impl Trust {
     }
 }
 
-/// Where half of an identity is.
+/// A certificate or key in PEM.
 #[derive(PartialEq, Eq)]
 pub(super) enum Pem {
     /// In a file.
     File(PathBuf),
-    /// Here.
+    /// In the kubeconfig.
     Bytes(Vec<u8>),
 }
 
@@ -66,8 +66,7 @@ impl Pem {
     }
 }
 
-/// The certificate that is shown to the server: none, one in files or in the kubeconfig, or the one that a plugin handed
-/// out last.
+/// The client certificate: none, one in files or in the kubeconfig, or the one that a plugin issued last.
 #[derive(Default)]
 pub(super) struct Identity {
     source: Option<(Pem, Pem)>,
@@ -77,19 +76,19 @@ pub(super) struct Identity {
 #[derive(Default)]
 struct Current {
     key: Option<Arc<CertifiedKey>>,
-    /// The PEM bytes of which it was made.
+    /// Certificate and key in PEM, to detect changes.
     pem: (Vec<u8>, Vec<u8>),
 }
 
 impl Identity {
-    /// Fails if certificate or key are of no use.
+    /// Fails if the certificate or the key cannot be used.
     pub(super) fn new(certificate: Pem, key: Pem) -> Result<Identity, String> {
         let pem = (certificate.read()?, key.read()?);
         let current = Current { key: Some(certified(&pem.0, &pem.1)?), pem };
         Ok(Identity { source: Some((certificate, key)), current: RwLock::new(current) })
     }
 
-    /// Shows this from the next handshake on, or nothing. True: it is another one than before.
+    /// Replaces the client certificate for later handshakes; `None` removes it. Returns whether it has changed.
     pub(super) fn replace(&self, pem: Option<(Vec<u8>, Vec<u8>)>) -> Result<bool, String> {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let pem = pem.unwrap_or_default();
@@ -101,18 +100,23 @@ impl Identity {
         Ok(true)
     }
 
-    /// Reads the files anew, if there are any. True: they have changed. Some KB for every request, of which there is one in
-    /// minutes.
+    /// Reads the files again, if there are any, and returns whether they have changed. That is a few KB per request,
+    /// and requests are minutes apart.
     pub(super) fn refresh(&self) -> bool {
         let Some((certificate, key)) = &self.source else { return false };
         if !matches!((certificate, key), (Pem::File(_), _) | (_, Pem::File(_))) {
             return false;
         }
         let read = certificate.read().and_then(|certificate| Ok((certificate, key.read()?)));
-        let replaced =
-            read.and_then(|pem| if pem.0.is_empty() { Err("empty".into()) } else { self.replace(Some(pem)) });
+        let replaced = read.and_then(|pem| {
+            if pem.0.is_empty() {
+                Err("the certificate file is empty".into())
+            } else {
+                self.replace(Some(pem))
+            }
+        });
         replaced.unwrap_or_else(|error| {
-            tracing::debug!(error, "client certificate not read anew; the last one stays in use");
+            tracing::debug!(error, "cannot read the client certificate; using the previous one");
             false
         })
     }
@@ -138,53 +142,63 @@ fn certified(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, String
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.map_err(|e| format!("client-certificate: {e}"))?;
     if chain.is_empty() {
-        return Err("client-certificate: it holds no certificate".into());
+        return Err("client-certificate: no certificate found".into());
     }
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| format!("client-key: {e}"))?;
     let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
     certified.map(Arc::new).map_err(|e| format!("client-certificate and client-key: {e}"))
 }
 
-/// The configuration of every connection.
+/// The TLS configuration of all connections.
 pub(super) fn config(trust: &Trust, identity: Arc<Identity>) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?;
     let builder = match trust {
-        Trust::Anything => {
+        Trust::Insecure => {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(NoVerifier::new(&provider)))
         }
         Trust::System => builder.with_root_certificates(system_roots()),
         Trust::Authorities { pem, from, .. } => builder.with_root_certificates(roots(pem, from)?),
     };
     let mut config = builder.with_client_cert_resolver(identity);
-    // A resumed session goes on with the certificate of the one before, rotated or not. client-go has none either.
+    // A resumed session would use the client certificate of the previous session even after a rotation. client-go does
+    // not resume sessions either.
     config.resumption = Resumption::disabled();
     Ok(config)
 }
 
+/// As Go does, skips certificates that cannot be used, as long as one can.
 fn roots(pem: &[u8], from: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
+    let mut unusable = None;
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let added =
             certificate.map_err(|e| e.to_string()).and_then(|c| roots.add(c).map_err(|e| e.to_string()));
-        added.map_err(|e| format!("{from}: {e}"))?;
+        unusable = unusable.or(added.err());
     }
-    if roots.is_empty() {
-        return Err(format!("{from}: it holds no certificate"));
+    match unusable {
+        _ if roots.is_empty() => {
+            Err(format!("{from}: {}", unusable.unwrap_or_else(|| "no certificate found".into())))
+        }
+        Some(error) => {
+            tracing::warn!(error, from, "skipped a certificate authority that cannot be used");
+            Ok(roots)
+        }
+        None => Ok(roots),
     }
-    Ok(roots)
 }
 
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
-    // A system certificate that cannot be parsed is skipped: if the server needs it, the handshake fails and names the cause.
+    // A system certificate that cannot be parsed is skipped. If the server needs it, the handshake fails with the
+    // cause.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
-/// Accepts any server certificate, as long as the server holds its key.
+/// Accepts any server certificate, as long as the server has its key.
 #[derive(Debug)]
 struct NoVerifier {
     algorithms: WebPkiSupportedAlgorithms,

@@ -1,7 +1,7 @@
-//! The HTTP stack under the client: one request in, the head of its response out.
+//! The HTTP client: sends a request and returns the head of its response.
 //!
-//! Buffers, idle connections and silence have bounds. Nothing is sent again: the watch has its own back-off, and trouble is
-//! reported where it is known what was asked.
+//! Buffers, idle connections and the wait for a response are bounded. Requests are not retried here: the callers have
+//! their own back-off, and report failures with the context of the request.
 
 use super::credential::{Authorized, Credential};
 use super::dial::{Connector, connector};
@@ -20,23 +20,23 @@ use rustls::pki_types::ServerName;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-const AGENT: &str = concat!("portway/", env!("CARGO_PKG_VERSION"));
+const USER_AGENT_VALUE: &str = concat!("portway/", env!("CARGO_PKG_VERSION"));
 
-/// Bytes of a response that hyper may hold before they are decoded.
+/// Maximum size of hyper's read buffer.
 const READ_BUFFER: usize = 64 * 1024;
 
 type Http = legacy::Client<Connector, Full<Bytes>>;
 
-/// The server that requests go to, and the credential that they carry.
+/// The server to which requests are sent, and how they are authenticated.
 pub(super) struct Destination {
-    /// Scheme, host and port, and the path before every request's own.
+    /// Scheme, host and port, and a path prefix for all requests.
     pub(super) server: Uri,
     pub(super) trust: Trust,
-    /// The name in the server's certificate, if it is not the host's.
+    /// The name to expect in the server's certificate, if it differs from the host.
     pub(super) server_name: Option<ServerName<'static>>,
     pub(super) identity: Arc<Identity>,
     pub(super) credential: Credential,
-    /// Headers of every request, for impersonation.
+    /// Additional headers of every request, for impersonation.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) proxy: Option<Proxy>,
 }
@@ -53,29 +53,29 @@ pub(super) struct Transport {
     connections: Mutex<Connections>,
 }
 
-/// How connections are opened, and those that are open.
+/// How connections are opened, and the pool of open connections.
 struct Connections {
     trust: Trust,
     connector: Connector,
     http: Http,
 }
 
-/// Why a request has no response.
+/// Why there is no response to a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
-    /// There is no credential to send it with.
+    /// There is no credential, so the request was not sent.
     #[error("{0}")]
     Credential(String),
-    /// The server was not reached, or broke off.
+    /// The connection failed or broke.
     #[error(transparent)]
     Http(#[from] legacy::Error),
-    /// The server did not answer in time.
-    #[error("no answer within {0:?}")]
+    /// The server did not respond in time.
+    #[error("no response within {0:?}")]
     TimedOut(Duration),
 }
 
 impl Transport {
-    /// Fails if the authorities' certificates are of no use.
+    /// Fails if the certificates of the authorities cannot be used.
     pub(super) fn new(to: Destination, qps: f32, burst: i32) -> Result<Transport, String> {
         let tls = tls::config(&to.trust, Arc::clone(&to.identity))?;
         let connector = connector(tls, to.server_name.as_ref(), to.proxy.as_ref());
@@ -92,12 +92,12 @@ impl Transport {
         })
     }
 
-    /// Sends a request, whose URI is a path and a query, when the rate limit lets it, and waits so long for the head of the
-    /// response. The time that a credential plugin takes is not counted.
+    /// Sends a request, whose URI is a path and a query, as soon as the rate limit permits it, and waits for the head
+    /// of the response. `timeout` does not include the rate limit's wait and the time that a credential plugin takes.
     pub(super) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Response<Incoming>, SendError> {
         *request.uri_mut() = join(&self.server, request.uri());
         let wait = match &mut *self.bucket.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -105,17 +105,17 @@ impl Transport {
             _ => Duration::ZERO,
         };
         tokio::time::sleep(wait).await;
-        let authorized = self.complete(request.headers_mut()).await.map_err(SendError::Credential)?;
+        let authorized = self.add_headers(request.headers_mut()).await.map_err(SendError::Credential)?;
         if authorized.renewed | self.identity.refresh() {
-            self.forget_connections();
+            self.drop_idle_connections();
         }
         self.refresh_trust();
         let http = self.connections().http.clone();
-        let response = tokio::time::timeout(patience, http.request(request)).await;
-        let response = response.map_err(|_| SendError::TimedOut(patience))??;
+        let response = tokio::time::timeout(timeout, http.request(request)).await;
+        let response = response.map_err(|_| SendError::TimedOut(timeout))??;
         if response.status() == StatusCode::UNAUTHORIZED {
-            // Perhaps for a certificate that has expired since the connection was opened.
-            self.forget_connections();
+            // The client certificate may have expired since the connection was opened.
+            self.drop_idle_connections();
             self.credential.refused(authorized).await;
         }
         Ok(response)
@@ -125,32 +125,35 @@ impl Transport {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next request opens a connection of its own, with the certificate that there is then. Connections in use end by
-    /// themselves.
-    fn forget_connections(&self) {
+    /// Makes the next request open a new connection, with the current client certificate. Connections in use are not
+    /// closed.
+    fn drop_idle_connections(&self) {
         let mut connections = self.connections();
         connections.http = http(connections.connector.clone());
     }
 
-    /// Trusts the authorities that are in their file now. A file that cannot be used leaves the last ones trusted, and
-    /// connections in use end by themselves.
+    /// Reads the certificate authorities again, if they are in a file. If the file cannot be used, the previous ones
+    /// stay trusted. Connections in use are not closed.
     fn refresh_trust(&self) {
         let mut connections = self.connections();
         let Some(trust) = connections.trust.changed() else { return };
         match tls::config(&trust, Arc::clone(&self.identity)) {
             Ok(tls) => {
-                tracing::debug!("certificate authorities of the API server read anew");
+                tracing::debug!("reloaded the certificate authorities of the API server");
                 let connector = connector(tls, self.server_name.as_ref(), self.proxy.as_ref());
                 *connections = Connections { trust, http: http(connector.clone()), connector };
             }
             Err(error) => {
-                tracing::debug!(error, "certificate authorities not read anew; the last ones stay trusted");
+                tracing::debug!(
+                    error,
+                    "cannot use the changed certificate authorities; using the previous ones"
+                );
             }
         }
     }
 
-    async fn complete(&self, headers: &mut HeaderMap) -> Result<Authorized, String> {
-        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    async fn add_headers(&self, headers: &mut HeaderMap) -> Result<Authorized, String> {
+        headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
         for (name, value) in &self.headers {
             headers.append(name, value.clone());
         }
@@ -158,7 +161,7 @@ impl Transport {
     }
 }
 
-/// A server may be behind a path, as behind some gateways.
+/// Joins the server's address and the path of a request. The address may have a path itself, as with some gateways.
 fn join(server: &Uri, path: &Uri) -> Uri {
     let mut parts = server.clone().into_parts();
     let before = server.path().trim_end_matches('/');
@@ -181,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_before_the_api_is_kept() {
+    fn the_path_of_the_server_is_kept_as_a_prefix() {
         let joined = |server: &str| join(&server.parse().unwrap(), &"/api/v1/nodes?watch=1".parse().unwrap());
         assert_eq!(joined("https://h:6443"), "https://h:6443/api/v1/nodes?watch=1");
         assert_eq!(joined("https://h/k8s/c-1/"), "https://h/k8s/c-1/api/v1/nodes?watch=1");

@@ -1,6 +1,6 @@
-//! The loop around [`super::step`]: does what it says.
+//! The loop around [`super::step`]: sends its requests and performs its outputs.
 //!
-//! In: a [`Client`] and a [`Selection`]. Out: [`Notice`]s, until the consumer is gone.
+//! In: a [`Client`] and a [`Selection`]. Out: [`Notice`]s, until the consumer drops the source.
 
 use super::access::Client;
 use super::backoff;
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 /// Lists and watches objects of `R` until the source is dropped.
 ///
-/// Sends `Init`, every object and `InitDone`, then each change. After a failure it goes on from where it was, and
-/// lists anew (`Init` again) only if the server has forgotten that version. A failure is an
-/// [`Outage`](crate::Outage), never an end; the consumer keeps what it has. While the channel is full nothing more is
-/// read from the server.
+/// Sends `Init`, every object and `InitDone`, then each change. After a failure the watch resumes from the last
+/// version, and lists again (with another `Init`) only if that version has expired or is refused. A failure is reported
+/// as an [`Outage`](crate::Outage) and does not end the watch; the consumer keeps its objects. While the channel is
+/// full, nothing is read from the server.
 pub async fn watch<R, E>(client: Client, mut selection: Selection, mut sink: Sink<E>)
 where
     R: Resource,
@@ -31,7 +31,7 @@ where
             () = tokio::time::sleep(wait) => {}
             _ = sink.flush_and_wait() => return,
         }
-        tracing::debug!(resource = %R::TYPE, ?request, ?wait, "asking");
+        tracing::debug!(resource = %R::TYPE, ?request, ?wait, "sending request");
         let seconds = backoff::watch_seconds(rand::random());
         let mut response = tokio::select! {
             response = Response::open(&client, R::TYPE, &selection, &request, seconds) => response,
@@ -43,7 +43,7 @@ where
             state = stepped;
             if outputs.contains(&Output::DropFieldSelector) {
                 let fields = selection.field_selector.take().unwrap_or_default();
-                tracing::info!(resource = %R::TYPE, fields, "the API server does not know this field selector; listing without it");
+                tracing::info!(resource = %R::TYPE, fields, "the API server does not support this field selector; listing without it");
             }
             let mut full = false;
             next =
@@ -52,11 +52,12 @@ where
                 return;
             }
         }
-        // The response ends here, before any wait, and its buffers with it.
+        // The response and its buffers are dropped here, before any wait.
     }
 }
 
-/// The next input. What was collected is sent before anything is waited for. None: the consumer is gone.
+/// The next input. Sends the collected notices before it waits for more bytes. `None` if the consumer has dropped the
+/// source.
 async fn next_input<R: Resource, E>(response: &mut Response<'_>, sink: &mut Sink<E>) -> Option<Input<R>> {
     let mut next = pin!(response.next());
     tokio::select! {
@@ -82,7 +83,7 @@ struct Next {
     request: Request,
 }
 
-/// Pushes the notices; the next request, if there is one, is left to the caller.
+/// Performs the outputs. Returns the next request, if there is one.
 fn perform<R>(
     outputs: Vec<Output<R>>,
     resource: ResourceType,
@@ -93,24 +94,21 @@ fn perform<R>(
     for output in outputs {
         match output {
             Output::Send(notice) => push(notice),
-            // The caller has done it.
+            // The caller has dropped it.
             Output::DropFieldSelector => {}
-            Output::NoteAbsent => {
-                tracing::info!(%resource, "the API server does not serve this resource; going on without it");
+            Output::LogAbsent => {
+                tracing::info!(%resource, "the API server does not serve this resource; continuing without it");
             }
-            Output::NoteNoStreaming => {
+            Output::DisableStreaming => {
                 if client.can_stream() {
-                    tracing::debug!(
-                        server = client.server(),
-                        "initial lists are not streamed by this API server"
-                    );
+                    tracing::debug!(server = client.server(), "the API server does not stream initial lists");
                 }
-                client.cannot_stream();
+                client.disable_streaming();
             }
             Output::Wait { failures, at_least } => {
                 wait = backoff::wait(failures, rand::random()).max(at_least);
             }
-            Output::Ask(request) => return Some(Next { wait, request }),
+            Output::Request(request) => return Some(Next { wait, request }),
         }
     }
     None

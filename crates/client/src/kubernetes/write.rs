@@ -1,8 +1,8 @@
-//! One object at a time: get, create, replace, patch, delete.
+//! Requests for single objects: get, create, replace, patch, delete.
 //!
-//! In: an object, or a patch, in JSON. Out: the object as the server has it, or a [`RequestError`]. Requests that the
-//! server did not take are repeated (see [`super::retry`]); after a conflict the object has to be read
-//! again: [`Client::update`] does that.
+//! In: an object, or a patch, in JSON. Out: the object as the server stored it, or a [`RequestError`]. Requests that
+//! can safely be repeated are retried (see [`super::retry`]). After a conflict the object has to be read again, which
+//! [`Client::update`] does.
 
 use super::access::Client;
 use super::error::RequestError;
@@ -21,14 +21,14 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The server's own time-out for a request is a minute.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of a response that are read: an object has 1.5 MB at most.
-const LONGEST_ANSWER: usize = 4 * 1024 * 1024;
-/// How often an object is read and replaced before a conflict is final.
-const CONFLICTS: u32 = 5;
+/// Time-out of a request. The server's own is a minute.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of a response. By default an object in etcd has 1.5 MB at most.
+const MAX_RESPONSE: usize = 4 * 1024 * 1024;
+/// Number of attempts of an update before a conflict is final.
+const UPDATE_ATTEMPTS: u32 = 5;
 
-/// Which object, or which part of it.
+/// Namespace and name of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectName<'a> {
     /// Namespace; empty for cluster-scoped resources.
@@ -38,12 +38,12 @@ pub struct ObjectName<'a> {
 }
 
 impl<'a> ObjectName<'a> {
-    /// From its two parts.
+    /// From namespace and name.
     pub fn new(namespace: &'a str, name: &'a str) -> Self {
         ObjectName { namespace, name }
     }
 
-    /// Of an object; empty where it has no metadata.
+    /// The name of an object; empty if it has no metadata.
     pub fn of<R: Resource>(object: &'a R) -> Self {
         object.metadata().map_or(
             ObjectName { namespace: "", name: "" },
@@ -52,30 +52,30 @@ impl<'a> ObjectName<'a> {
     }
 }
 
-/// The part of an object that a write changes.
+/// The subresource of an object that a write changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Part {
-    /// Everything but the status.
+pub enum Subresource {
+    /// The object itself, without its status if that is a subresource.
     #[default]
-    Main,
+    None,
     /// The status subresource.
     Status,
 }
 
-/// A change of an object.
+/// A patch of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Patch<'a> {
     /// JSON merge patch (RFC 7386).
     Merge(Value),
     /// JSON patch (RFC 6902): a list of operations.
     Json(Value),
-    /// Server-side apply: the fields that this manager owns. `force` takes fields from other managers.
+    /// Server-side apply of the fields that a field manager owns.
     Apply {
         /// The object with the fields to own.
         object: Value,
         /// Name of the field manager.
         manager: &'a str,
-        /// Whether to take fields from other managers.
+        /// Whether to take over fields that other managers own.
         force: bool,
     },
 }
@@ -83,22 +83,22 @@ pub enum Patch<'a> {
 /// How an object is deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// Only the object with this unique id.
+    /// Precondition: the object has this unique id.
     pub uid: Option<String>,
-    /// Only the object at this version.
+    /// Precondition: the object has this version.
     pub resource_version: Option<String>,
     /// `Orphan`, `Background` or `Foreground`; the resource's default if there is none.
     pub propagation: Option<Propagation>,
 }
 
-/// What becomes of the objects that the deleted one owns.
+/// How the dependents of a deleted object are treated (garbage collection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// They stay.
+    /// They are kept.
     Orphan,
-    /// They are deleted afterwards.
+    /// They are deleted after it.
     Background,
-    /// They are deleted before.
+    /// They are deleted before it.
     Foreground,
 }
 
@@ -106,31 +106,38 @@ pub enum Propagation {
 struct Call {
     method: Method,
     uri: String,
-    media: &'static str,
+    content_type: &'static str,
     body: Bytes,
-    /// Verb, resource and name, for messages.
-    what: String,
-    /// Whether doing it twice is the same as doing it once.
-    repeatable: bool,
+    /// Verb, kind and name, for messages.
+    description: String,
+    /// Whether the request has the same effect if it is sent twice.
+    idempotent: bool,
 }
 
 impl Call {
-    fn new<R: Resource>(method: Method, verb: &str, name: ObjectName<'_>, part: Part) -> Call {
+    fn new<R: Resource>(method: Method, verb: &str, name: ObjectName<'_>, subresource: Subresource) -> Call {
         let mut uri = collection::<R>(name.namespace);
         if method != Method::POST {
             uri.push('/');
             uri.push_str(name.name);
         }
-        if part == Part::Status {
+        if subresource == Subresource::Status {
             uri.push_str("/status");
         }
         let slash = if name.namespace.is_empty() { "" } else { "/" };
-        let what = format!("{verb} {} {}{slash}{}", R::KIND, name.namespace, name.name);
-        Call { method, uri, media: "application/json", body: Bytes::new(), what, repeatable: true }
+        let description = format!("{verb} {} {}{slash}{}", R::KIND, name.namespace, name.name);
+        Call {
+            method,
+            uri,
+            content_type: "application/json",
+            body: Bytes::new(),
+            description,
+            idempotent: true,
+        }
     }
 
-    fn with(mut self, media: &'static str, body: &Value) -> Call {
-        self.media = media;
+    fn with_body(mut self, content_type: &'static str, body: &Value) -> Call {
+        self.content_type = content_type;
         self.body = body.to_string().into();
         self
     }
@@ -140,7 +147,7 @@ fn collection<R: Resource>(namespace: &str) -> String {
     R::TYPE.path((R::SCOPE == Scope::Namespaced && !namespace.is_empty()).then_some(namespace))
 }
 
-/// The object in JSON, with `apiVersion` and `kind`, which the types do not have.
+/// The object in JSON, with `apiVersion` and `kind`, which are not fields of the types.
 fn body<R: Writable>(object: &R) -> Value {
     let mut value = serde_json::to_value(object).unwrap_or_default();
     value["apiVersion"] = R::TYPE.api_version().into();
@@ -151,29 +158,34 @@ fn body<R: Writable>(object: &R) -> Value {
 impl Client {
     /// Reads an object.
     pub async fn get<R: Resource>(&self, name: ObjectName<'_>) -> Result<R, RequestError> {
-        self.object(Call::new::<R>(Method::GET, "get", name, Part::Main)).await
+        self.object(Call::new::<R>(Method::GET, "get", name, Subresource::None)).await
     }
 
-    /// Creates an object. An error after which the object may exist all the same is not repeated.
+    /// Creates an object. The request is not repeated after an error that leaves open whether the object was created.
     pub async fn create<R: Writable>(&self, object: &R) -> Result<R, RequestError> {
-        let call = Call::new::<R>(Method::POST, "create", ObjectName::of(object), Part::Main);
-        self.object(Call { repeatable: false, ..call.with("application/json", &body(object)) }).await
+        let call = Call::new::<R>(Method::POST, "create", ObjectName::of(object), Subresource::None);
+        self.object(Call { idempotent: false, ..call.with_body("application/json", &body(object)) }).await
     }
 
-    /// Replaces an object. With a `resourceVersion` in its metadata this is a conflict if the object has changed since.
-    pub async fn replace<R: Writable>(&self, object: &R, part: Part) -> Result<R, RequestError> {
-        let mut call = Call::new::<R>(Method::PUT, "replace", ObjectName::of(object), part);
-        // A repeated replacement of a version would be a conflict with itself.
-        call.repeatable = object.metadata().is_none_or(|meta| meta.resource_version.is_empty());
-        self.object(call.with("application/json", &body(object))).await
+    /// Replaces an object. If its metadata has a `resourceVersion`, and the object has changed since, this is a
+    /// conflict.
+    pub async fn replace<R: Writable>(
+        &self,
+        object: &R,
+        subresource: Subresource,
+    ) -> Result<R, RequestError> {
+        let mut call = Call::new::<R>(Method::PUT, "replace", ObjectName::of(object), subresource);
+        // With a version, a repeated replacement would conflict with the first one.
+        call.idempotent = object.metadata().is_none_or(|meta| meta.resource_version.is_empty());
+        self.object(call.with_body("application/json", &body(object))).await
     }
 
-    /// Reads an object, changes it and replaces it, again and again as long as others change it in between. `change`
-    /// says whether there is anything to replace.
+    /// Reads an object, changes it and replaces it. Repeats this, up to five times in all, if another client
+    /// changed the object in between. `change` returns whether the object has to be replaced.
     pub async fn update<R: Writable>(
         &self,
         name: ObjectName<'_>,
-        part: Part,
+        subresource: Subresource,
         mut change: impl FnMut(&mut R) -> bool,
     ) -> Result<R, RequestError> {
         let mut attempt = 1;
@@ -182,8 +194,8 @@ impl Client {
             if !change(&mut object) {
                 return Ok(object);
             }
-            match self.replace(&object, part).await {
-                Err(error) if error.is_conflict() && attempt < CONFLICTS => attempt += 1,
+            match self.replace(&object, subresource).await {
+                Err(error) if error.is_conflict() && attempt < UPDATE_ATTEMPTS => attempt += 1,
                 result => return result,
             }
         }
@@ -193,28 +205,33 @@ impl Client {
     pub async fn patch<R: Resource>(
         &self,
         name: ObjectName<'_>,
-        part: Part,
+        subresource: Subresource,
         patch: &Patch<'_>,
     ) -> Result<R, RequestError> {
-        let mut call = Call::new::<R>(Method::PATCH, "patch", name, part);
+        let mut call = Call::new::<R>(Method::PATCH, "patch", name, subresource);
         let call = match patch {
-            Patch::Merge(patch) => call.with("application/merge-patch+json", patch),
+            Patch::Merge(patch) => {
+                // A repeated patch of a version would conflict with itself.
+                call.idempotent = patch["metadata"]["resourceVersion"].is_null();
+                call.with_body("application/merge-patch+json", patch)
+            }
             Patch::Json(patch) => {
-                // Its operations may add to a list.
-                call.repeatable = false;
-                call.with("application/json-patch+json", patch)
+                // An operation may append to a list.
+                call.idempotent = false;
+                call.with_body("application/json-patch+json", patch)
             }
             Patch::Apply { object, manager, force } => {
                 parameter(&mut call.uri, "fieldManager", Some(manager));
                 parameter(&mut call.uri, "force", force.then_some("true"));
-                // JSON is YAML.
-                call.with("application/apply-patch+yaml", object)
+                // JSON is valid YAML.
+                call.with_body("application/apply-patch+yaml", object)
             }
         };
         self.object(call).await
     }
 
-    /// Deletes an object. One that does not exist is [`Reason::NotFound`](super::Reason::NotFound).
+    /// Deletes an object. The error for an object that does not exist has
+    /// [`Reason::NotFound`](super::Reason::NotFound).
     pub async fn delete<R: Resource>(
         &self,
         name: ObjectName<'_>,
@@ -229,14 +246,19 @@ impl Client {
         if let Some(propagation) = options.propagation {
             body["propagationPolicy"] = format!("{propagation:?}").into();
         }
-        let call = Call::new::<R>(Method::DELETE, "delete", name, Part::Main);
-        self.send(&call.with("application/json", &body)).await.map(drop)
+        // Without a unique id, a repeated deletion could delete a new object of the same name.
+        let idempotent = options.uid.is_some();
+        let call =
+            Call { idempotent, ..Call::new::<R>(Method::DELETE, "delete", name, Subresource::None) };
+        self.send(&call.with_body("application/json", &body)).await.map(drop)
     }
 
     async fn object<R: Resource>(&self, call: Call) -> Result<R, RequestError> {
         let bytes = self.send(&call).await?;
-        R::from_json(&bytes)
-            .map_err(|error| RequestError::Garbled { request: call.what, message: error.to_string() })
+        R::from_json(&bytes).map_err(|error| RequestError::Malformed {
+            request: call.description,
+            message: error.to_string(),
+        })
     }
 
     async fn send(&self, call: &Call) -> Result<Bytes, RequestError> {
@@ -246,16 +268,16 @@ impl Client {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => error,
             };
-            let Some(wait) = retry::wait(&error, attempt, call.repeatable) else { return Err(error) };
-            tracing::debug!(%error, ?wait, attempt, "request is repeated");
+            let Some(wait) = retry::wait(&error, attempt, call.idempotent) else { return Err(error) };
+            tracing::debug!(%error, ?wait, attempt, "request failed; retrying");
             tokio::time::sleep(wait).await;
             attempt += 1;
         }
     }
 
     async fn send_once(&self, call: &Call) -> Result<Bytes, RequestError> {
-        let lost = |message: String, sent: bool| RequestError::NoResponse {
-            request: call.what.clone(),
+        let no_response = |message: String, sent: bool| RequestError::NoResponse {
+            request: call.description.clone(),
             message,
             sent,
         };
@@ -263,22 +285,25 @@ impl Client {
             .method(call.method.clone())
             .uri(&call.uri)
             .header(ACCEPT, "application/json")
-            .header(CONTENT_TYPE, call.media)
+            .header(CONTENT_TYPE, call.content_type)
             .body(Full::new(call.body.clone()))
-            .map_err(|e| lost(e.to_string(), false))?;
-        let response = self.transport.send(request, PATIENCE).await.map_err(|error| match &error {
-            SendError::Credential(_) => lost(root(&error), false),
-            SendError::Http(http) => lost(root(&error), !http.is_connect()),
-            SendError::TimedOut(_) => lost(root(&error), true),
+            .map_err(|e| no_response(e.to_string(), false))?;
+        let response = self.transport.send(request, TIMEOUT).await.map_err(|error| match &error {
+            SendError::Credential(_) => no_response(root(&error), false),
+            SendError::Http(http) => no_response(root(&error), !http.is_connect()),
+            SendError::TimedOut(_) => no_response(root(&error), true),
         })?;
         let (head, body) = response.into_parts();
         let after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let body = timeout(PATIENCE, Limited::new(body, LONGEST_ANSWER).collect()).await;
-        let body = body.map_err(|e| lost(root(&e), true))?.map_err(|e| lost(root(&*e), true))?.to_bytes();
+        let body = timeout(TIMEOUT, Limited::new(body, MAX_RESPONSE).collect()).await;
+        let body = body
+            .map_err(|e| no_response(root(&e), true))?
+            .map_err(|e| no_response(root(&*e), true))?
+            .to_bytes();
         if head.status.is_success() {
             return Ok(body);
         }
         let status = Status::read(head.status.as_u16(), Format::Json, &body);
-        Err(RequestError::refused(&call.what, &status, after.map(Duration::from_secs)))
+        Err(RequestError::refused(&call.description, &status, after.map(Duration::from_secs)))
     }
 }

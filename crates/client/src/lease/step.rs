@@ -1,80 +1,88 @@
-//! The behaviour of a candidate, as one function. The rules are client-go's `leaderelection`.
+//! The state machine of a candidate. The rules are those of client-go's `leaderelection`.
 //!
-//! In: a state, an input and the time. Out: the next state, changes of leadership, and what to do next. Whether a Lease
-//! is still held follows from how long ago this process saw it change, never by the times in it, which are of another
-//! process's clock.
+//! In: a state, an input and the time. Out: the next state, changes of leadership, and the next action. Whether a Lease
+//! is still held depends on how long ago this process observed a change of it, never on the times in the Lease, which
+//! are from another process's clock.
 
 use super::{Election, Leadership};
 use portway_api::{Lease, LeaseSpec, MicroTime, ObjectMeta};
 use std::time::{Duration, Instant};
 
-/// The candidates that follow spread their attempts by up to this many periods.
+/// Candidates that do not lead delay their attempts by a random time of up to this many retry periods.
 const JITTER: f64 = 1.2;
 
 /// The time, by both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) instant: Instant,
-    /// Written into the Lease, for people.
+    /// Written to the Lease, for information.
     pub(super) wall: MicroTime,
 }
 
-/// Where a candidate is.
+/// The state of a candidate.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     election: Election,
-    /// The Lease as it was last seen to change, and when.
+    /// The Lease at its last observed change, and the time of the observation.
     observed: Option<(LeaseSpec, Instant)>,
-    /// The Lease as it was last read or written.
+    /// The Lease as last read or written.
     lease: Option<Lease>,
-    /// When this process renewed last; none: it does not lead.
+    /// When the request of the last write was sent.
+    sent: Instant,
+    /// When this process sent the last request that renewed the Lease; `None` if it does not lead. Other candidates
+    /// observe the renewal later than that, so the renew deadline is over before they acquire the Lease.
     renewed: Option<Instant>,
     stopping: bool,
 }
 
-/// What happened.
+/// An event that the candidate reacts to.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// It is time for the next attempt.
+    /// The wait is over.
     Tick,
-    /// The Lease, if there is one.
+    /// The Lease was read; `None` if it does not exist.
     Read(Option<Lease>),
     /// The Lease was created or replaced.
     Written(Lease),
     /// A request failed.
     Failed,
-    /// The process ends.
+    /// The process stops.
     Stop,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, PartialEq)]
 pub(super) enum Output {
     /// Read the Lease.
     Read,
-    /// Create it.
+    /// Create the Lease.
     Create(Lease),
-    /// Replace it, if it has not changed.
+    /// Replace the Lease, unless it has changed since it was read.
     Replace(Lease),
-    /// Wait for [`State::wait`].
+    /// Wait for the duration of [`State::wait`].
     Wait,
-    /// Nothing any more.
+    /// The election is over.
     End,
 }
 
 impl State {
-    pub(super) fn begin(election: Election) -> (State, Output) {
-        (State { election, observed: None, lease: None, renewed: None, stopping: false }, Output::Read)
+    pub(super) fn begin(election: Election, now: Instant) -> (State, Output) {
+        let state =
+            State { election, observed: None, lease: None, sent: now, renewed: None, stopping: false };
+        (state, Output::Read)
     }
 
-    /// The time until the next attempt; `random` is in `0.0..1.0`.
-    pub(super) fn wait(&self, random: f64) -> Duration {
-        let spread = if self.renewed.is_some() { 0.0 } else { JITTER * random };
-        self.election.retry_period.mul_f64(1.0 + spread)
+    /// The time until the next attempt; `random` is in `0.0..1.0`. A leader waits no longer than its renew deadline.
+    pub(super) fn wait(&self, random: f64, now: Instant) -> Duration {
+        let retry = self.election.retry_period;
+        match self.renewed {
+            Some(_) => retry.min(self.request_timeout(now)),
+            None => retry.mul_f64(1.0 + JITTER * random),
+        }
     }
 
-    /// How long a request may take.
-    pub(super) fn patience(&self, now: Instant) -> Duration {
+    /// The time-out of the next request: a leader's ends with its renew deadline.
+    pub(super) fn request_timeout(&self, now: Instant) -> Duration {
         let deadline = self.election.renew_deadline;
         let left = |renewed: Instant| (renewed + deadline).saturating_duration_since(now);
         self.renewed.map_or(deadline, left).max(Duration::from_millis(1))
@@ -94,7 +102,7 @@ impl State {
             && now.saturating_duration_since(*seen) < Duration::from_secs(seconds)
     }
 
-    /// The Lease as this candidate wants it.
+    /// The Lease with this candidate as its holder, renewed now.
     fn claim(&self, now: Now) -> Lease {
         let mut lease = self.lease.clone().unwrap_or_default();
         let Election { namespace, name, identity, lease_duration, .. } = &self.election;
@@ -102,7 +110,7 @@ impl State {
         (meta.namespace, meta.name) = (namespace.clone(), name.clone());
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_deref() != Some(identity) {
-            // The first holder is no transition.
+            // The first holder of a Lease does not count as a transition.
             let before = if self.lease.is_none() { -1 } else { spec.lease_transitions.unwrap_or(0) };
             spec.lease_transitions = Some(before + 1);
             spec.acquire_time = Some(now.wall);
@@ -114,7 +122,7 @@ impl State {
         lease
     }
 
-    /// The Lease without a holder, so that the next candidate need not wait.
+    /// The Lease without a holder, so that the next candidate can acquire it at once.
     fn release(&self, now: Now) -> Option<Lease> {
         let mut lease = self.lease.clone()?;
         let spec = lease.spec.get_or_insert_default();
@@ -125,27 +133,29 @@ impl State {
     }
 }
 
-/// Decides.
+/// Processes one input.
 pub(super) fn step(mut state: State, input: Input, now: Now) -> (State, Vec<Leadership>, Output) {
     let mut changes = Vec::new();
     if state.stopping {
         return (state, changes, Output::End);
     }
     let output = match input {
+        Input::Tick if is_overdue(&state, now.instant) => {
+            lose(&mut state, &mut changes);
+            Output::Wait
+        }
         Input::Tick => Output::Read,
         Input::Read(lease) => read(&mut state, lease, now, &mut changes),
         Input::Written(lease) => {
             observe(&mut state, &lease, now.instant, &mut changes);
             state.lease = Some(lease);
-            if state.renewed.replace(now.instant).is_none() {
+            if state.renewed.replace(state.sent).is_none() {
                 changes.push(Leadership::Acquired);
             }
             Output::Wait
         }
         Input::Failed => {
-            let deadline = state.election.renew_deadline;
-            if state.renewed.is_some_and(|renewed| now.instant.saturating_duration_since(renewed) >= deadline)
-            {
+            if is_overdue(&state, now.instant) {
                 lose(&mut state, &mut changes);
             }
             Output::Wait
@@ -157,7 +167,16 @@ pub(super) fn step(mut state: State, input: Input, now: Now) -> (State, Vec<Lead
             lease.map_or(Output::End, Output::Replace)
         }
     };
+    if matches!(output, Output::Create(_) | Output::Replace(_)) {
+        state.sent = now.instant;
+    }
     (state, changes, output)
+}
+
+/// Whether this process leads but has not renewed the Lease within the renew deadline.
+fn is_overdue(state: &State, now: Instant) -> bool {
+    let deadline = state.election.renew_deadline;
+    state.renewed.is_some_and(|renewed| now.saturating_duration_since(renewed) >= deadline)
 }
 
 fn read(state: &mut State, lease: Option<Lease>, now: Now, changes: &mut Vec<Leadership>) -> Output {
@@ -173,7 +192,7 @@ fn read(state: &mut State, lease: Option<Lease>, now: Now, changes: &mut Vec<Lea
     if state.is_held(now.instant) { Output::Wait } else { Output::Replace(state.claim(now)) }
 }
 
-/// Notes when the Lease was seen to change.
+/// Records the time of an observed change of the Lease.
 fn observe(state: &mut State, lease: &Lease, now: Instant, changes: &mut Vec<Leadership>) {
     let spec = lease.spec.clone().unwrap_or_default();
     if state.observed.as_ref().is_some_and(|(known, _)| *known == spec) {

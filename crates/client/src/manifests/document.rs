@@ -1,8 +1,8 @@
-//! A file to its documents.
+//! Splits a file into its documents.
 //!
-//! In: the bytes of a YAML or JSON file. Out: slices of one document each, which can be read any number of times, and
-//! whose errors carry the line in the file. YAML is cut before it is parsed: a line that begins with `---` ends a
-//! document wherever it stands (YAML 1.2, 9.1.2), so that one document is in memory at a time.
+//! In: the bytes of a YAML or JSON file. Out: slices of one document each, which can be parsed any number of times, and
+//! whose errors have the line in the file. YAML is split before it is parsed: a line that begins with `---` ends a
+//! document in any context (YAML 1.2, 9.1.2), so that only one parsed document is in memory at a time.
 
 use super::parse::ParseError;
 use super::strict::Strict;
@@ -18,13 +18,13 @@ pub(super) struct Document<'a> {
     before: u64,
 }
 
-/// Cuts a file. Documents without content are left out.
+/// Splits a file. Documents without content are left out.
 pub(super) fn documents<'a>(file_name: &str, bytes: &'a [u8]) -> Result<Vec<Document<'a>>, ParseError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = 1 + lines(&bytes[..error.valid_up_to()]);
-        ParseError { line: Some(line), reason: "it is not UTF-8 text".into() }
+        ParseError { line: Some(line), reason: "the file is not UTF-8 text".into() }
     })?;
-    // Some editors put a mark in front.
+    // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if file_name.ends_with(".json") {
         return json_documents(text);
@@ -36,7 +36,7 @@ fn lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// JSON objects one after another.
+/// A file with one JSON object after another.
 fn json_documents(text: &str) -> Result<Vec<Document<'_>>, ParseError> {
     let mut documents = Vec::new();
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
@@ -55,7 +55,7 @@ fn json_documents(text: &str) -> Result<Vec<Document<'_>>, ParseError> {
 fn yaml_documents(text: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let (mut start, mut before, mut offset, mut number) = (0, 0, 0, 0);
-    // After `...` there may be directives for the next document; none of them is needed.
+    // After `...` there may be directives for the next document; they are skipped.
     let mut ended = false;
     let mut push = |from: usize, to: usize, before: u64| {
         let text = &text[from..to];
@@ -68,11 +68,11 @@ fn yaml_documents(text: &str) -> Vec<Document<'_>> {
         }
     };
     for line in text.split_inclusive('\n') {
-        let marks = |mark: &str| {
+        let is_marker = |mark: &str| {
             line.strip_prefix(mark)
                 .is_some_and(|rest| rest.starts_with([' ', '\t', '\r', '\n']) || rest.is_empty())
         };
-        if marks("---") || marks("...") {
+        if is_marker("---") || is_marker("...") {
             if !ended {
                 push(start, offset, before);
             }
@@ -92,7 +92,7 @@ fn yaml_documents(text: &str) -> Vec<Document<'_>> {
 }
 
 impl Document<'_> {
-    /// The line its content begins in.
+    /// The line in which its content begins.
     pub(super) fn line(&self) -> u64 {
         let blank = |line: &&str| {
             let line = line.trim();
@@ -101,9 +101,10 @@ impl Document<'_> {
         self.before + 1 + self.text.lines().take_while(blank).count() as u64
     }
 
-    /// `apiVersion` and `kind`, if they can be told without parsing: YAML in block style with each of them on a line of its
-    /// own, unquoted, as nearly all of it is. Parsing for them alone would take as long as parsing everything.
-    pub(super) fn glance(&self) -> Option<(String, String)> {
+    /// `apiVersion` and `kind`, if they can be found without parsing: in YAML in block style with each of them unquoted
+    /// on a line of its own, as in nearly all manifests. Parsing only for them would take as long as parsing
+    /// everything.
+    pub(super) fn find_type_meta(&self) -> Option<(String, String)> {
         let (mut api_version, mut kind) = (None, None);
         for line in self.text.lines().filter(|_| !self.json) {
             match line.as_bytes().first() {
@@ -126,7 +127,7 @@ impl Document<'_> {
         api_version.zip(kind)
     }
 
-    /// Reads it.
+    /// Parses the document.
     pub(super) fn read<T, S>(&self, seed: S) -> Result<T, ParseError>
     where
         S: for<'de> DeserializeSeed<'de, Value = T>,
@@ -148,12 +149,12 @@ impl Document<'_> {
 
 fn json_error(error: &serde_json::Error, before: u64) -> ParseError {
     let text = error.to_string();
-    // serde_json adds its own place, counted within the slice.
+    // serde_json appends the line and column within the slice.
     let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason).to_owned();
     ParseError { line: Some(before + error.line() as u64), reason }
 }
 
-/// The reason on one line and without the place, which is counted within the slice.
+/// The reason on one line, without the line and column, which are those within the slice.
 fn reason(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default().trim();
@@ -164,8 +165,8 @@ fn reason(error: &serde_saphyr::Error) -> String {
     }
 }
 
-/// The parser's own limits are made for small files, these for one List with everything in it. What a file may cost beyond
-/// its own size, through aliases, stays limited.
+/// The parser's default limits are for small files; these permit one List with all objects. The expansion of aliases
+/// stays limited.
 fn yaml_options() -> Options {
     options! {
         budget: budget! {
@@ -181,35 +182,35 @@ fn yaml_options() -> Options {
 mod tests {
     use super::*;
 
-    fn cut(text: &str) -> Vec<(&str, u64)> {
+    fn split(text: &str) -> Vec<(&str, u64)> {
         documents("x.yaml", text.as_bytes()).unwrap().iter().map(|d| (d.text, d.line())).collect()
     }
 
     #[test]
-    fn yaml_is_cut_at_its_markers() {
-        assert_eq!(cut("a: 1\n---\nb: 2\n"), [("a: 1\n", 1), ("---\nb: 2\n", 3)]);
-        assert_eq!(cut("---\n# nothing\n---\n\n---\na: 1"), [("---\na: 1", 6)]);
-        assert_eq!(cut("--- {a: 1}\n--- {b: 2}\r\n"), [("--- {a: 1}\n", 1), ("--- {b: 2}\r\n", 2)]);
-        assert_eq!(cut(""), []);
-        assert_eq!(cut("a: |\n  x\n  ---\n  y\n"), [("a: |\n  x\n  ---\n  y\n", 1)]);
-        assert_eq!(cut("---a: 1\n"), [("---a: 1\n", 1)]);
+    fn yaml_is_split_at_document_markers() {
+        assert_eq!(split("a: 1\n---\nb: 2\n"), [("a: 1\n", 1), ("---\nb: 2\n", 3)]);
+        assert_eq!(split("---\n# nothing\n---\n\n---\na: 1"), [("---\na: 1", 6)]);
+        assert_eq!(split("--- {a: 1}\n--- {b: 2}\r\n"), [("--- {a: 1}\n", 1), ("--- {b: 2}\r\n", 2)]);
+        assert_eq!(split(""), []);
+        assert_eq!(split("a: |\n  x\n  ---\n  y\n"), [("a: |\n  x\n  ---\n  y\n", 1)]);
+        assert_eq!(split("---a: 1\n"), [("---a: 1\n", 1)]);
     }
 
     #[test]
-    fn an_end_marker_ends_and_directives_are_skipped() {
-        assert_eq!(cut("a: 1\n...\n%YAML 1.2\n---\nb: 2\n"), [("a: 1\n", 1), ("---\nb: 2\n", 5)]);
-        assert_eq!(cut("a: 1\n...\n# c\nb: 2\n"), [("a: 1\n", 1), ("b: 2\n", 4)]);
-        assert_eq!(cut("a: 1\n...\n"), [("a: 1\n", 1)]);
-        assert_eq!(cut("%YAML 1.2\n---\na: 1\n"), [("---\na: 1\n", 3)]);
+    fn an_end_marker_ends_a_document_and_directives_are_skipped() {
+        assert_eq!(split("a: 1\n...\n%YAML 1.2\n---\nb: 2\n"), [("a: 1\n", 1), ("---\nb: 2\n", 5)]);
+        assert_eq!(split("a: 1\n...\n# c\nb: 2\n"), [("a: 1\n", 1), ("b: 2\n", 4)]);
+        assert_eq!(split("a: 1\n...\n"), [("a: 1\n", 1)]);
+        assert_eq!(split("%YAML 1.2\n---\na: 1\n"), [("---\na: 1\n", 3)]);
     }
 
     #[test]
-    fn a_glance_is_enough_for_plain_documents_only() {
-        let glance = |text: &str| documents("x.yaml", text.as_bytes()).unwrap()[0].glance();
-        let seen = Some(("v1".to_owned(), "Service".to_owned()));
+    fn type_meta_is_found_only_in_plain_block_style() {
+        let find = |text: &str| documents("x.yaml", text.as_bytes()).unwrap()[0].find_type_meta();
+        let expected = Some(("v1".to_owned(), "Service".to_owned()));
         assert_eq!(
-            glance("---\n# c\nkind: Service\nmetadata:\n  kind: X\nitems:\n- kind: Y\napiVersion: v1\n"),
-            seen
+            find("---\n# c\nkind: Service\nmetadata:\n  kind: X\nitems:\n- kind: Y\napiVersion: v1\n"),
+            expected
         );
         for text in [
             "{kind: Service, apiVersion: v1}",
@@ -220,12 +221,12 @@ mod tests {
             "<<: *x\nkind: Service\napiVersion: v1\n",
             "kind: Service\n",
         ] {
-            assert_eq!(glance(text), None, "{text:?}");
+            assert_eq!(find(text), None, "{text:?}");
         }
     }
 
     #[test]
-    fn json_may_be_a_stream() {
+    fn a_json_file_may_have_several_objects() {
         let all = documents("x.json", b"\n{\"a\":1}\n\n{\n\"b\":2} ").unwrap();
         let all: Vec<_> = all.iter().map(|d| (d.text, d.line())).collect();
         assert_eq!(all, [("{\"a\":1}", 2), ("{\n\"b\":2}", 4)]);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_told_by_line() {
+    fn the_error_for_invalid_utf8_has_the_line() {
         assert_eq!(documents("x.yaml", b"a: 1\nb: \xff").unwrap_err().line, Some(2));
     }
 }

@@ -1,7 +1,7 @@
-//! A file on disk to the names, fingerprints and content of its objects.
+//! Reads a manifest file: the names and fingerprints of its objects, and the content of new and changed ones.
 //!
-//! In: a path. Out: its objects, if all of them are good. Until the whole file is known to be good, objects that are new
-//! or changed are held in protobuf.
+//! In: a path. Out: the objects of the file, if all of them are valid. New and changed objects are held in protobuf
+//! until the whole file has been validated and they are sent.
 
 use super::index::{Contents, Key};
 use super::inotify::is_manifest;
@@ -13,16 +13,16 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The largest file read.
-const LARGEST: u64 = 64 << 20;
+/// The largest file that is read.
+const MAX_SIZE: u64 = 64 << 20;
 
-/// Objects that are new or changed.
-pub(super) type Fresh = HashMap<Arc<Key>, Packed>;
+/// The new and changed objects of a file.
+pub(super) type ChangedObjects = HashMap<Arc<Key>, EncodedObject>;
 
 /// An object in protobuf.
 #[derive(Debug)]
-pub(super) struct Packed {
-    /// Its resource, by index in the set.
+pub(super) struct EncodedObject {
+    /// Index of its resource in the set.
     pub(super) member: usize,
     pub(super) protobuf: Vec<u8>,
 }
@@ -39,7 +39,8 @@ pub(super) fn list(directory: &Path) -> io::Result<BTreeSet<OsString>> {
     Ok(names)
 }
 
-/// A file's bytes, or `None` if there is no file. Anything else of that name is passed over: opening a pipe would block.
+/// A file's bytes, or `None` if there is no regular file of that name. Other types of files are not opened: opening a
+/// pipe would block.
 pub(super) fn load(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => metadata,
@@ -48,35 +49,38 @@ pub(super) fn load(path: &Path) -> io::Result<Option<Vec<u8>>> {
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
-    if metadata.len() <= LARGEST {
+    if metadata.len() <= MAX_SIZE {
         let file = match std::fs::File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
-        file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+        file.take(MAX_SIZE + 1).read_to_end(&mut bytes)?;
     }
-    if metadata.len() > LARGEST || bytes.len() as u64 > LARGEST {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 64 MiB: split it"));
+    if metadata.len() > MAX_SIZE || bytes.len() as u64 > MAX_SIZE {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "the file is larger than 64 MiB; split it into several files",
+        ));
     }
     Ok(Some(bytes))
 }
 
-/// The objects of a file, and those of them that are not `known`.
+/// Parses a file: all its objects, and those that are new or changed compared with `known`.
 pub(super) fn scan<S: ResourceSet<E>, E>(
     name: &OsStr,
     bytes: &[u8],
     known: Option<&Contents>,
-) -> Result<(Contents, Fresh), ParseError> {
-    let (mut contents, mut fresh) = (Contents::new(), Fresh::new());
+) -> Result<(Contents, ChangedObjects), ParseError> {
+    let (mut contents, mut changed) = (Contents::new(), ChangedObjects::new());
     parse_each::<S, E>(&name.to_string_lossy(), bytes, &mut |parsed| {
         let Parsed { member, key, fingerprint, protobuf } = parsed;
         let key = Arc::new(key);
         if known.and_then(|known| known.get(&key)) != Some(&fingerprint) {
-            fresh.insert(key.clone(), Packed { member, protobuf });
+            changed.insert(key.clone(), EncodedObject { member, protobuf });
         }
         contents.insert(key, fingerprint);
     })?;
-    Ok((contents, fresh))
+    Ok((contents, changed))
 }
 
 #[cfg(test)]
@@ -121,7 +125,7 @@ ports: [{port: 0}, {}]
     }
 
     #[test]
-    fn packing_loses_nothing() {
+    fn encoding_an_object_loses_no_fields() {
         let events = parse::<Set, Either>("a.yaml", TEXT.as_bytes()).unwrap();
         let [Either::Service(Event::Apply(service)), Either::EndpointSlice(Event::Apply(slice))] =
             &events[..]
@@ -136,12 +140,12 @@ ports: [{port: 0}, {}]
     }
 
     #[test]
-    fn only_new_and_changed_objects_are_packed() {
+    fn only_new_and_changed_objects_are_encoded() {
         let name = OsStr::new("a.yaml");
         let scan = |text: &str, known| scan::<Set, Either>(name, text.as_bytes(), known).unwrap();
-        let (contents, fresh) = scan(TEXT, None);
-        assert_eq!((contents.len(), fresh.len()), (2, 2));
-        let (_, fresh) = scan(&TEXT.replace("port: 80", "port: 81"), Some(&contents));
-        assert_eq!(fresh.into_keys().map(|key| key.name.clone()).collect::<Vec<_>>(), ["a"]);
+        let (contents, changed) = scan(TEXT, None);
+        assert_eq!((contents.len(), changed.len()), (2, 2));
+        let (_, changed) = scan(&TEXT.replace("port: 80", "port: 81"), Some(&contents));
+        assert_eq!(changed.into_keys().map(|key| key.name.clone()).collect::<Vec<_>>(), ["a"]);
     }
 }

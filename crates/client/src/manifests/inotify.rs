@@ -1,7 +1,7 @@
-//! Which files may have changed.
+//! Detects which files may have changed, with inotify.
 //!
-//! In: a directory, which need not exist yet. Out: names, as the kernel tells them. The directory itself is watched, and
-//! the nearest folder above it that exists, so that its coming, going and being replaced are noticed too.
+//! In: a directory, which need not exist yet. Out: names of files. The directory itself is watched, and so is its
+//! nearest existing ancestor, to detect that the directory is created, removed or replaced.
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -15,27 +15,27 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tokio::io::unix::AsyncFd;
 
-/// How often the directory may come and go while its watches are being set.
-const ATTEMPTS: u32 = 8;
+/// Attempts to set the watches while directories are being created.
+const MAX_ATTEMPTS: u32 = 8;
 
-/// What may have changed.
+/// Files that may have changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dirty {
-    /// Anything.
+    /// All files.
     pub(super) all: bool,
-    /// Or these files.
+    /// These files.
     pub(super) names: BTreeSet<OsString>,
 }
 
 impl Dirty {
-    /// Both together.
+    /// Adds the files of `other`.
     pub(super) fn merge(&mut self, other: Dirty) {
         self.all |= other.all;
         self.names.extend(other.names);
     }
 }
 
-/// Whether a file of this name is read.
+/// Whether a file of this name is a manifest.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().unwrap_or_default();
     !name.as_bytes().starts_with(b".") && ["yaml", "yml", "json"].iter().any(|known| extension == *known)
@@ -44,36 +44,38 @@ pub(super) fn is_manifest(name: &OsStr) -> bool {
 /// A watch on a directory.
 #[derive(Debug)]
 pub(super) struct Watcher {
-    kernel: AsyncFd<OwnedFd>,
+    inotify: AsyncFd<OwnedFd>,
     directory: PathBuf,
+    /// Watch on the directory, if it exists.
     own: Option<i32>,
-    above: Option<(i32, OsString)>,
+    /// Watch on the nearest existing ancestor, and the name in it that is on the path to the directory.
+    ancestor: Option<(i32, OsString)>,
 }
 
 impl Watcher {
-    /// Begins to watch. `directory` must be absolute.
+    /// Sets the watches. `directory` must be absolute.
     #[expect(
         deprecated,
-        reason = "its successor is unsafe for types that lie about their descriptor; OwnedFd does not"
+        reason = "the replacement, AsyncFd::register, is unsafe; an OwnedFd meets its requirements"
     )]
     pub(super) fn new(directory: PathBuf) -> io::Result<Self> {
-        let kernel = AsyncFd::new(inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?)?;
-        let mut watcher = Watcher { kernel, directory, own: None, above: None };
-        watcher.arm()?;
+        let inotify = AsyncFd::new(inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?)?;
+        let mut watcher = Watcher { inotify, directory, own: None, ancestor: None };
+        watcher.set_watches()?;
         Ok(watcher)
     }
 
-    /// Waits until something may have changed. Cancel-safe.
+    /// Waits until files may have changed. Cancel-safe.
     pub(super) async fn changed(&mut self) -> io::Result<Dirty> {
         loop {
             let (dirty, lost) = {
-                let mut ready = self.kernel.readable().await?;
+                let mut ready = self.inotify.readable().await?;
                 let read = self.drain();
                 ready.clear_ready();
                 read?
             };
             if lost {
-                self.arm()?;
+                self.set_watches()?;
             }
             if dirty != Dirty::default() {
                 return Ok(dirty);
@@ -81,10 +83,10 @@ impl Watcher {
         }
     }
 
-    /// Takes in all events there are. Also tells whether the watches have to be set anew.
+    /// Reads all queued events. Also returns whether the watches have to be set again.
     fn drain(&self) -> io::Result<(Dirty, bool)> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = Reader::new(self.kernel.get_ref(), &mut buffer);
+        let mut events = Reader::new(self.inotify.get_ref(), &mut buffer);
         let (mut dirty, mut lost) = (Dirty::default(), false);
         loop {
             let event = match events.next() {
@@ -94,26 +96,26 @@ impl Watcher {
                 Err(error) => return Err(error.into()),
             };
             let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-            let gone =
+            let removed =
                 ReadFlags::IGNORED | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::UNMOUNT;
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
                 (dirty.all, lost) = (true, true);
             } else if Some(event.wd()) == self.own {
                 match name {
-                    Some(name) => self.note(&mut dirty, event.events(), name),
-                    None if event.events().intersects(gone) => (dirty.all, lost) = (true, true),
+                    Some(name) => self.record(&mut dirty, event.events(), name),
+                    None if event.events().intersects(removed) => (dirty.all, lost) = (true, true),
                     None => {}
                 }
-            } else if let Some((above, next)) = &self.above
-                && event.wd() == *above
-                && (event.events().intersects(gone) || name == Some(next))
+            } else if let Some((ancestor, next)) = &self.ancestor
+                && event.wd() == *ancestor
+                && (event.events().intersects(removed) || name == Some(next))
             {
                 (dirty.all, lost) = (true, true);
             }
         }
     }
 
-    fn note(&self, dirty: &mut Dirty, events: ReadFlags, name: &OsStr) {
+    fn record(&self, dirty: &mut Dirty, events: ReadFlags, name: &OsStr) {
         if name.as_bytes().starts_with(b"..") {
             dirty.all = true;
         } else if is_manifest(name) && !(events.contains(ReadFlags::CREATE) && self.is_being_written(name)) {
@@ -121,15 +123,15 @@ impl Watcher {
         }
     }
 
-    /// A file that was created by opening it is still empty, and is told of again when it is closed. Links are complete at
-    /// once and are not.
+    /// Whether a new file is probably still being written: a regular file with one link. Another event follows when it
+    /// is closed. Links are complete at once, and no other event follows.
     fn is_being_written(&self, name: &OsStr) -> bool {
         let metadata = std::fs::symlink_metadata(self.directory.join(name));
         metadata.is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
-    /// Sets the watches on what is there now. A watch that is already there stays.
-    fn arm(&mut self) -> io::Result<()> {
+    /// Sets the watches for the directories that exist now. Existing watches are kept.
+    fn set_watches(&mut self) -> io::Result<()> {
         let files = WatchFlags::CLOSE_WRITE
             | WatchFlags::ATTRIB
             | WatchFlags::CREATE
@@ -138,34 +140,34 @@ impl Watcher {
             | WatchFlags::MOVED_TO;
         let itself = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
         let names = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::MOVED_TO;
-        for _ in 0..ATTEMPTS {
-            let above = self.watch_above(names | itself)?;
+        for _ in 0..MAX_ATTEMPTS {
+            let ancestor = self.watch_ancestor(names | itself)?;
             let own = match self.add(&self.directory, files | itself) {
                 Err(Errno::NOENT | Errno::NOTDIR) => None,
                 added => Some(added?),
             };
-            self.forget(own, above.as_ref().map(|(watch, _, _)| *watch));
+            self.remove_unused_watches(own, ancestor.as_ref().map(|(watch, _, _)| *watch));
             self.own = own;
-            let missing = match &above {
+            let missing = match &ancestor {
                 Some((_, folder, next)) if own.is_none() => Some(folder.join(next)),
                 _ => None,
             };
-            self.above = above.map(|(watch, _, next)| (watch, next));
-            // It may have come between the two; then there will be no event for it.
+            self.ancestor = ancestor.map(|(watch, _, next)| (watch, next));
+            // It may have been created before the watch on its ancestor was set; then there is no event for it.
             if !missing.is_some_and(|missing| missing.is_dir()) {
                 return Ok(());
             }
         }
-        Err(io::Error::other("a folder above it cannot be watched; it must be readable"))
+        Err(io::Error::other("cannot watch a parent directory; it must be readable"))
     }
 
-    /// Watches the nearest folder above that exists: the watch, the folder, and what should be in it.
-    fn watch_above(&self, flags: WatchFlags) -> io::Result<Option<(i32, PathBuf, OsString)>> {
-        let mut below = self.directory.as_path();
-        while let (Some(folder), Some(next)) = (below.parent(), below.file_name()) {
+    /// Watches the nearest existing ancestor. Returns the watch, the ancestor, and the name to expect in it.
+    fn watch_ancestor(&self, flags: WatchFlags) -> io::Result<Option<(i32, PathBuf, OsString)>> {
+        let mut path = self.directory.as_path();
+        while let (Some(folder), Some(next)) = (path.parent(), path.file_name()) {
             match self.add(folder, flags) {
-                // One that may be passed through but not read cannot be watched, and seldom need be.
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => below = folder,
+                // A directory without read permission cannot be watched, and seldom needs to be.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => path = folder,
                 added => return Ok(Some((added?, folder.to_owned(), next.to_owned()))),
             }
         }
@@ -173,15 +175,15 @@ impl Watcher {
     }
 
     fn add(&self, path: &Path, flags: WatchFlags) -> Result<i32, Errno> {
-        inotify::add_watch(self.kernel.get_ref(), path, flags)
+        inotify::add_watch(self.inotify.get_ref(), path, flags)
     }
 
-    /// Removes the watches that are in use no more. They may be gone already.
-    fn forget(&self, own: Option<i32>, above: Option<i32>) {
-        let old = [self.own, self.above.as_ref().map(|(watch, _)| *watch)];
+    /// Removes the previous watches that are not in use any more. The kernel may have removed them already.
+    fn remove_unused_watches(&self, own: Option<i32>, ancestor: Option<i32>) {
+        let old = [self.own, self.ancestor.as_ref().map(|(watch, _)| *watch)];
         for watch in old.into_iter().flatten() {
-            if Some(watch) != own && Some(watch) != above {
-                let _ = inotify::remove_watch(self.kernel.get_ref(), watch);
+            if Some(watch) != own && Some(watch) != ancestor {
+                let _ = inotify::remove_watch(self.inotify.get_ref(), watch);
             }
         }
     }
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_manifests_are_read() {
+    fn manifests_are_recognized_by_name() {
         for name in ["a.yaml", "b.yml", "c.d.json"] {
             assert!(is_manifest(OsStr::new(name)), "{name}");
         }

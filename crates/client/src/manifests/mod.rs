@@ -1,23 +1,25 @@
-//! A directory of manifests as a source of events, where there is no API server.
+//! A directory of manifests as a source of events, for use without an API server.
 //!
-//! In: a directory with `.yaml`, `.yml` and `.json` files, as `kubectl apply -f` takes them, and the set of resources to
-//! read from them. Out: [`Notice`](crate::Notice)s. The way a change takes:
+//! In: a directory with `.yaml`, `.yml` and `.json` files, as for `kubectl apply -f`, and the set of resources to read
+//! from them. Out: [`Notice`](crate::Notice)s. Data flow of a change:
 //!
 //! ```text
-//! inotify (which files) ─▶ file (reads) ─▶ document ─▶ parse (objects) ─▶ index (what changed) ─▶ reader (sends)
+//! inotify (which files) ─▶ file (reads) ─▶ document ─▶ parse (objects) ─▶ index (changes) ─▶ reader (sends)
 //! ```
 //!
 //! What always holds:
 //!
-//! - A file counts as a whole: if any document in it is bad, all of its last good content stays.
-//! - Of an object in two files, the one in the lexicographically first file counts. When that goes, the other
-//!   takes over.
-//! - A directory that is missing changes nothing; files that are missing from a directory that is there do.
-//! - Objects are not kept, only their names and fingerprints; new and changed ones until they are sent.
+//! - A file is accepted or rejected as a whole: if any document in it is invalid, the objects of its last valid version
+//!   stay.
+//! - If an object is in two files, the lexicographically first file takes precedence. When the object is removed from
+//!   that file, the version in the other file is sent.
+//! - While the directory is missing, no events are sent. Objects of files that are missing from an existing directory
+//!   are deleted.
+//! - Only names and fingerprints of objects are kept. New and changed objects are held until they are sent.
 //!
-//! Names that begin with a dot are passed over (editors' temporary files; `..data`, whose swap by the kubelet causes
-//! all files to be read again), and so are folders. A symbolic link is followed, but a change behind it is noticed only if
-//! it is made the way the kubelet makes it.
+//! Files whose name begins with a dot are ignored (temporary files of editors; `..data`, but when the kubelet replaces
+//! it, all files are read again), and so are subdirectories. Symbolic links are followed, but a change of their target
+//! is detected only if it is made as the kubelet does it, by replacing `..data`.
 
 mod document;
 mod file;

@@ -1,9 +1,9 @@
 //! Reads files and sends the changes.
 //!
-//! In: which files may have changed. Out: [`Notice`]s. Blocks, on the disk and on a full channel, so it runs on a thread
-//! of its own.
+//! In: the files that may have changed. Out: [`Notice`]s. Blocks on the disk and on a full channel, so it runs on a
+//! blocking thread.
 
-use super::file::{Fresh, Packed, list, load, scan};
+use super::file::{ChangedObjects, EncodedObject, list, load, scan};
 use super::fingerprint;
 use super::index::{Change, Contents, Index, Key};
 use super::inotify::Dirty;
@@ -18,36 +18,36 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why reading ended.
+/// Why files could not be read or changes not be sent.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Stop {
-    /// The consumer is gone.
-    #[error("the consumer is gone")]
+pub(super) enum ReadError {
+    /// The consumer has dropped the source.
+    #[error("the consumer has dropped the source")]
     Closed,
     /// The directory cannot be listed.
     #[error(transparent)]
     Directory(#[from] io::Error),
 }
 
-/// The contents of a directory as they were last sent.
+/// Reads a directory, and knows the contents that were last sent.
 #[derive(Debug)]
 pub(super) struct Reader<S, E> {
     directory: PathBuf,
     sink: Sink<E>,
     members: Vec<Member<E>>,
     index: Index,
-    /// Fingerprint of each file as it was last read, good or bad, so that it is reported once.
+    /// Fingerprint of each file, valid or not, at its last reading, so that an error is reported once.
     seen: HashMap<OsString, u64>,
     started: bool,
     set: PhantomData<S>,
 }
 
-/// The state of a file.
-enum Found {
-    Same,
-    Gone,
-    Good(Contents, Fresh),
-    Bad(ParseError),
+/// The result of reading a file.
+enum FileState {
+    Unchanged,
+    Missing,
+    Valid(Contents, ChangedObjects),
+    Invalid(ParseError),
 }
 
 impl<S: ResourceSet<E>, E> Reader<S, E> {
@@ -56,14 +56,14 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
         Reader { directory, sink, members: S::members(), index, seen, started: false, set: PhantomData }
     }
 
-    /// Reads the files that may have changed. The first time it sends everything.
-    pub(super) fn refresh(&mut self, dirty: &Dirty) -> Result<(), Stop> {
+    /// Reads the files that may have changed and sends the changes. The first call sends all objects.
+    pub(super) fn refresh(&mut self, dirty: &Dirty) -> Result<(), ReadError> {
         let sent = self.refresh_files(dirty);
-        self.sink.flush_blocking().map_err(|_| Stop::Closed)?;
+        self.sink.flush_blocking().map_err(|_| ReadError::Closed)?;
         sent
     }
 
-    fn refresh_files(&mut self, dirty: &Dirty) -> Result<(), Stop> {
+    fn refresh_files(&mut self, dirty: &Dirty) -> Result<(), ReadError> {
         let listed = list(&self.directory)?;
         if !self.started {
             return self.start(listed);
@@ -75,9 +75,9 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
         self.read(names)
     }
 
-    /// File by file, in the order in which they win, so that one file is in memory at a time and nothing that was sent
-    /// has to be taken back.
-    fn start(&mut self, names: BTreeSet<OsString>) -> Result<(), Stop> {
+    /// Sends the first list, file by file in order of precedence, so that only one file is in memory at a time and no
+    /// object that was sent is replaced by one in a later file.
+    fn start(&mut self, names: BTreeSet<OsString>) -> Result<(), ReadError> {
         for init in self.members.iter().map(|member| member.init).collect::<Vec<_>>() {
             self.send(Notice::Event(init()), 0)?;
         }
@@ -91,61 +91,65 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
         Ok(())
     }
 
-    fn read(&mut self, names: BTreeSet<OsString>) -> Result<(), Stop> {
+    fn read(&mut self, names: BTreeSet<OsString>) -> Result<(), ReadError> {
         let mut batch = Vec::new();
-        let mut news = HashMap::new();
+        let mut changed_by_file = HashMap::new();
         for name in names {
             match self.inspect(&name) {
-                Found::Same => {}
-                Found::Gone => batch.push((name, None)),
-                Found::Good(contents, fresh) => {
-                    news.insert(name.clone(), fresh);
+                FileState::Unchanged => {}
+                FileState::Missing => batch.push((name, None)),
+                FileState::Valid(contents, changed) => {
+                    changed_by_file.insert(name.clone(), changed);
                     batch.push((name, Some(contents)));
                 }
-                Found::Bad(ParseError { line, reason }) => {
+                FileState::Invalid(ParseError { line, reason }) => {
                     let file = Some(self.directory.join(name));
                     self.send(Notice::Rejected(Rejected { file, line, reason, ..Rejected::default() }), 0)?;
                 }
             }
         }
         let changes = self.index.update(batch);
-        self.send_changes(changes, news)
+        self.send_changes(changes, changed_by_file)
     }
 
-    fn inspect(&mut self, name: &OsStr) -> Found {
+    fn inspect(&mut self, name: &OsStr) -> FileState {
         let (print, found) = match load(&self.directory.join(name)) {
             Ok(None) => {
                 self.seen.remove(name);
-                return Found::Gone;
+                return FileState::Missing;
             }
             Ok(Some(bytes)) => {
-                let print = fingerprint::of(&bytes);
+                let print = fingerprint::hash_of(&bytes);
                 if self.seen.get(name) == Some(&print) {
-                    return Found::Same;
+                    return FileState::Unchanged;
                 }
                 let found = match scan::<S, E>(name, &bytes, self.index.contents(name)) {
-                    Ok((contents, fresh)) => Found::Good(contents, fresh),
-                    Err(error) => Found::Bad(error),
+                    Ok((contents, changed)) => FileState::Valid(contents, changed),
+                    Err(error) => FileState::Invalid(error),
                 };
                 (print, found)
             }
             Err(error) => {
-                let reason = format!("it cannot be read: {error}");
-                (fingerprint::of(&reason), Found::Bad(ParseError { line: None, reason }))
+                let reason = format!("cannot read the file: {error}");
+                (fingerprint::hash_of(&reason), FileState::Invalid(ParseError { line: None, reason }))
             }
         };
         match self.seen.insert(name.to_owned(), print) {
-            Some(before) if before == print => Found::Same,
+            Some(before) if before == print => FileState::Unchanged,
             _ => found,
         }
     }
 
-    fn send_changes(&mut self, changes: Vec<Change>, mut news: HashMap<OsString, Fresh>) -> Result<(), Stop> {
-        let mut wanted: BTreeMap<OsString, Vec<Arc<Key>>> = BTreeMap::new();
+    fn send_changes(
+        &mut self,
+        changes: Vec<Change>,
+        mut changed_by_file: HashMap<OsString, ChangedObjects>,
+    ) -> Result<(), ReadError> {
+        let mut keys_by_file: BTreeMap<OsString, Vec<Arc<Key>>> = BTreeMap::new();
         for change in changes {
             match change {
                 Change::Apply { key, file } => {
-                    wanted.entry(file).or_default().push(key);
+                    keys_by_file.entry(file).or_default().push(key);
                 }
                 Change::Delete { key } => self.delete(&key)?,
                 Change::Duplicate { key, file, winner } => {
@@ -155,58 +159,66 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
                         namespace: key.namespace.clone(),
                         name: key.name.clone(),
                         file: Some(self.directory.join(file)),
-                        reason: format!("it is also in {}, which comes first and counts", winner.display()),
+                        reason: format!(
+                            "it is ignored, because {} also has it and takes precedence",
+                            winner.display()
+                        ),
                         ..Rejected::default()
                     };
                     self.send(Notice::Rejected(rejected), 0)?;
                 }
             }
         }
-        for (file, keys) in wanted {
-            let fresh = news.remove(&file).unwrap_or_default();
-            self.apply(&file, keys, fresh)?;
+        for (file, keys) in keys_by_file {
+            let changed = changed_by_file.remove(&file).unwrap_or_default();
+            self.apply(&file, keys, changed)?;
         }
         Ok(())
     }
 
-    /// Sends objects of a file: those that have just been read, and those that take over from another file, for which
-    /// it is read anew.
-    fn apply(&mut self, file: &OsStr, keys: Vec<Arc<Key>>, mut fresh: Fresh) -> Result<(), Stop> {
-        let mut taking_over = Vec::new();
+    /// Sends objects of a file: those that have just been read, and those that replace an object of another file, for
+    /// which the file is read again.
+    fn apply(
+        &mut self,
+        file: &OsStr,
+        keys: Vec<Arc<Key>>,
+        mut changed: ChangedObjects,
+    ) -> Result<(), ReadError> {
+        let mut replacing = Vec::new();
         for key in keys {
-            match fresh.remove(&key) {
-                Some(packed) => self.send_packed(&packed)?,
-                None => taking_over.push(key),
+            match changed.remove(&key) {
+                Some(object) => self.send_object(&object)?,
+                None => replacing.push(key),
             }
         }
-        if taking_over.is_empty() {
+        if replacing.is_empty() {
             return Ok(());
         }
         let bytes = load(&self.directory.join(file)).ok().flatten().unwrap_or_default();
-        let (contents, mut fresh) = scan::<S, E>(file, &bytes, None).unwrap_or_default();
-        for key in taking_over {
-            // The file may have changed or been broken since it was read. What is sent goes into the index, so that its
-            // next reading brings the rest.
+        let (contents, mut changed) = scan::<S, E>(file, &bytes, None).unwrap_or_default();
+        for key in replacing {
+            // The file may have changed or become invalid since it was indexed. The index gets the fingerprint that is
+            // sent, so that the next reading of the file finds the other changes.
             self.index.correct(file, &key, contents.get(&key).copied());
-            match fresh.remove(&key) {
-                Some(packed) => self.send_packed(&packed)?,
+            match changed.remove(&key) {
+                Some(object) => self.send_object(&object)?,
                 None => self.delete(&key)?,
             }
         }
         Ok(())
     }
 
-    fn send_packed(&mut self, packed: &Packed) -> Result<(), Stop> {
-        match (self.members[packed.member].apply)(&packed.protobuf) {
-            Ok(event) => self.send(Notice::Event(event), packed.protobuf.len()),
+    fn send_object(&mut self, object: &EncodedObject) -> Result<(), ReadError> {
+        match (self.members[object.member].apply)(&object.protobuf) {
+            Ok(event) => self.send(Notice::Event(event), object.protobuf.len()),
             Err(error) => {
-                tracing::error!(%error, "an object could not be unpacked");
+                tracing::error!(%error, "cannot decode an object of a manifest");
                 Ok(())
             }
         }
     }
 
-    fn delete(&mut self, key: &Key) -> Result<(), Stop> {
+    fn delete(&mut self, key: &Key) -> Result<(), ReadError> {
         let Key { resource, namespace, name } = key.clone();
         match self.members.iter().find(|member| member.resource == resource).map(|member| member.delete) {
             Some(delete) => self.send(Notice::Event(delete(namespace, name)), 0),
@@ -214,9 +226,9 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
         }
     }
 
-    fn send(&mut self, notice: Notice<E>, bytes: usize) -> Result<(), Stop> {
+    fn send(&mut self, notice: Notice<E>, bytes: usize) -> Result<(), ReadError> {
         if self.sink.push(notice, bytes) {
-            self.sink.flush_blocking().map_err(|_| Stop::Closed)?;
+            self.sink.flush_blocking().map_err(|_| ReadError::Closed)?;
         }
         Ok(())
     }

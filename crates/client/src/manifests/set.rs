@@ -1,7 +1,7 @@
-//! The resources that a directory may hold.
+//! The set of resources that are read from a directory.
 //!
-//! [`ResourceSet`] is implemented for tuples of [`Resource`]s, such as `(Service, EndpointSlice)`: reading a document
-//! has to be generic over both the resource and the deserializer, which rules out a table of functions.
+//! [`ResourceSet`] is implemented for tuples of [`Resource`]s, such as `(Service, EndpointSlice)`: deserialization is
+//! generic over both the resource and the deserializer, which a table of functions cannot be.
 
 use super::fingerprint::fingerprint;
 use super::index::Key;
@@ -9,13 +9,13 @@ use portway_api::{Event, ObjectMeta, Resource, ResourceType, Scope};
 use prost::DecodeError;
 use serde::Deserializer;
 
-/// A set of resources whose events `E` can hold.
+/// A set of resources whose events convert to `E`.
 pub trait ResourceSet<E>: Send + 'static {
     /// Its members, in order.
     #[doc(hidden)]
     fn members() -> Vec<Member<E>>;
 
-    /// Reads an object of the member with this index.
+    /// Deserializes an object of the member with this index.
     #[doc(hidden)]
     fn read<'de, D: Deserializer<'de>>(index: usize, deserializer: D) -> Result<Read, D::Error>;
 }
@@ -25,19 +25,20 @@ pub trait ResourceSet<E>: Send + 'static {
 #[derive(Debug)]
 pub struct Member<E> {
     pub(super) resource: ResourceType,
-    /// The values of `apiVersion` that are understood, the usual one first.
+    /// The supported values of `apiVersion`, the current one first.
     pub(super) versions: Vec<String>,
     pub(super) init: fn() -> E,
     pub(super) done: fn() -> E,
     pub(super) delete: fn(String, String) -> E,
-    /// From protobuf.
+    /// Makes an `Apply` event from protobuf.
     pub(super) apply: fn(&[u8]) -> Result<E, DecodeError>,
 }
 
-/// An object, or the mistake in its name.
+/// An object, or the error in its name.
 pub(super) type Read = Result<Parsed, String>;
 
-/// An object of a manifest. YAML is slow to read, so it is read once, and kept in protobuf, which is smaller than its text.
+/// An object of a manifest. Parsing YAML is slow, so an object is parsed once and then held in protobuf, which is
+/// smaller.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Parsed {
@@ -70,7 +71,7 @@ fn read<'de, R: Resource, D: Deserializer<'de>>(member: usize, deserializer: D) 
     }))
 }
 
-/// What only the server fills in or checks otherwise: names and namespaces.
+/// Sets the default namespace and checks the name, as the API server would do.
 fn check_name<R: Resource>(object: &mut R) -> Result<Key, String> {
     let kind = R::KIND;
     let Some(metadata) = object.metadata_mut().as_mut().filter(|metadata| !metadata.name.is_empty()) else {
@@ -112,7 +113,7 @@ macro_rules! tuples {
             fn read<'de, De: Deserializer<'de>>(index: usize, deserializer: De) -> Result<Read, De::Error> {
                 match index {
                     $($index => read::<$name, De>(index, deserializer),)*
-                    _ => Err(serde::de::Error::custom("there is no such resource")),
+                    _ => Err(serde::de::Error::custom("index out of range")),
                 }
             }
         }

@@ -1,17 +1,17 @@
-//! Numbers and booleans that are not strings.
+//! Rejects quoted values for numbers and booleans.
 //!
-//! In: serde-saphyr's deserializer, which reads `port: "80"` as a number where one is wanted. Out: the same, but quoted
-//! values are strings, as they are to `kubectl` and the API server; a file that works here must work there. The
-//! wrapper goes along into maps, sequences and options.
+//! In: serde-saphyr's deserializer, which reads `port: "80"` as a number if the field is one. Out: the same
+//! deserializer, but quoted values are strings, as they are for `kubectl` and the API server: a file that Portway
+//! accepts must be accepted there too. Values in maps, sequences and options are wrapped as well.
 
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// Whatever it wraps, made strict.
+/// Wraps a deserializer, visitor or accessor.
 pub(super) struct Strict<T>(pub(super) T);
 
-/// Lets the deserializer say what it sees, instead of telling it what to make of it.
-macro_rules! as_it_is {
+/// Calls `deserialize_any`, so that the type of a value follows from the text and not from the field.
+macro_rules! by_text {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
             self.0.deserialize_any(Strict(visitor))
@@ -19,7 +19,8 @@ macro_rules! as_it_is {
     )*};
 }
 
-macro_rules! as_before {
+/// Calls the same method of the wrapped deserializer.
+macro_rules! forward {
     ($($method:ident($($argument:ident: $type:ty),*))*) => {$(
         fn $method<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, D::Error> {
             self.0.$method($($argument,)* Strict(visitor))
@@ -30,13 +31,13 @@ macro_rules! as_before {
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     type Error = D::Error;
 
-    as_it_is! {
+    by_text! {
         deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
         deserialize_f32 deserialize_f64
     }
 
-    as_before! {
+    forward! {
         deserialize_char() deserialize_str() deserialize_string() deserialize_bytes() deserialize_byte_buf()
         deserialize_option() deserialize_unit() deserialize_unit_struct(name: &'static str)
         deserialize_newtype_struct(name: &'static str) deserialize_seq() deserialize_tuple(len: usize)
@@ -51,7 +52,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     }
 }
 
-macro_rules! visits {
+macro_rules! forward_visits {
     ($($method:ident($type:ty))*) => {$(
         fn $method<E: Error>(self, value: $type) -> Result<V::Value, E> {
             self.0.$method(value)
@@ -66,7 +67,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
         self.0.expecting(f)
     }
 
-    visits! {
+    forward_visits! {
         visit_bool(bool) visit_i64(i64) visit_i128(i128) visit_u64(u64) visit_u128(u128) visit_f64(f64)
         visit_i8(i8) visit_i16(i16) visit_i32(i32) visit_u8(u8) visit_u16(u16) visit_u32(u32) visit_f32(f32)
         visit_char(char) visit_str(&str) visit_borrowed_str(&'de str) visit_string(String)

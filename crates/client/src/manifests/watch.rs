@@ -1,9 +1,9 @@
-//! The loop: wait for a change, wait until there are no more, read.
+//! The loop that watches a directory: wait for changes, wait until they settle, read the files.
 //!
-//! In: a directory. Out: [`Notice`]s, until the consumer is gone.
+//! In: a directory. Out: [`Notice`]s, until the consumer drops the source.
 
 use super::inotify::{Dirty, Watcher};
-use super::reader::{Reader, Stop};
+use super::reader::{ReadError, Reader};
 use super::set::ResourceSet;
 use crate::source::Sink;
 use crate::{Notice, Outage, OutageReason};
@@ -12,68 +12,69 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// A change is read when there was no other for so long…
-const SETTLED: Duration = Duration::from_millis(20);
+/// Files are read when there was no other change for this long …
+const SETTLE_TIME: Duration = Duration::from_millis(20);
 
-/// …or at the latest after this long.
-const LATEST: Duration = Duration::from_millis(200);
+/// … or at the latest this long after the first change.
+const MAX_DELAY: Duration = Duration::from_millis(200);
 
-/// When to try again if the kernel has no watch to give.
-const AGAIN: Duration = Duration::from_secs(10);
+/// How long to wait before a retry if inotify fails.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Reads and watches a directory until the source is dropped.
 ///
-/// Sends `Init`, every object and `InitDone` for each resource of the set, then only the objects that change. A directory
-/// that is missing is an [`Outage`]; as soon as it is there everything begins or goes on. A file that cannot be used is
-/// a [`Rejected`](crate::Rejected), and its last good content stays.
+/// Sends `Init`, every object and `InitDone` for each resource of the set, then only the objects that change. A missing
+/// directory is an [`Outage`], which ends when the directory exists. A file that cannot be read or parsed is a
+/// [`Rejected`](crate::Rejected), and the objects of its last valid version stay.
 pub async fn watch<S: ResourceSet<E>, E: Send + 'static>(directory: PathBuf, sink: Sink<E>) {
-    let mut consumer = sink.another();
+    let mut consumer = sink.duplicate();
     tokio::select! {
-        () = follow::<S, E>(directory, sink) => {}
+        () = watch_with_retries::<S, E>(directory, sink) => {}
         _ = consumer.flush_and_wait() => {}
     }
 }
 
-async fn follow<S: ResourceSet<E>, E: Send + 'static>(directory: PathBuf, sink: Sink<E>) {
-    let mut reported = Reported { sink, outage: None };
+async fn watch_with_retries<S: ResourceSet<E>, E: Send + 'static>(directory: PathBuf, sink: Sink<E>) {
+    let mut reporter = OutageReporter { sink, outage: None };
     loop {
-        let Err(error) = watch_files::<S, E>(&directory, &mut reported).await else { return };
+        let Err(error) = watch_files::<S, E>(&directory, &mut reporter).await else { return };
         let message = format!(
-            "cannot watch {}: {error}; if it is a limit, raise fs.inotify.max_user_instances or max_user_watches",
+            "cannot watch {}: {error}; if a limit was reached, raise fs.inotify.max_user_instances or \
+             fs.inotify.max_user_watches",
             directory.display()
         );
-        reported.outage(message).await;
-        sleep(AGAIN).await;
+        reporter.outage(message).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// Watches until the consumer is gone or inotify fails.
+/// Watches until the consumer drops the source or inotify fails.
 async fn watch_files<S: ResourceSet<E>, E: Send + 'static>(
     directory: &Path,
-    reported: &mut Reported<E>,
+    reporter: &mut OutageReporter<E>,
 ) -> io::Result<()> {
     let directory = std::path::absolute(directory)?;
     let mut watcher = Watcher::new(directory.clone())?;
-    let mut reader = Reader::<S, E>::new(directory.clone(), reported.sink.another());
+    let mut reader = Reader::<S, E>::new(directory.clone(), reporter.sink.duplicate());
     let mut dirty = Dirty { all: true, ..Dirty::default() };
     loop {
         let read = tokio::task::spawn_blocking(move || {
             let outcome = reader.refresh(&dirty);
             (reader, outcome)
         });
-        // It fails only if it panicked or the runtime is going down.
+        // It fails only if it panicked or the runtime is shutting down.
         let Ok((returned, outcome)) = read.await else { return Ok(()) };
         reader = returned;
         match outcome {
-            Ok(()) => reported.recovered().await,
-            Err(Stop::Closed) => return Ok(()),
-            Err(Stop::Directory(error)) => {
+            Ok(()) => reporter.recovered().await,
+            Err(ReadError::Closed) => return Ok(()),
+            Err(ReadError::Directory(error)) => {
                 let message = format!(
-                    "cannot read the directory {}: {error}; what was read before stays, and it is read again once it is \
-                     there (an empty one removes everything)",
+                    "cannot read the directory {}: {error}; its objects are kept, and it is read again when it is \
+                     available (an empty directory deletes all objects)",
                     directory.display()
                 );
-                reported.outage(message).await;
+                reporter.outage(message).await;
             }
         }
         dirty = next_change(&mut watcher).await?;
@@ -82,20 +83,20 @@ async fn watch_files<S: ResourceSet<E>, E: Send + 'static>(
 
 async fn next_change(watcher: &mut Watcher) -> io::Result<Dirty> {
     let mut dirty = watcher.changed().await?;
-    let latest = Instant::now() + LATEST;
-    while let Ok(more) = timeout_at(latest.min(Instant::now() + SETTLED), watcher.changed()).await {
+    let latest = Instant::now() + MAX_DELAY;
+    while let Ok(more) = timeout_at(latest.min(Instant::now() + SETTLE_TIME), watcher.changed()).await {
         dirty.merge(more?);
     }
     Ok(dirty)
 }
 
-/// The outage that the consumer knows of.
-struct Reported<E> {
+/// Sends outages and recoveries to the consumer, each once.
+struct OutageReporter<E> {
     sink: Sink<E>,
     outage: Option<String>,
 }
 
-impl<E> Reported<E> {
+impl<E> OutageReporter<E> {
     async fn outage(&mut self, message: String) {
         if self.outage.as_ref() != Some(&message) {
             self.outage = Some(message.clone());
@@ -112,7 +113,7 @@ impl<E> Reported<E> {
 
     async fn send(&mut self, notice: Notice<E>) {
         self.sink.push(notice, 0);
-        // A closed channel ends the watch by itself.
+        // The watch ends by itself when the channel is closed.
         let _ = self.sink.flush().await;
     }
 }

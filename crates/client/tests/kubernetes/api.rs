@@ -1,6 +1,6 @@
-//! An API server played by the test itself: it takes the next request, looks at it, and answers byte by byte.
+//! A fake API server: the test receives each request, checks it, and writes the response.
 //!
-//! One connection per request, so that an answer can be cut off wherever a test wants it cut.
+//! There is one connection per request, so that a test can break a response at any byte.
 
 use bytes::Bytes;
 use portway_api::{Event, ObjectMeta, Resource, Service};
@@ -12,8 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Nothing in these tests takes that long unless it fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// No step of these tests takes so long unless it fails.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub(crate) const STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
@@ -56,25 +56,25 @@ impl Api {
         connect(&self.access).await.unwrap()
     }
 
-    /// The next request, whose head and body have been read.
+    /// Waits for the next request and reads its head and body.
     pub(crate) async fn next(&self) -> Exchange {
-        timeout(PATIENCE, async {
+        timeout(TIMEOUT, async {
             let (stream, _) = self.listener.accept().await.unwrap();
             Exchange::read(stream).await
         })
         .await
-        .expect("no request came")
+        .expect("no request received")
     }
 
-    /// Fails if a request comes within `time`.
-    pub(crate) async fn nothing_for(&self, time: Duration) {
+    /// Fails if there is a request within `time`.
+    pub(crate) async fn expect_no_request(&self, time: Duration) {
         if let Ok(Ok((stream, _))) = timeout(time, self.listener.accept()).await {
-            panic!("a request came: {}", Exchange::read(stream).await.target());
+            panic!("unexpected request: {}", Exchange::read(stream).await.target());
         }
     }
 }
 
-/// A request that waits for its answer.
+/// A request that has no response yet.
 pub(crate) struct Exchange {
     stream: TcpStream,
     pub(crate) method: String,
@@ -94,7 +94,7 @@ impl Exchange {
             assert_ne!(
                 stream.read_buf(&mut bytes).await.unwrap(),
                 0,
-                "the connection closed before its request"
+                "the connection closed before a request"
             );
         };
         let head = String::from_utf8(bytes[..head_end].to_vec()).unwrap();
@@ -111,12 +111,16 @@ impl Exchange {
         let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = bytes.split_off(head_end);
         while body.len() < length {
-            assert_ne!(stream.read_buf(&mut body).await.unwrap(), 0, "the connection closed within its body");
+            assert_ne!(
+                stream.read_buf(&mut body).await.unwrap(),
+                0,
+                "the connection closed within the body of a request"
+            );
         }
         Exchange { stream, method, path: path.to_owned(), query: query.collect(), headers, body }
     }
 
-    /// Path and query, for messages.
+    /// Method, path and query, for messages.
     pub(crate) fn target(&self) -> String {
         format!("{} {} {:?}", self.method, self.path, self.query)
     }
@@ -126,12 +130,12 @@ impl Exchange {
         self.query.get(name).map(String::as_str)
     }
 
-    /// Answers in one go.
+    /// Sends a complete response.
     pub(crate) async fn reply(self, status: u16, content_type: &str, body: impl AsRef<[u8]>) {
         self.reply_with(status, content_type, "", body).await;
     }
 
-    /// The same with more headers, each ended by `\r\n`.
+    /// The same with additional headers, each ending with `\r\n`.
     pub(crate) async fn reply_with(
         mut self,
         status: u16,
@@ -150,7 +154,7 @@ impl Exchange {
         self.stream.shutdown().await.unwrap();
     }
 
-    /// Begins an answer of unknown length.
+    /// Begins a chunked response.
     pub(crate) async fn stream(mut self, content_type: &str) -> Chunks {
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\
@@ -161,7 +165,7 @@ impl Exchange {
     }
 }
 
-/// An answer under way. Dropping it cuts the connection off.
+/// A chunked response that has begun. Dropping it breaks the connection.
 pub(crate) struct Chunks(TcpStream);
 
 impl Chunks {
@@ -172,17 +176,20 @@ impl Chunks {
         self.0.write_all(b"\r\n").await.unwrap();
     }
 
-    /// Ends it in good order.
+    /// Ends the response regularly.
     pub(crate) async fn end(mut self) {
         self.0.write_all(b"0\r\n\r\n").await.unwrap();
         self.0.shutdown().await.unwrap();
     }
 
-    /// Waits until the client has hung up.
-    pub(crate) async fn hung_up(mut self) {
+    /// Waits until the client has closed the connection.
+    pub(crate) async fn wait_closed(mut self) {
         let mut byte = [0];
         assert_eq!(
-            timeout(PATIENCE, self.0.read(&mut byte)).await.expect("the client holds on").unwrap_or(0),
+            timeout(TIMEOUT, self.0.read(&mut byte))
+                .await
+                .expect("the client does not close the connection")
+                .unwrap_or(0),
             0
         );
     }
@@ -285,18 +292,18 @@ pub(crate) fn error(code: i32, reason: &str) -> Vec<u8> {
     frame("ERROR", &Status { message: "too old".into(), reason: reason.into(), code })
 }
 
-/// A refusal's body.
+/// The body of a refusal.
 pub(crate) fn status(code: i32, reason: &str, message: &str) -> Vec<u8> {
     enveloped(&Status { message: message.into(), reason: reason.into(), code })
 }
 
-/// An event, in short: `+name`, `-name`, `init`, `done`.
+/// An event as text: `+name`, `-name`, `init`, `done`.
 #[derive(Debug)]
-pub(crate) struct Told(String);
+pub(crate) struct Summary(String);
 
-impl<R: Resource> From<Event<R>> for Told {
-    fn from(event: Event<R>) -> Told {
-        Told(match event {
+impl<R: Resource> From<Event<R>> for Summary {
+    fn from(event: Event<R>) -> Summary {
+        Summary(match event {
             Event::Init => "init".into(),
             Event::InitDone => "done".into(),
             Event::Apply(object) => format!("+{}", object.metadata().unwrap().name),
@@ -306,21 +313,21 @@ impl<R: Resource> From<Event<R>> for Told {
 }
 
 /// A running watch.
-pub(crate) type Notices = Source<Told>;
+pub(crate) type Notices = Source<Summary>;
 
 /// Starts a watch.
 pub(crate) async fn start<R: Resource>(api: &Api, selection: Selection) -> Notices {
     Source::kubernetes(&api.client().await).watch::<R>(selection).start()
 }
 
-/// Starts a watch of Services at a server that refuses to stream lists.
+/// Starts a watch of Services, and refuses to stream the list.
 pub(crate) async fn start_lists(api: &Api) -> Notices {
     let notices = start::<Service>(api, Selection::all()).await;
     refuse_stream(api).await;
     notices
 }
 
-/// The same, and lists from its cache fail, so that there are only pages.
+/// The same, and also refuses a list from the cache, so that pages follow.
 pub(crate) async fn start_pages(api: &Api) -> Notices {
     let notices = start_lists(api).await;
     let list = api.next().await;
@@ -329,7 +336,7 @@ pub(crate) async fn start_pages(api: &Api) -> Notices {
     notices
 }
 
-/// Refuses a stream, as servers without the feature do.
+/// Refuses a stream, as a server without the feature does.
 pub(crate) async fn refuse_stream(api: &Api) {
     let request = api.next().await;
     assert_eq!(request.parameter("sendInitialEvents"), Some("true"), "{}", request.target());
@@ -337,11 +344,12 @@ pub(crate) async fn refuse_stream(api: &Api) {
     request.reply(422, PROTOBUF, status(422, "Invalid", message)).await;
 }
 
-/// The next notice, in short.
+/// The next notice as text.
 pub(crate) async fn next(notices: &mut Notices) -> String {
-    let notice = timeout(PATIENCE, notices.next()).await.expect("no notice came").expect("the watch ended");
+    let notice =
+        timeout(TIMEOUT, notices.next()).await.expect("no notice received").expect("the watch ended");
     match notice {
-        Notice::Event(told) => told.0,
+        Notice::Event(summary) => summary.0,
         Notice::Rejected(rejected) => format!("rejected {rejected}"),
         Notice::Outage(outage) => format!("outage {outage}"),
         Notice::Recovered(resource) => format!("recovered {}", resource.unwrap()),

@@ -1,4 +1,4 @@
-//! The client against a server that the test plays.
+//! Tests of the client against a fake API server.
 
 mod api;
 mod watches;

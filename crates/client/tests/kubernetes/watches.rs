@@ -1,11 +1,11 @@
-//! List and watch against a server that the test plays: every way in which a list or a watch can end.
+//! List and watch against a fake API server: every way in which a list or a watch can end.
 
 use crate::api::*;
 use portway_api::{EndpointSlice, Resource, Service, ServiceCidr};
 use portway_client::{Recorder, Regarding, Selection};
 use std::time::{Duration, Instant};
 
-/// Plays an empty list at version 10 and opens the watch that follows.
+/// Sends an empty list at version 10 and opens the watch that follows.
 async fn listed(api: &Api, notices: &mut Notices) -> Chunks {
     api.next().await.reply(200, PROTOBUF, page(&[], "10", "")).await;
     assert_eq!(take(notices, 2).await, ["init", "done"]);
@@ -15,7 +15,7 @@ async fn listed(api: &Api, notices: &mut Notices) -> Chunks {
 }
 
 #[tokio::test]
-async fn a_list_is_streamed_and_the_same_response_goes_on_as_a_watch() {
+async fn a_list_is_streamed_and_the_response_continues_as_a_watch() {
     let api = Api::start().await;
     let selection =
         Selection { field_selector: Some("spec.clusterIP!=None".into()), ..Selection::labels("!x") };
@@ -38,7 +38,7 @@ async fn a_list_is_streamed_and_the_same_response_goes_on_as_a_watch() {
     assert_eq!(request.headers.get("authorization"), None);
     let mut stream = request.stream(STREAM).await;
     stream.send(event("ADDED", "a", "3")).await;
-    assert_eq!(take(&mut notices, 2).await, ["init", "+a"], "while the rest is still on its way");
+    assert_eq!(take(&mut notices, 2).await, ["init", "+a"], "before the rest has been sent");
     stream.send(event("ADDED", "b", "7")).await;
     stream.send(initial_end("10")).await;
     stream.send(event("MODIFIED", "a", "11")).await;
@@ -52,7 +52,7 @@ async fn a_list_is_streamed_and_the_same_response_goes_on_as_a_watch() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_starts_over() {
+async fn a_broken_stream_starts_over() {
     let api = Api::start().await;
     let mut notices = start::<Service>(&api, Selection::all()).await;
     let mut stream = api.next().await.stream(STREAM).await;
@@ -88,11 +88,11 @@ async fn a_relist_streams_from_the_last_version() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_stream_is_listed_from_its_cache_and_remembered() {
+async fn a_server_that_refuses_to_stream_is_listed_from_its_cache_by_all_watches() {
     let api = Api::start().await;
     let client = api.client().await;
     let watch =
-        || portway_client::Source::<Told>::kubernetes(&client).watch::<Service>(Selection::all()).start();
+        || portway_client::Source::<Summary>::kubernetes(&client).watch::<Service>(Selection::all()).start();
     let mut notices = watch();
     refuse_stream(&api).await;
     let list = api.next().await;
@@ -110,13 +110,13 @@ async fn a_server_that_does_not_stream_is_listed_from_its_cache_and_remembered()
     let mut stream = watched.stream(STREAM).await;
     stream.send(event("DELETED", "b", "12")).await;
     assert_eq!(next(&mut notices).await, "-b");
-    // Another watch of the same client does not ask again.
+    // Another watch of the same client does not request a stream.
     let _second = watch();
     assert_eq!(api.next().await.parameter("sendInitialEvents"), None);
 }
 
 #[tokio::test]
-async fn a_server_that_ignores_the_wish_to_stream_is_listed_from_its_cache() {
+async fn a_server_that_ignores_send_initial_events_is_listed_from_its_cache() {
     let api = Api::start().await;
     let mut notices = start::<Service>(&api, Selection::all()).await;
     let mut stream = api.next().await.stream(STREAM).await;
@@ -126,11 +126,11 @@ async fn a_server_that_ignores_the_wish_to_stream_is_listed_from_its_cache() {
     assert_eq!((list.parameter("watch"), list.parameter("resourceVersion")), (None, Some("0")));
     list.reply(200, PROTOBUF, page(&["a"], "10", "")).await;
     assert_eq!(take(&mut notices, 5).await, ["init", "+a", "init", "+a", "done"]);
-    stream.hung_up().await;
+    stream.wait_closed().await;
 }
 
 #[tokio::test]
-async fn pages_are_the_last_resort() {
+async fn pages_follow_a_failed_list_from_the_cache() {
     let api = Api::start().await;
     let mut notices = start_pages(&api).await;
     let first = api.next().await;
@@ -151,7 +151,7 @@ async fn objects_are_sent_as_their_bytes_arrive() {
     let bytes = page(&["a", "b"], "10", "");
     let (front, back) = bytes.split_at(bytes.len() - 5);
     list.send(front).await;
-    assert_eq!(take(&mut notices, 2).await, ["init", "+a"], "while the rest of the page is still on its way");
+    assert_eq!(take(&mut notices, 2).await, ["init", "+a"], "before the rest of the page has been sent");
     list.send(back).await;
     list.end().await;
     assert_eq!(take(&mut notices, 2).await, ["+b", "done"]);
@@ -173,7 +173,7 @@ async fn an_expired_page_starts_the_list_over() {
 }
 
 #[tokio::test]
-async fn a_page_that_breaks_off_is_asked_for_again() {
+async fn a_broken_page_is_requested_again() {
     let api = Api::start().await;
     let mut notices = start_pages(&api).await;
     api.next().await.reply(200, PROTOBUF, page(&["a"], "10", "t1")).await;
@@ -188,7 +188,7 @@ async fn a_page_that_breaks_off_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_from_the_last_bookmark() {
+async fn a_watch_resumes_from_the_last_bookmark() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;
     let mut stream = listed(&api, &mut notices).await;
@@ -202,7 +202,7 @@ async fn a_watch_goes_on_from_the_last_bookmark() {
 }
 
 #[tokio::test]
-async fn a_dropped_connection_goes_on_from_the_last_version_without_a_list() {
+async fn after_a_broken_connection_a_watch_resumes_from_the_last_version() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;
     let mut stream = listed(&api, &mut notices).await;
@@ -215,11 +215,11 @@ async fn a_dropped_connection_goes_on_from_the_last_version_without_a_list() {
     assert_eq!((again.parameter("watch"), again.parameter("resourceVersion")), (Some("true"), Some("11")));
     let mut stream = again.stream(STREAM).await;
     stream.send(event("ADDED", "b", "12")).await;
-    assert_eq!(next(&mut notices).await, "+b", "and one broken connection is no outage");
+    assert_eq!(next(&mut notices).await, "+b", "one broken connection is not an outage");
 }
 
 #[tokio::test]
-async fn a_410_as_an_event_lists_anew_at_once() {
+async fn after_a_410_event_the_resource_is_listed_again_at_once() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;
     let mut stream = listed(&api, &mut notices).await;
@@ -230,11 +230,11 @@ async fn a_410_as_an_event_lists_anew_at_once() {
     again.reply(200, PROTOBUF, page(&["z"], "90", "")).await;
     assert_eq!(take(&mut notices, 3).await, ["init", "+z", "done"]);
     assert_eq!(api.next().await.parameter("resourceVersion"), Some("90"));
-    stream.hung_up().await;
+    stream.wait_closed().await;
 }
 
 #[tokio::test]
-async fn a_410_as_a_status_lists_anew() {
+async fn after_a_410_status_the_resource_is_listed_again() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;
     api.next().await.reply(200, PROTOBUF, page(&["a"], "10", "")).await;
@@ -247,7 +247,7 @@ async fn a_410_as_a_status_lists_anew() {
 }
 
 #[tokio::test]
-async fn another_error_event_watches_again_from_the_same_version() {
+async fn after_another_error_event_the_watch_resumes_from_the_same_version() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;
     let mut stream = listed(&api, &mut notices).await;
@@ -261,7 +261,7 @@ async fn another_error_event_watches_again_from_the_same_version() {
 }
 
 #[tokio::test]
-async fn a_403_names_the_missing_rule_once_and_recovers() {
+async fn a_403_is_reported_once_with_the_missing_rbac_rule() {
     let api = Api::start().await;
     let mut notices = start::<EndpointSlice>(&api, Selection::all()).await;
     let message = "endpointslices.discovery.k8s.io is forbidden: User \"bob\" cannot watch resource";
@@ -278,7 +278,7 @@ async fn a_403_names_the_missing_rule_once_and_recovers() {
 }
 
 #[tokio::test]
-async fn json_is_understood_where_protobuf_is_not_spoken() {
+async fn a_json_response_is_accepted_instead_of_protobuf() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;
     let list = r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"10"},"items":[
@@ -302,19 +302,19 @@ async fn json_is_understood_where_protobuf_is_not_spoken() {
 }
 
 #[tokio::test]
-async fn a_kind_the_server_lacks_is_an_empty_list() {
+async fn an_optional_resource_that_is_not_served_is_an_empty_list() {
     let api = Api::start().await;
     let mut notices = start::<ServiceCidr>(&api, Selection { optional: true, ..Selection::all() }).await;
     let request = api.next().await;
     assert_eq!(request.path, "/apis/networking.k8s.io/v1/servicecidrs");
     request.reply(404, "text/plain", "404 page not found\n").await;
     assert_eq!(take(&mut notices, 2).await, ["init", "done"]);
-    api.nothing_for(Duration::from_millis(1500)).await;
-    assert!(notices.ready().is_none(), "and no outage");
+    api.expect_no_request(Duration::from_millis(1500)).await;
+    assert!(notices.ready().is_none(), "a missing optional resource is not an outage");
 }
 
 #[tokio::test]
-async fn a_busy_server_is_left_alone_as_long_as_it_asks() {
+async fn retry_after_is_obeyed() {
     let api = Api::start().await;
     let mut notices = start::<Service>(&api, Selection::all()).await;
     let busy = "Too many requests, please try again later.\n";
@@ -324,11 +324,11 @@ async fn a_busy_server_is_left_alone_as_long_as_it_asks() {
     let outage = next(&mut notices).await;
     assert!(outage.contains("overloaded or starting: Too many requests"), "{outage}");
     api.next().await;
-    assert!(refused.elapsed() >= Duration::from_secs(2), "asked again too early");
+    assert!(refused.elapsed() >= Duration::from_secs(2), "the request was repeated too early");
 }
 
 #[tokio::test]
-async fn the_rate_limit_holds_for_requests_but_not_for_pages() {
+async fn the_rate_limit_applies_to_requests_but_not_to_further_pages() {
     let mut api = Api::start().await;
     // A fourth limited request would wait a quarter of an hour.
     (api.access.qps, api.access.burst) = (0.001, 3);
@@ -337,11 +337,11 @@ async fn the_rate_limit_holds_for_requests_but_not_for_pages() {
         api.next().await.reply(200, PROTOBUF, page(&[], "10", token)).await;
     }
     assert_eq!(take(&mut notices, 2).await, ["init", "done"]);
-    api.nothing_for(Duration::from_secs(1)).await;
+    api.expect_no_request(Duration::from_secs(1)).await;
 }
 
 #[tokio::test]
-async fn an_unreachable_server_is_named() {
+async fn the_outage_of_an_unreachable_server_has_its_address() {
     let mut api = Api::start().await;
     // A port that nothing listens on.
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
@@ -353,45 +353,45 @@ async fn an_unreachable_server_is_named() {
 }
 
 #[tokio::test]
-async fn something_that_is_no_api_server_is_said_to_be_none() {
+async fn a_response_that_is_not_from_an_api_server_is_an_outage() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;
     api.next().await.reply(200, "text/html", "<html>hello</html>").await;
     assert_eq!(next(&mut notices).await, "init");
     let outage = next(&mut notices).await;
-    assert!(outage.contains("is an API server's"), "{outage}");
+    assert!(outage.contains("is that of an API server"), "{outage}");
 }
 
 #[tokio::test]
-async fn nothing_is_read_ahead_of_a_consumer_that_waits() {
+async fn a_response_is_read_only_as_fast_as_the_consumer_receives() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;
     let mut list = api.next().await.stream(PROTOBUF).await;
     let name = "x".repeat(1000);
     let bytes = page(&vec![name.as_str(); 15_000], "10", "");
-    // Far more than the buffers of two sockets and the channel: it cannot be sent while it is not taken.
+    // Far more than the buffers of two sockets and the channel: it cannot be sent before the consumer receives it.
     let sent = tokio::time::timeout(Duration::from_millis(500), list.send(&bytes)).await;
-    assert!(sent.is_err(), "{} bytes went out unread", bytes.len());
+    assert!(sent.is_err(), "{} bytes were sent although the consumer received nothing", bytes.len());
     assert_eq!(take(&mut notices, 3).await[0], "init");
     drop(notices);
-    list.hung_up().await;
+    list.wait_closed().await;
 }
 
 #[tokio::test]
-async fn a_watch_ends_when_its_consumer_is_gone() {
+async fn a_watch_ends_when_the_consumer_drops_the_source() {
     let api = Api::start().await;
     let client = api.client().await;
-    let (sink, mut notices) = portway_client::channel::<Told>();
-    let watching = tokio::spawn(portway_client::watch::<Service, Told>(client, Selection::all(), sink));
+    let (sink, mut notices) = portway_client::channel::<Summary>();
+    let watching = tokio::spawn(portway_client::watch::<Service, Summary>(client, Selection::all(), sink));
     let mut stream = api.next().await.stream(STREAM).await;
     stream.send(initial_end("10")).await;
     assert_eq!(take(&mut notices, 2).await, ["init", "done"]);
     drop(notices);
-    tokio::time::timeout(PATIENCE, watching).await.expect("it goes on").unwrap();
+    tokio::time::timeout(TIMEOUT, watching).await.expect("the watch does not end").unwrap();
 }
 
 #[tokio::test]
-async fn a_warning_becomes_one_event() {
+async fn a_repeated_warning_is_one_event() {
     let api = Api::start().await;
     let (recorder, writer) = Recorder::new(&api.client().await, "node-1");
     tokio::spawn(writer);
@@ -418,5 +418,5 @@ async fn a_warning_becomes_one_event() {
     recorder.warn(regarding(), "PortConflict", "node port 30001 is taken");
     let request = api.next().await;
     let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
-    assert_eq!(body["note"], "node port 30001 is taken", "the repetition is only counted");
+    assert_eq!(body["note"], "node port 30001 is taken", "the repetition is counted, not written");
 }

@@ -1,9 +1,10 @@
-//! Writes against a server that the test plays: what is sent, what is repeated, and what is not.
+//! Writes against a fake API server: the requests that are sent, and which of them are repeated.
 
 use crate::api::*;
 use portway_api::{Lease, LeaseSpec, ObjectMeta, Resource, Service};
 use portway_client::{
-    DeleteOptions, Election, Leadership, ObjectName, Part, Patch, Propagation, Reason, RequestError, campaign,
+    DeleteOptions, Election, Leadership, ObjectName, Patch, Propagation, Reason, RequestError, Subresource,
+    campaign,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -45,11 +46,11 @@ async fn each_write_has_its_method_path_and_media_type() {
     let writes = async {
         assert_eq!(client.get::<Lease>(NAME).await.unwrap(), object);
         client.create(&object).await.unwrap();
-        client.replace(&object, Part::Main).await.unwrap();
-        client.replace(&object, Part::Status).await.unwrap();
-        client.patch::<Lease>(NAME, Part::Main, &Patch::Merge(json!({"a": 1}))).await.unwrap();
-        client.patch::<Lease>(NAME, Part::Main, &Patch::Json(json!([]))).await.unwrap();
-        client.patch::<Lease>(NAME, Part::Status, &apply).await.unwrap();
+        client.replace(&object, Subresource::None).await.unwrap();
+        client.replace(&object, Subresource::Status).await.unwrap();
+        client.patch::<Lease>(NAME, Subresource::None, &Patch::Merge(json!({"a": 1}))).await.unwrap();
+        client.patch::<Lease>(NAME, Subresource::None, &Patch::Json(json!([]))).await.unwrap();
+        client.patch::<Lease>(NAME, Subresource::Status, &apply).await.unwrap();
         client.delete::<Lease>(NAME, &options).await.unwrap();
     };
     let server = async {
@@ -95,7 +96,7 @@ async fn each_write_has_its_method_path_and_media_type() {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_asked_again_when_it_says() {
+async fn a_request_is_repeated_after_retry_after() {
     let api = Api::start().await;
     let client = api.client().await;
     let object = lease("me", "");
@@ -104,7 +105,7 @@ async fn a_busy_server_is_asked_again_when_it_says() {
         let refused = Instant::now();
         request.reply_with(429, JSON, "Retry-After: 1\r\n", refusal(429, "TooManyRequests")).await;
         let request = api.next().await;
-        assert!(refused.elapsed() >= Duration::from_secs(1), "asked again too early");
+        assert!(refused.elapsed() >= Duration::from_secs(1), "the request was repeated too early");
         request.reply_with(503, "text/plain", "Retry-After: 0\r\n", "starting").await;
         api.next().await.reply(201, JSON, serde_json::to_string(&object).unwrap()).await;
     };
@@ -113,7 +114,7 @@ async fn a_busy_server_is_asked_again_when_it_says() {
 }
 
 #[tokio::test]
-async fn a_503_without_a_time_to_wait_may_be_a_gateways_and_a_create_is_not_repeated() {
+async fn a_create_is_not_repeated_after_a_503_without_retry_after_but_a_get_is() {
     let api = Api::start().await;
     let client = api.client().await;
     let object = lease("me", "");
@@ -129,14 +130,14 @@ async fn a_503_without_a_time_to_wait_may_be_a_gateways_and_a_create_is_not_repe
 }
 
 #[tokio::test]
-async fn a_create_that_may_have_succeeded_is_not_repeated_but_a_read_is() {
+async fn a_create_without_a_response_is_not_repeated_but_a_get_is() {
     let api = Api::start().await;
     let client = api.client().await;
     let object = lease("me", "");
     let (created, ()) = tokio::join!(client.create(&object), async { drop(api.next().await) });
     let error = created.unwrap_err();
     assert!(matches!(error, RequestError::NoResponse { sent: true, .. }), "{error:?}");
-    api.nothing_for(Duration::from_millis(500)).await;
+    api.expect_no_request(Duration::from_millis(500)).await;
     let (read, ()) = tokio::join!(client.get::<Service>(ObjectName::new("ns", "web")), async {
         drop(api.next().await);
         let again = api.next().await;
@@ -149,16 +150,16 @@ async fn a_create_that_may_have_succeeded_is_not_repeated_but_a_read_is() {
 }
 
 #[tokio::test]
-async fn a_conflict_is_typed_and_an_update_reads_again() {
+async fn a_replace_returns_a_conflict_and_an_update_reads_the_object_again() {
     let api = Api::start().await;
     let client = api.client().await;
     let mine = lease("me", "1");
-    let (replaced, ()) = tokio::join!(client.replace(&mine, Part::Main), async {
+    let (replaced, ()) = tokio::join!(client.replace(&mine, Subresource::None), async {
         api.next().await.reply(409, JSON, refusal(409, "Conflict")).await;
     });
     assert_eq!(replaced.unwrap_err().reason(), Some(&Reason::Conflict));
     let mut seen = Vec::new();
-    let update = client.update(NAME, Part::Main, |lease: &mut Lease| {
+    let update = client.update(NAME, Subresource::None, |lease: &mut Lease| {
         let spec = lease.spec.as_mut().unwrap();
         seen.push(spec.holder_identity.replace("me".into()).unwrap());
         true
@@ -218,7 +219,7 @@ async fn a_lease_is_acquired_renewed_and_released() {
         held = json_of(&renew);
         renew.reply(200, JSON, held.to_string()).await;
         drop(stop);
-        // One more renewal may be under way.
+        // One more renewal may be in progress.
         loop {
             let request = api.next().await;
             match request.method.as_str() {

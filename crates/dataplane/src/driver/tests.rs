@@ -1,6 +1,8 @@
+//! Tests of `driver`.
+
 use super::*;
 
-/// Records the calls of the driver, and fails where it is told to.
+/// Records the calls of the driver. Each name in `fails` makes one call fail.
 #[derive(Default)]
 struct Recorder {
     calls: Vec<&'static str>,
@@ -92,7 +94,7 @@ fn a_change_costs_one_commit() {
 }
 
 #[test]
-fn changes_of_others_are_repaired_before_ours_are_made_and_reported_once() {
+fn foreign_changes_are_repaired_before_new_plans_and_reported_once() {
     let mut driver = in_sync();
     driver.mark_stale();
     let (calls, report) = sync(&mut driver);
@@ -102,7 +104,7 @@ fn changes_of_others_are_repaired_before_ours_are_made_and_reported_once() {
 }
 
 #[test]
-fn a_failed_commit_is_made_good_by_comparing_without_drift() {
+fn after_a_failed_commit_the_next_sync_reconciles_without_drift() {
     let mut driver = in_sync();
     driver.program.fails = vec!["commit"];
     let (calls, result) = sync(&mut driver);
@@ -114,7 +116,7 @@ fn a_failed_commit_is_made_good_by_comparing_without_drift() {
 }
 
 #[test]
-fn plans_are_taken_over_whatever_fails() {
+fn plans_are_staged_even_if_the_sync_fails() {
     for fails in ["stage", "commit", "reconcile"] {
         let mut driver = in_sync();
         driver.program.staged = 0;
@@ -127,7 +129,7 @@ fn plans_are_taken_over_whatever_fails() {
 }
 
 #[test]
-fn drift_that_could_not_be_repaired_is_reported_with_the_repair() {
+fn drift_is_reported_once_its_repair_succeeds() {
     let mut driver = in_sync();
     driver.mark_stale();
     driver.program.fails = vec!["reconcile"];
@@ -136,7 +138,7 @@ fn drift_that_could_not_be_repaired_is_reported_with_the_repair() {
 }
 
 #[test]
-fn a_transaction_that_does_not_fit_leads_to_a_comparison_at_once() {
+fn a_transaction_that_cannot_be_committed_is_followed_by_a_reconcile() {
     let mut driver = in_sync();
     driver.program.compare_all = true;
     assert_eq!(sync(&mut driver).0, ["stage", "commit", "reconcile", "finish"]);

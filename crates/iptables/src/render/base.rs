@@ -1,4 +1,4 @@
-//! The constant rules.
+//! The constant rules: chains, and jumps from the built-in chains, that exist without any Service.
 
 use portway_dataplane::Settings;
 use portway_model::Family;
@@ -9,7 +9,7 @@ use portway_xtables::fragments::{at_node_addresses, forward, loopback};
 use portway_xtables::localnet::{drop_martians, turned_on_note};
 use portway_xtables::rules::{Action, Match, Rule, States, is, is_not};
 
-/// The constant rules that settings give.
+/// Renders the constant rules.
 pub fn base(family: Family, settings: &Settings, abilities: Abilities) -> Base {
     let mut base = Base::default();
     let mut chain = |table, name, rules| base.chains.push((table, name, rules));
@@ -27,10 +27,10 @@ pub fn base(family: Family, settings: &Settings, abilities: Abilities) -> Base {
     let unallocated = Rule::to(Action::Drop).comment("not the address of any Service");
     chain(Table::Filter, Fixed::ClusterIps, vec![unallocated]);
     let cidrs = settings.service_cidrs(family);
-    let of_range = |range| {
+    let jump_to_cluster_ips = |range| {
         Rule::jump(Fixed::ClusterIps).destination(range).comment("Service addresses without a Service's port")
     };
-    chain(Table::Filter, Fixed::Services, cidrs.into_iter().map(of_range).collect());
+    chain(Table::Filter, Fixed::Services, cidrs.into_iter().map(jump_to_cluster_ips).collect());
 
     chain(Table::Mangle, Fixed::Canary, Vec::new());
     base.hooks = hooks(family, settings, abilities);
@@ -67,10 +67,10 @@ fn hooks(family: Family, settings: &Settings, abilities: Abilities) -> Vec<Hook>
     const FIREWALL: &str = "kubernetes load balancer firewall";
     let mut hooks = Vec::new();
     let mut hook = |table, chain: &str, rule| hooks.push(Hook { table, chain: Chain::parse(chain), rule });
-    let to = |chain: Fixed, words: &str| Rule::jump(chain).comment(words);
-    // The tool prints the state before the comment, and so did kube-proxy.
+    let to = |chain: Fixed, comment: &str| Rule::jump(chain).comment(comment);
+    // The state match precedes the comment, as in the rules of kube-proxy.
     let new =
-        |chain: Fixed, words: &str| Rule::jump(chain).when(Match::State(is(States::NEW))).comment(words);
+        |chain: Fixed, comment: &str| Rule::jump(chain).when(Match::State(is(States::NEW))).comment(comment);
 
     let unless_bypassing = |rule: Rule| match settings.bypass_mark {
         Some(mark) => rule.when(Match::Mark { value: mark, mask: mark, not: true }),
@@ -81,9 +81,10 @@ fn hooks(family: Family, settings: &Settings, abilities: Abilities) -> Vec<Hook>
     hook(Table::Nat, "OUTPUT", unless_bypassing(to(Fixed::Services, PORTALS)));
     hook(Table::Nat, "POSTROUTING", to(Fixed::Postrouting, "kubernetes postrouting rules"));
 
-    // Packets of this node to itself were checked in OUTPUT.
-    let from_elsewhere = settings.bypass_mark.map(|_| is_not("lo".into()));
-    let firewall = Rule { input: from_elsewhere, ..new(Fixed::ProxyFirewall, FIREWALL) };
+    // OUTPUT has checked the packets of this node to itself, except those with the bypass mark, which INPUT must not
+    // check either.
+    let not_loopback = settings.bypass_mark.map(|_| is_not("lo".into()));
+    let firewall = Rule { input: not_loopback, ..new(Fixed::ProxyFirewall, FIREWALL) };
     hook(Table::Filter, "INPUT", firewall);
     hook(Table::Filter, "INPUT", to(Fixed::NodePorts, "kubernetes health check service ports"));
     hook(Table::Filter, "INPUT", new(Fixed::ExternalServices, EXTERNAL));

@@ -1,4 +1,4 @@
-//! Plans in, printed rules out.
+//! Golden tests: the rules of plans, as printed for `iptables-restore`.
 
 mod services;
 mod settings;
@@ -17,13 +17,13 @@ fn settings() -> Settings {
     Settings { local: LocalTraffic::Cidrs(ranges.into()), ..Settings::default() }
 }
 
-fn at(kind: FrontendKind, address: &str) -> Frontend {
-    let at: SocketAddr = address.parse().unwrap();
-    Frontend { kind, address: Some(at.ip()), port: at.port() }
+fn frontend(kind: FrontendKind, address: &str) -> Frontend {
+    let address: SocketAddr = address.parse().unwrap();
+    Frontend { kind, address: Some(address.ip()), port: address.port() }
 }
 
 fn cluster_ip(address: &str) -> Frontend {
-    at(FrontendKind::ClusterIp, address)
+    frontend(FrontendKind::ClusterIp, address)
 }
 
 fn node_port(port: u16) -> Frontend {
@@ -32,8 +32,8 @@ fn node_port(port: u16) -> Frontend {
 
 fn targets(endpoints: &[&str]) -> Box<[Target]> {
     let target = |text: &&str| {
-        let at: SocketAddr = text.parse().unwrap();
-        Target { ip: at.ip(), port: at.port() }
+        let address: SocketAddr = text.parse().unwrap();
+        Target { ip: address.ip(), port: address.port() }
     };
     endpoints.iter().map(target).collect()
 }
@@ -68,7 +68,7 @@ fn service(namespace: &str, name: &str, ports: Vec<PortPlan>) -> ServicePlan {
     }
 }
 
-/// `default/web`, one port named `http`.
+/// The Service `default/web` with one port, `http`.
 fn web(frontends: &[Frontend], endpoints: &[&str]) -> ServicePlan {
     service("default", "web", vec![port("http", Protocol::Tcp, frontends, endpoints)])
 }
@@ -78,8 +78,8 @@ fn with(mut plan: ServicePlan, change: impl Fn(&mut PortPlan)) -> ServicePlan {
     plan
 }
 
-/// All rules that there should be.
-fn wanted(family: Family, settings: &Settings, plans: Vec<ServicePlan>) -> String {
+/// All rules of the mode with these plans.
+fn all_rules(family: Family, settings: &Settings, plans: Vec<ServicePlan>) -> String {
     let mut mode = crate::mode::with_kernel(Fake::new(family, Variant::Legacy), family);
     let changes = plans.into_iter().map(|plan| (plan.name.clone(), Some(plan))).collect();
     let report = mode.sync(settings, changes).unwrap();
@@ -87,29 +87,29 @@ fn wanted(family: Family, settings: &Settings, plans: Vec<ServicePlan>) -> Strin
     mode.as_program().wanted()
 }
 
-/// What a Service adds to them.
-fn added(settings: &Settings, plan: ServicePlan) -> String {
+/// The rules that a Service adds to the constant ones.
+fn service_rules(settings: &Settings, plan: ServicePlan) -> String {
     let family = plan.family;
-    let base = wanted(family, settings, Vec::new());
+    let base = all_rules(family, settings, Vec::new());
     let base: HashSet<&str> = base.lines().filter(|line| !line.starts_with('*')).collect();
-    let all = wanted(family, settings, vec![plan]);
+    let all = all_rules(family, settings, vec![plan]);
     let own: Vec<&str> = all.lines().filter(|line| !base.contains(line)).collect();
-    // Tables to which nothing is added are left out.
-    let followed = |i: usize| own.get(i + 1).is_some_and(|next| !next.starts_with('*'));
-    let lines = own.iter().enumerate().filter(|(i, line)| !line.starts_with('*') || followed(*i));
+    // Tables without added rules are left out.
+    let has_rules = |i: usize| own.get(i + 1).is_some_and(|next| !next.starts_with('*'));
+    let lines = own.iter().enumerate().filter(|(i, line)| !line.starts_with('*') || has_rules(*i));
     lines.map(|(_, line)| format!("{line}\n")).collect()
 }
 
-fn has_all(text: &str, lines: &str) {
-    let there: HashSet<&str> = text.lines().collect();
+fn assert_contains_lines(text: &str, lines: &str) {
+    let present: HashSet<&str> = text.lines().collect();
     for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        assert!(there.contains(line), "`{line}` is missing in\n{text}");
+        assert!(present.contains(line), "`{line}` is missing in\n{text}");
     }
 }
 
-/// What administrators wrote down of kube-proxy's rules on their nodes.
+/// The expected rules are those of kube-proxy in published documents.
 #[test]
-fn rules_that_administrators_know_are_there_to_the_letter() {
+fn rules_equal_those_of_kube_proxy() {
     use Protocol::{Tcp, Udp};
     let nginx = port(
         "",
@@ -131,10 +131,10 @@ fn rules_that_administrators_know_are_there_to_the_letter() {
         service("default", "kubernetes", vec![api]),
         service("kube-system", "kube-dns", dns),
     ];
-    let text = wanted(Family::V4, &settings(), plans);
+    let text = all_rules(Family::V4, &settings(), plans);
     // Rules in built-in chains are inserted, not appended.
     let text = text.replace("\n-I PREROUTING", "\n-A PREROUTING");
-    has_all(
+    assert_contains_lines(
         &text,
         r#"
         -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
@@ -152,7 +152,7 @@ fn rules_that_administrators_know_are_there_to_the_letter() {
         -A KUBE-SVC-2CMXP7HKUVJN7L6M -m comment --comment "default/nginx" -j KUBE-SEP-MRYDKJV5U7PLF5ZN
         "#,
     );
-    // And their chains for the API server and for DNS.
+    // The chains of the API server and of DNS in the same documents.
     for chain in ["NPX46M4PTMTKRN6Y", "TCOU7JCQXEZGVUNU", "ERIFXISQEP7F7OF4", "JD5MR3NA4I4DYORP"] {
         assert!(text.contains(&format!("\n:KUBE-SVC-{chain} - [0:0]\n")), "{chain}");
     }

@@ -1,9 +1,9 @@
-//! The packet tables, followed through the rules of this mode, and cases that only this mode has.
+//! The packet tests that all modes share, evaluated with the rules of this mode, and cases for this mode only.
 
 #[path = "../node/mod.rs"]
 mod node;
 
-mod own;
+mod iptables_only;
 
 use node::mode;
 use portway_dataplane::trace::{Host, Packet, Step, Trace};
@@ -21,12 +21,12 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let health_check = Test::function(
         "external::health_check_node_port_is_accepted_under_a_drop_policy",
-        own::health_check_node_port_is_accepted_under_a_drop_policy,
+        iptables_only::health_check_node_port_is_accepted_under_a_drop_policy,
     );
-    packets::main::<Node>(own::CASES, own::EXCEPTIONS, vec![health_check])
+    packets::main::<Node>(iptables_only::CASES, iptables_only::EXCEPTIONS, vec![health_check])
 }
 
-/// The mode, and the lists of recent clients.
+/// The mode, and the state of the host that rules match: its addresses, and the lists of recent clients.
 struct Node {
     mode: Iptables<Fake>,
     host: Host,
@@ -37,7 +37,7 @@ impl Node {
         eval(&Ruleset::parse(rules), self.mode.family(), packet, &self.host)
     }
 
-    /// Through the contents of the kernel.
+    /// Evaluates the rules in the kernel.
     fn listed(&mut self, packet: &Packet) -> Trace {
         let listed = self.mode.program().kernel().tables().to_string();
         self.trace(&listed, packet)
@@ -54,7 +54,7 @@ impl FakeNode for Node {
         &mut self.mode
     }
 
-    /// The wanted rules must have the same verdicts as those in the kernel.
+    /// Evaluates the rules in the kernel, and asserts that the wanted rules have the same verdicts.
     fn follow(&mut self, packet: &Packet) -> Followed {
         let wanted = self.trace(&self.mode.as_program().wanted(), packet);
         let Trace { verdicts, paths } = self.listed(packet);
@@ -63,7 +63,7 @@ impl FakeNode for Node {
         Followed { verdicts, paths: paths.collect() }
     }
 
-    fn remember(&mut self, packet: &Packet, n: usize) -> bool {
+    fn store_affinity(&mut self, packet: &Packet, n: usize) -> bool {
         let before = self.host.recent.len();
         for step in self.listed(packet).paths.swap_remove(n).steps {
             if let Step::Remembered { list, client } = step {

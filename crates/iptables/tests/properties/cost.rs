@@ -1,4 +1,4 @@
-//! The cost of a change is that of the change.
+//! The size of a script depends on the change, not on the number of Services.
 
 use portway_model::Family;
 use portway_testkit::cluster::{TestCluster, service, settings};
@@ -6,8 +6,8 @@ use portway_testkit::objects::Endpoint;
 use portway_xtables::Variant;
 use portway_xtables::fake::Fake;
 
-/// What the scripts of some steps look like in a cluster with so many other Services.
-fn costs(others: u8, family: Family, variant: Variant) -> Vec<String> {
+/// The scripts of a sequence of changes, in a cluster with `others` more Services.
+fn scripts(others: u8, family: Family, variant: Variant) -> Vec<String> {
     let web = || service("web", 1).node_port(30001);
     let mut cluster = TestCluster::new().service(web()).slice("web", &Endpoint::all(&["a", "c"]));
     for n in 2..2 + others {
@@ -36,20 +36,20 @@ fn costs(others: u8, family: Family, variant: Variant) -> Vec<String> {
 }
 
 #[test]
-fn other_services_do_not_make_a_change_dearer() {
+fn scripts_do_not_depend_on_other_services() {
     for family in Family::ALL {
         for variant in Variant::ALL {
-            let alone = costs(0, family, variant);
+            let alone = scripts(0, family, variant);
             let longest = alone.iter().map(|script| script.lines().count()).max();
             assert!(longest < Some(24), "{alone:#?}");
-            assert_eq!(alone, costs(200, family, variant));
+            assert_eq!(alone, scripts(200, family, variant));
         }
     }
 }
 
 #[test]
-fn one_endpoint_is_a_chain_and_the_choice_of_it() {
-    let scripts = costs(0, Family::V4, Variant::Legacy);
+fn an_endpoint_change_writes_its_chain_and_the_chain_that_selects_it() {
+    let scripts = scripts(0, Family::V4, Variant::Legacy);
     insta::assert_snapshot!(scripts[0], @r#"
     *nat
     :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]

@@ -1,9 +1,9 @@
-//! Taking over from kube-proxy, and leaving nothing behind.
+//! Adopts the rules of kube-proxy, and removes all rules of Portway and kube-proxy.
 
 use crate::node::mode;
-use crate::ours::{FIREWALL, foreign, ours, settle_others};
+use crate::proxy_rules::{FIREWALL, add_foreign_rules, foreign, proxy_rules};
 use crate::tamper::tamper;
-use crate::under_test::mode_among_others;
+use crate::under_test::mode_with_foreign_rules;
 use crate::{assert_from_scratch, variants};
 use portway_dataplane::Settings;
 use portway_iptables::Iptables;
@@ -17,9 +17,9 @@ use portway_xtables::leftovers::{find, remove};
 use portway_xtables::{LOCALHOST_COUNTER, Variant};
 use proptest::prelude::*;
 
-/// What kube-proxy 1.36 has on a node, with the kubelet's own.
+/// The rules of kube-proxy 1.36 and of the kubelet on a node.
 const KUBE_PROXY: &str = include_str!("kube-proxy.save");
-/// The kubelet's.
+/// The rules of the kubelet alone.
 const KUBELET: &str = "*nat
 :KUBE-KUBELET-CANARY - [0:0]
 COMMIT
@@ -37,61 +37,62 @@ COMMIT
 ";
 const V4: Family = Family::V4;
 
-/// The Service that kube-proxy's rules lead to.
+/// A cluster with the Service of `KUBE_PROXY`.
 fn cluster() -> TestCluster {
     TestCluster::new().service(service("web", 1)).slice("web", &Endpoint::all(&["a", "c"]))
 }
 
-fn after(script: &str) -> Iptables<Fake> {
+/// The mode in a kernel that has foreign rules, and in which `script` was run.
+fn mode_after(script: &str) -> Iptables<Fake> {
     let mut mode = mode(V4, Variant::Legacy);
-    settle_others(mode.program().kernel(), V4);
+    add_foreign_rules(mode.program().kernel(), V4);
     mode.program().kernel().run(script).unwrap();
     mode
 }
 
-/// Only the rules of other programs are left; tables may have been created.
-fn only_others_are_left(kernel: &Fake, others: &Fake) {
+/// Asserts that the kernel has the same rules as `expected`, which has no rules of a proxy. Empty tables are ignored.
+fn assert_only_foreign_rules_left(kernel: &Fake, expected: &Fake) {
     let lines = |fake: &Fake| {
         let mut lines = foreign(fake.tables());
-        lines.extend(ours(fake.tables()).lines());
+        lines.extend(proxy_rules(fake.tables()).lines());
         lines
     };
-    assert_eq!(lines(kernel), lines(others));
+    assert_eq!(lines(kernel), lines(expected));
 }
 
 #[test]
-fn kube_proxys_rules_become_ours() {
-    let mut mode = after(KUBE_PROXY);
-    let others = foreign(mode.program().kernel().tables());
+fn rules_of_kube_proxy_are_adopted() {
+    let mut mode = mode_after(KUBE_PROXY);
+    let foreign_rules = foreign(mode.program().kernel().tables());
     let report = mode.sync(&settings(), cluster().all(V4)).unwrap();
-    assert!(report.drift.is_empty(), "what another program left is nobody's tampering: {}", report.drift);
-    assert_eq!(foreign(mode.program().kernel().tables()), others);
+    assert!(report.drift.is_empty(), "rules of kube-proxy are not drift: {}", report.drift);
+    assert_eq!(foreign(mode.program().kernel().tables()), foreign_rules);
     let firewall = mode.program().kernel().tables().rules(Table::Filter, FIREWALL).map(<[_]>::len);
-    assert_eq!(firewall, Some(1), "the kubelet's");
+    assert_eq!(firewall, Some(1), "the rule of the kubelet");
     let drift = mode.verify().unwrap();
     assert!(drift.is_empty(), "{drift}");
-    // Endpoints' chains are the same, and were not touched.
+    // The chains of endpoints are the same as kube-proxy's, and are not written.
     assert!(!mode.program().kernel().last().contains("-A KUBE-SEP-"), "{}", mode.program().kernel().last());
     remove_leftovers(&mut mode);
-    only_others_are_left(mode.program().kernel(), after(KUBELET).program().kernel());
+    assert_only_foreign_rules_left(mode.program().kernel(), mode_after(KUBELET).program().kernel());
 }
 
 #[test]
-fn kube_proxys_rules_are_removed() {
-    let mut kubelet = after(KUBELET);
-    let mut mode = after(KUBE_PROXY);
+fn rules_of_kube_proxy_are_removed() {
+    let mut kubelet = mode_after(KUBELET);
+    let mut mode = mode_after(KUBE_PROXY);
     let found = find(mode.program().kernel(), V4).unwrap();
-    assert_eq!(mode.program().kernel().restores(), 0, "looking changes nothing");
+    assert_eq!(mode.program().kernel().restores(), 0, "finding the rules does not change them");
     assert_eq!(remove(mode.program().kernel(), V4).unwrap(), found);
     insta::assert_snapshot!(found.join("\n"), @r"
-    table nat: KUBE-MARK-MASQ, KUBE-NODEPORTS, KUBE-POSTROUTING, KUBE-PROXY-CANARY, KUBE-SERVICES and 6 chains of Services, and 3 rules that lead to them
-    table filter: KUBE-EXTERNAL-SERVICES, KUBE-FORWARD, KUBE-NODEPORTS, KUBE-PROXY-CANARY, KUBE-PROXY-FIREWALL, KUBE-SERVICES, and 9 rules that lead to them
+    table nat: KUBE-MARK-MASQ, KUBE-NODEPORTS, KUBE-POSTROUTING, KUBE-PROXY-CANARY, KUBE-SERVICES and 6 chains of Services, and 3 rules that jump to them
+    table filter: KUBE-EXTERNAL-SERVICES, KUBE-FORWARD, KUBE-NODEPORTS, KUBE-PROXY-CANARY, KUBE-PROXY-FIREWALL, KUBE-SERVICES, and 9 rules that jump to them
     table mangle: KUBE-PROXY-CANARY
     ");
-    only_others_are_left(mode.program().kernel(), kubelet.program().kernel());
+    assert_only_foreign_rules_left(mode.program().kernel(), kubelet.program().kernel());
     assert_eq!(find(mode.program().kernel(), V4).unwrap(), [""; 0]);
     assert_eq!(remove(mode.program().kernel(), V4).unwrap(), [""; 0]);
-    assert_eq!(mode.program().kernel().restores(), 1, "there is nothing to do a second time");
+    assert_eq!(mode.program().kernel().restores(), 1, "the second call finds no rules");
 }
 
 #[test]
@@ -112,40 +113,40 @@ COMMIT
 -A INPUT -m comment --comment \"kubernetes health check rules\" -j KUBE-NODE-PORT
 COMMIT
 ";
-    let mut mode = after(old);
+    let mut mode = mode_after(old);
     remove(mode.program().kernel(), V4).unwrap();
-    only_others_are_left(mode.program().kernel(), after("").program().kernel());
-    // A mode that starts instead of cleaning up comes to the same.
-    let mut mode = after(old);
+    assert_only_foreign_rules_left(mode.program().kernel(), mode_after("").program().kernel());
+    // A mode that starts replaces them, too.
+    let mut mode = mode_after(old);
     let mut cluster = cluster();
     mode.sync(&settings(), cluster.all(V4)).unwrap();
     assert_from_scratch(&mut mode, &mut cluster, V4, &settings());
 }
 
-/// A foreign chain that jumps to a Service, to another of our chains, and to a chain of an older version.
-const HOLDS: &str = "*nat
+/// A foreign chain with jumps to the chain of a Service, to a constant proxy chain, and to a chain of an older version.
+const FOREIGN_JUMPS: &str = "*nat
 :KUBE-XLB-CDGGSHYLG3RE2FKL - [0:0]
-:THEIRS - [0:0]
+:FOREIGN - [0:0]
 -A KUBE-XLB-CDGGSHYLG3RE2FKL -j KUBE-SEP-GWQABTP5GBYXHJY5
--A THEIRS -m comment --comment \"we know what we do\" -g KUBE-MARK-MASQ
--A THEIRS -j KUBE-XLB-CDGGSHYLG3RE2FKL
--A THEIRS -d 10.96.0.1/32 -j KUBE-SVC-CDGGSHYLG3RE2FKL
+-A FOREIGN -m comment --comment \"jump of another program\" -g KUBE-MARK-MASQ
+-A FOREIGN -j KUBE-XLB-CDGGSHYLG3RE2FKL
+-A FOREIGN -d 10.96.0.1/32 -j KUBE-SVC-CDGGSHYLG3RE2FKL
 COMMIT
 ";
 
 #[test]
-fn chains_that_others_lead_to_are_emptied_but_stay() {
-    let mut mode = after("");
+fn chains_with_foreign_jumps_are_emptied_but_not_removed() {
+    let mut mode = mode_after("");
     mode.sync(&settings(), cluster().all(V4)).unwrap();
-    mode.program().kernel().run(HOLDS).unwrap();
-    let said = remove(mode.program().kernel(), V4).unwrap();
-    insta::assert_snapshot!(said.join("\n"), @r#"
-    table nat: KUBE-NODEPORTS, KUBE-POSTROUTING, KUBE-SERVICES and 2 chains of Services, and 3 rules that lead to them
-    table filter: KUBE-CLUSTER-IPS, KUBE-EXTERNAL-SERVICES, KUBE-FORWARD, KUBE-NODEPORTS, KUBE-PROXY-FIREWALL, KUBE-SERVICES, and 10 rules that lead to them
+    mode.program().kernel().run(FOREIGN_JUMPS).unwrap();
+    let removed = remove(mode.program().kernel(), V4).unwrap();
+    insta::assert_snapshot!(removed.join("\n"), @r#"
+    table nat: KUBE-NODEPORTS, KUBE-POSTROUTING, KUBE-SERVICES and 2 chains of Services, and 3 rules that jump to them
+    table filter: KUBE-CLUSTER-IPS, KUBE-EXTERNAL-SERVICES, KUBE-FORWARD, KUBE-NODEPORTS, KUBE-PROXY-FIREWALL, KUBE-SERVICES, and 10 rules that jump to them
     table mangle: KUBE-PROXY-CANARY
-    chain KUBE-MARK-MASQ in table nat is emptied, but stays: `-A THEIRS -m comment --comment "we know what we do" -g KUBE-MARK-MASQ` leads to it
-    chain KUBE-XLB-CDGGSHYLG3RE2FKL in table nat is emptied, but stays: `-A THEIRS -j KUBE-XLB-CDGGSHYLG3RE2FKL` leads to it
-    chain KUBE-SVC-CDGGSHYLG3RE2FKL in table nat is emptied, but stays: `-A THEIRS -d 10.96.0.1/32 -j KUBE-SVC-CDGGSHYLG3RE2FKL` leads to it
+    chain KUBE-MARK-MASQ in table nat is emptied, but not removed: `-A FOREIGN -m comment --comment "jump of another program" -g KUBE-MARK-MASQ` refers to it
+    chain KUBE-XLB-CDGGSHYLG3RE2FKL in table nat is emptied, but not removed: `-A FOREIGN -j KUBE-XLB-CDGGSHYLG3RE2FKL` refers to it
+    chain KUBE-SVC-CDGGSHYLG3RE2FKL in table nat is emptied, but not removed: `-A FOREIGN -d 10.96.0.1/32 -j KUBE-SVC-CDGGSHYLG3RE2FKL` refers to it
     "#);
     let tables = mode.program().kernel().tables();
     let nat: Vec<(&str, usize)> = tables
@@ -157,13 +158,13 @@ fn chains_that_others_lead_to_are_emptied_but_stay() {
         nat,
         [("KUBE-MARK-MASQ", 0), ("KUBE-SVC-CDGGSHYLG3RE2FKL", 0), ("KUBE-XLB-CDGGSHYLG3RE2FKL", 0)]
     );
-    assert_eq!(tables.rules(Table::Nat, "THEIRS").map(<[_]>::len), Some(3), "that is not for us to change");
+    assert_eq!(tables.rules(Table::Nat, "FOREIGN").map(<[_]>::len), Some(3), "foreign rules are not changed");
     assert_eq!(remove(mode.program().kernel(), V4).unwrap(), [""; 0]);
 }
 
 #[test]
-fn the_kubelets_chain_may_lead_to_us_too() {
-    let mut mode = after(KUBELET);
+fn a_chain_with_a_jump_from_the_kubelets_chain_is_not_removed() {
+    let mut mode = mode_after(KUBELET);
     mode.sync(&settings(), cluster().all(V4)).unwrap();
     mode.program().kernel().run("*filter\n-A KUBE-FIREWALL -j KUBE-PROXY-FIREWALL\nCOMMIT\n").unwrap();
     remove(mode.program().kernel(), V4).unwrap();
@@ -175,12 +176,12 @@ fn the_kubelets_chain_may_lead_to_us_too() {
 }
 
 #[test]
-fn a_service_that_others_lead_to_can_go_and_come() {
+fn a_service_with_foreign_jumps_is_deleted_and_added_again() {
     let mut cluster = cluster().service(service("other", 2)).slice("other", &Endpoint::all(&["b"]));
-    let mut mode = after("");
+    let mut mode = mode_after("");
     mode.sync(&settings(), cluster.all(V4)).unwrap();
-    mode.program().kernel().run(HOLDS).unwrap();
-    let others = foreign(mode.program().kernel().tables());
+    mode.program().kernel().run(FOREIGN_JUMPS).unwrap();
+    let foreign_rules = foreign(mode.program().kernel().tables());
     cluster.delete("web");
     cluster.apply_hosts("other", &["b", "d"]);
     let report = mode.sync(&settings(), cluster.changes(V4)).unwrap();
@@ -188,7 +189,7 @@ fn a_service_that_others_lead_to_can_go_and_come() {
     let chain = |mode: &mut Iptables<Fake>| {
         mode.program().kernel().tables().rules(Table::Nat, "KUBE-SVC-CDGGSHYLG3RE2FKL").map(<[_]>::len)
     };
-    assert_eq!(chain(&mut mode), Some(0), "it leads nowhere any more");
+    assert_eq!(chain(&mut mode), Some(0), "the chain is empty");
     let drift = mode.verify().unwrap();
     assert!(drift.is_empty(), "{drift}");
     let restores = mode.program().kernel().restores();
@@ -198,10 +199,10 @@ fn a_service_that_others_lead_to_can_go_and_come() {
     cluster.apply(service("web", 1));
     mode.sync(&settings(), cluster.changes(V4)).unwrap();
     assert_eq!(chain(&mut mode), Some(3));
-    assert_eq!(foreign(mode.program().kernel().tables()), others);
+    assert_eq!(foreign(mode.program().kernel().tables()), foreign_rules);
 }
 
-/// Node ports at 127.0.0.1.
+/// Settings with node ports at 127.0.0.1.
 fn localhost() -> Settings {
     Settings {
         localhost_node_ports: true,
@@ -211,15 +212,15 @@ fn localhost() -> Settings {
 }
 
 #[test]
-fn what_was_turned_on_is_turned_off_again_and_nothing_else() {
+fn route_localnet_is_turned_off_only_if_portway_turned_it_on() {
     for kubelet in ["", KUBELET] {
         for was_on in [false, true] {
-            let mut mode = after(kubelet);
+            let mut mode = mode_after(kubelet);
             mode.program().kernel().route_localnet = Some(was_on);
             mode.sync(&localhost(), cluster().all(V4)).unwrap();
             assert_eq!(mode.program().kernel().route_localnet, Some(true));
-            assert!(mode.program().kernel().counts.as_ref().unwrap().contains(LOCALHOST_COUNTER));
-            // A new process knows by what it finds.
+            assert!(mode.program().kernel().counters.as_ref().unwrap().contains(LOCALHOST_COUNTER));
+            // A new process reads from the rules whether the sysctl was off before.
             let mut again = self::mode(V4, Variant::Legacy);
             *again.program().kernel() = mode.program().kernel().clone();
             again.sync(&localhost(), cluster().all(V4)).unwrap();
@@ -231,32 +232,32 @@ fn what_was_turned_on_is_turned_off_again_and_nothing_else() {
             );
             again.sync(&settings(), Vec::new()).unwrap();
             assert_eq!(again.program().kernel().route_localnet, Some(was_on));
-            // If an administrator turns it on now, it stays on.
+            // If an administrator turns the sysctl on now, it stays on.
             again.program().kernel().route_localnet = Some(true);
             again.mark_stale();
             again.sync(&settings(), Vec::new()).unwrap();
             assert_eq!(again.program().kernel().route_localnet, Some(true));
-            // So does a cleanup.
+            // A cleanup restores the sysctl, too.
             remove(mode.program().kernel(), V4).unwrap();
             assert_eq!(mode.program().kernel().route_localnet, Some(was_on));
-            assert!(mode.program().kernel().counts.as_ref().unwrap().is_empty());
+            assert!(mode.program().kernel().counters.as_ref().unwrap().is_empty());
             if was_on && kubelet.is_empty() {
-                // Without the rule, neighbours could use what the administrator turned on.
+                // Without the rule, other hosts could reach 127.0.0.1, because the administrator turned the sysctl on.
                 let text = mode.program().kernel().tables().to_string();
                 assert!(text.contains("block incoming localnet connections"), "{text}");
                 assert!(!text.contains("KUBE-SERVICES"), "{text}");
                 mode.program().kernel().route_localnet = Some(false);
                 remove(mode.program().kernel(), V4).unwrap();
             }
-            only_others_are_left(mode.program().kernel(), after(kubelet).program().kernel());
+            assert_only_foreign_rules_left(mode.program().kernel(), mode_after(kubelet).program().kernel());
         }
     }
 }
 
 #[test]
-fn a_kernel_that_cannot_count_or_be_asked_will_do() {
-    let mut mode = after("");
-    mode.program().kernel().counts = None;
+fn node_ports_at_localhost_need_neither_nfacct_nor_a_readable_sysctl() {
+    let mut mode = mode_after("");
+    mode.program().kernel().counters = None;
     mode.program().kernel().route_localnet = None;
     let report = mode.sync(&localhost(), cluster().all(V4)).unwrap();
     assert!(report.warnings.is_empty() && report.refused.is_empty(), "{report:?}");
@@ -267,29 +268,29 @@ proptest! {
     #![proptest_config(cases(64))]
 
     #[test]
-    fn whatever_happened_nothing_of_ours_is_left(
+    fn no_proxy_rule_is_left_after_random_changes(
         family in families(), variant in variants(), changes in changes(6),
         tampers in prop::collection::vec(tamper(), 0..3), kubelet: bool,
     ) {
         let (mut cluster, mut settings) = (two_services(), settings());
         changes.iter().for_each(|change| change.make(&mut cluster, &mut settings));
-        let mut mode = mode_among_others(family, variant);
+        let mut mode = mode_with_foreign_rules(family, variant);
         if kubelet && family == V4 {
             mode.program().kernel().run(KUBELET).unwrap();
         }
         mode.sync(&settings, cluster.all(family)).unwrap();
         tampers.iter().for_each(|t| t.apply(mode.program().kernel().tables_mut()));
-        let others = foreign(mode.program().kernel().tables());
+        let foreign_rules = foreign(mode.program().kernel().tables());
         // A running agent repairs changes by other processes before it stops.
         mode.mark_stale();
         mode.sync(&settings, Vec::new()).unwrap();
         remove_leftovers(&mut mode);
-        prop_assert_eq!(&foreign(mode.program().kernel().tables()), &others);
-        let left: Vec<String> = ours(mode.program().kernel().tables()).lines().collect();
-        let kubelets = left.iter().all(|line| line.contains(FIREWALL));
-        prop_assert!(left.is_empty() || kubelet && kubelets, "{:#?}", left);
+        prop_assert_eq!(&foreign(mode.program().kernel().tables()), &foreign_rules);
+        let left: Vec<String> = proxy_rules(mode.program().kernel().tables()).lines().collect();
+        let only_firewall = left.iter().all(|line| line.contains(FIREWALL));
+        prop_assert!(left.is_empty() || kubelet && only_firewall, "{:#?}", left);
         prop_assert_eq!(mode.program().kernel().route_localnet, Some(false));
-        // It can be done twice, and undone.
+        // A second removal does not write; a sync restores the rules.
         let restores = mode.program().kernel().restores();
         remove_leftovers(&mut mode);
         prop_assert_eq!(mode.program().kernel().restores(), restores);

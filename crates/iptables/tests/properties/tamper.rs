@@ -1,70 +1,76 @@
-//! Changes that another process may make to our rules.
+//! Changes that another process may make to Portway's rules.
 
-use crate::ours::{is_hook, is_proxys};
+use crate::proxy_rules::{is_any_proxy_chain, is_hook};
 use portway_xtables::chains::Table;
 use portway_xtables::fake::{Content, Tables};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// A kind of change.
+/// A kind of change. A proxy chain is a chain of Portway or kube-proxy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
-    /// One of our rules goes, wherever it is.
+pub(crate) enum Kind {
+    /// A rule of a proxy chain, or a jump to one, is removed.
     RemoveRule,
-    /// A foreign rule is added to one of our chains.
+    /// A foreign rule is added to a proxy chain.
     AddRule,
-    /// Two of our rules change places.
-    Swap,
-    /// One of our rules comes twice.
-    Repeat,
-    /// One of our rules is spelled in another way, which changes nothing.
-    Respell,
-    /// One of our chains is flushed.
-    Flush,
-    /// One of our chains is removed, with all jumps to it.
+    /// Two rules of a proxy chain are swapped.
+    SwapRules,
+    /// A rule of a proxy chain is added a second time.
+    RepeatRule,
+    /// A rule of a proxy chain is spelled in another way, which does not change its meaning.
+    RespellRule,
+    /// A proxy chain is flushed.
+    FlushChain,
+    /// A proxy chain is removed, with all jumps to it.
     RemoveChain,
-    /// A chain is added whose name looks like ours.
+    /// A chain with the name of a proxy chain is added.
     AddChain,
-    /// A foreign jump to one of our chains is added.
+    /// A foreign jump to a proxy chain is added.
     AddHook,
-    /// All our rules and chains are removed.
+    /// All proxy chains are removed, with all jumps to them.
     RemoveAll,
-    /// A foreign chain and a foreign rule are added.
-    Mind,
+    /// A foreign chain, and a foreign rule in a built-in chain, are added. Portway must not change them.
+    AddForeign,
 }
 
-/// A change, and the rule or chain that it is made to.
+/// A change, and the choice of the rule or chain that it affects.
 #[derive(Clone, Debug)]
 pub(crate) struct Tamper {
-    what: What,
-    at: Index,
-    of: Index,
+    kind: Kind,
+    /// Selects the rule or chain.
+    object: Index,
+    /// Selects a position in the chain.
+    position: Index,
 }
 
 /// Any change.
 pub(crate) fn tamper() -> impl Strategy<Value = Tamper> {
-    use What::*;
-    let what = prop::sample::select(vec![
+    use Kind::*;
+    let kind = prop::sample::select(vec![
         RemoveRule,
         RemoveRule,
         AddRule,
-        Swap,
-        Repeat,
-        Respell,
-        Respell,
-        Flush,
+        SwapRules,
+        RepeatRule,
+        RespellRule,
+        RespellRule,
+        FlushChain,
         RemoveChain,
         AddChain,
         AddHook,
         RemoveAll,
-        Mind,
+        AddForeign,
     ]);
-    (what, any::<Index>(), any::<Index>()).prop_map(|(what, at, of)| Tamper { what, at, of })
+    (kind, any::<Index>(), any::<Index>()).prop_map(|(kind, object, position)| Tamper {
+        kind,
+        object,
+        position,
+    })
 }
 
 /// A foreign rule.
-const STRANGE: &str = " -m comment --comment strange -j RETURN";
-/// Chains of older versions, of Services that are gone, and of ours in a table where they have no place.
+const FOREIGN_RULE: &str = " -m comment --comment foreign -j RETURN";
+/// Chains of deleted Services, of older versions, and of Portway in the wrong table.
 const STALE: [(Table, &str); 5] = [
     (Table::Nat, "KUBE-SVC-AAAAAAAAAAAAAAAA"),
     (Table::Nat, "KUBE-XLB-AAAAAAAAAAAAAAAA"),
@@ -74,90 +80,96 @@ const STALE: [(Table, &str); 5] = [
 ];
 
 impl Tamper {
-    /// Has it done.
+    /// Makes the change.
     pub(crate) fn apply(&self, tables: &mut Tables) {
-        match self.what {
-            What::RemoveRule => {
-                if let Some((rules, i)) = self.pick(tables, |chain, rule| is_proxys(chain) || is_hook(rule)) {
+        match self.kind {
+            Kind::RemoveRule => {
+                if let Some((rules, i)) =
+                    self.pick(tables, |chain, rule| is_any_proxy_chain(chain) || is_hook(rule))
+                {
                     rules.remove(i);
                 }
             }
-            What::AddRule => self.chain(tables, |rules, i| rules.insert(i, STRANGE.to_owned())),
-            What::Swap => self.chain(tables, |rules, i| {
+            Kind::AddRule => self.change_chain(tables, |rules, i| rules.insert(i, FOREIGN_RULE.to_owned())),
+            Kind::SwapRules => self.change_chain(tables, |rules, i| {
                 if i + 1 < rules.len() {
                     rules.swap(i, i + 1);
                 }
             }),
-            What::Repeat => self.chain(tables, |rules, i| rules.extend(rules.get(i).cloned())),
-            What::Respell => {
-                if let Some((rules, i)) = self.pick(tables, |chain, _| is_proxys(chain)) {
+            Kind::RepeatRule => self.change_chain(tables, |rules, i| rules.extend(rules.get(i).cloned())),
+            Kind::RespellRule => {
+                if let Some((rules, i)) = self.pick(tables, |chain, _| is_any_proxy_chain(chain)) {
                     rules[i] = rules[i].replacen("/32 ", " ", 1).replacen("/128 ", " ", 1);
                 }
             }
-            What::Flush => self.chain(tables, |rules, _| rules.clear()),
-            What::RemoveChain => {
+            Kind::FlushChain => self.change_chain(tables, |rules, _| rules.clear()),
+            Kind::RemoveChain => {
                 if let Some((table, chain)) = self.any_chain(tables) {
                     remove(tables.0.get_mut(&table), &chain);
                 }
             }
-            What::AddChain => {
-                let (table, chain) = self.at.get(&STALE);
+            Kind::AddChain => {
+                let (table, chain) = self.object.get(&STALE);
                 let content = tables.0.entry(*table).or_insert_with(|| Content::new(*table));
-                content.chains.insert((*chain).to_owned(), vec![STRANGE.to_owned()]);
+                content.chains.insert((*chain).to_owned(), vec![FOREIGN_RULE.to_owned()]);
             }
-            What::AddHook => self.add_hook(tables),
-            What::RemoveAll => {
+            Kind::AddHook => self.add_hook(tables),
+            Kind::RemoveAll => {
                 for content in tables.0.values_mut() {
                     content.chains.values_mut().for_each(|rules| rules.retain(|rule| !is_hook(rule)));
-                    content.chains.retain(|chain, _| !is_proxys(chain));
+                    content.chains.retain(|chain, _| !is_any_proxy_chain(chain));
                 }
             }
-            What::Mind => {
+            Kind::AddForeign => {
                 let Some(content) = tables.0.get_mut(&Table::Filter) else { return };
-                content.chains.insert("cali-FORWARD".to_owned(), vec![STRANGE.to_owned()]);
-                content.chains.entry("FORWARD".to_owned()).or_default().insert(0, STRANGE.to_owned());
+                content.chains.insert("cali-FORWARD".to_owned(), vec![FOREIGN_RULE.to_owned()]);
+                content.chains.entry("FORWARD".to_owned()).or_default().insert(0, FOREIGN_RULE.to_owned());
             }
         }
     }
 
-    /// A rule somewhere.
+    /// Selects one of the rules that `wanted` accepts: the rules of its chain, and its index.
     fn pick<'t>(
         &self,
         tables: &'t mut Tables,
         wanted: impl Fn(&str, &str) -> bool,
     ) -> Option<(&'t mut Vec<String>, usize)> {
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         for (table, chain, rules) in tables.chains() {
-            let fit = rules.iter().enumerate().filter(|(_, rule)| wanted(chain, rule));
-            places.extend(fit.map(|(i, _)| (table, chain.to_owned(), i)));
+            let matching = rules.iter().enumerate().filter(|(_, rule)| wanted(chain, rule));
+            positions.extend(matching.map(|(i, _)| (table, chain.to_owned(), i)));
         }
-        if places.is_empty() {
+        if positions.is_empty() {
             return None;
         }
-        let (table, chain, i) = self.at.get(&places);
+        let (table, chain, i) = self.object.get(&positions);
         Some((tables.0.get_mut(table)?.chains.get_mut(chain)?, *i))
     }
 
+    /// Selects a proxy chain.
     fn any_chain(&self, tables: &Tables) -> Option<(Table, String)> {
-        let all: Vec<(Table, String)> =
-            tables.chains().filter(|(_, c, _)| is_proxys(c)).map(|(t, c, _)| (t, c.to_owned())).collect();
-        (!all.is_empty()).then(|| self.at.get(&all).clone())
+        let all: Vec<(Table, String)> = tables
+            .chains()
+            .filter(|(_, c, _)| is_any_proxy_chain(c))
+            .map(|(t, c, _)| (t, c.to_owned()))
+            .collect();
+        (!all.is_empty()).then(|| self.object.get(&all).clone())
     }
 
-    /// Changes a chain of ours at some place in it.
-    fn chain(&self, tables: &mut Tables, change: impl FnOnce(&mut Vec<String>, usize)) {
+    /// Passes the rules of a proxy chain, and a position in it, to `change`.
+    fn change_chain(&self, tables: &mut Tables, change: impl FnOnce(&mut Vec<String>, usize)) {
         let Some((table, chain)) = self.any_chain(tables) else { return };
         let Some(rules) = tables.0.get_mut(&table).and_then(|c| c.chains.get_mut(&chain)) else { return };
-        let at = self.of.index(rules.len() + 1);
-        change(rules, at);
+        let position = self.position.index(rules.len() + 1);
+        change(rules, position);
     }
 
     fn add_hook(&self, tables: &mut Tables) {
-        let places = [(Table::Nat, "PREROUTING"), (Table::Filter, "INPUT"), (Table::Filter, "FORWARD")];
-        let (table, chain) = self.at.get(&places);
+        let chains = [(Table::Nat, "PREROUTING"), (Table::Filter, "INPUT"), (Table::Filter, "FORWARD")];
+        let (table, chain) = self.object.get(&chains);
         let Some(content) = tables.0.get_mut(table) else { return };
         if content.chains.contains_key("KUBE-SERVICES") {
-            let rule = " -m comment --comment strange -j KUBE-SERVICES".to_owned();
+            let rule = " -m comment --comment foreign -j KUBE-SERVICES".to_owned();
             content.chains.entry((*chain).to_owned()).or_default().push(rule);
         }
     }
@@ -166,6 +178,6 @@ impl Tamper {
 fn remove(content: Option<&mut Content>, chain: &str) {
     let Some(content) = content else { return };
     content.chains.remove(chain);
-    let leads = format!("-j {chain}");
-    content.chains.values_mut().for_each(|rules| rules.retain(|rule| !rule.ends_with(&leads)));
+    let jump = format!("-j {chain}");
+    content.chains.values_mut().for_each(|rules| rules.retain(|rule| !rule.ends_with(&jump)));
 }

@@ -1,8 +1,8 @@
-//! The iptables mode as the properties test it.
+//! The iptables mode as a [`ModeUnderTest`] of the shared property tests.
 
 use crate::assert_from_scratch;
 use crate::node::mode;
-use crate::ours::{FIREWALL, Ours, foreign, ours, settle_others};
+use crate::proxy_rules::{FIREWALL, ProxyRules, add_foreign_rules, foreign, proxy_rules};
 use crate::tamper::{Tamper, tamper};
 use portway_dataplane::{Report, Settings};
 use portway_iptables::Iptables;
@@ -21,21 +21,21 @@ fn variant(nft: bool) -> Variant {
 }
 
 /// The mode in a kernel that has rules of other programs.
-pub(crate) fn mode_among_others(family: Family, variant: Variant) -> Iptables<Fake> {
+pub(crate) fn mode_with_foreign_rules(family: Family, variant: Variant) -> Iptables<Fake> {
     let mut mode = mode(family, variant);
-    settle_others(mode.program().kernel(), family);
+    add_foreign_rules(mode.program().kernel(), family);
     mode
 }
 
 impl ModeUnderTest for IptablesMode {
     type Mode = Iptables<Fake>;
-    type Contents = Ours;
+    type Contents = ProxyRules;
     type Tampering = Tamper;
 
     const SETTINGS_NEED_A_LISTING: bool = true;
 
     fn open(family: Family, nft: bool) -> Iptables<Fake> {
-        mode_among_others(family, variant(nft))
+        mode_with_foreign_rules(family, variant(nft))
     }
 
     fn restart(running: &mut Iptables<Fake>, nft: bool) -> Iptables<Fake> {
@@ -44,8 +44,8 @@ impl ModeUnderTest for IptablesMode {
         again
     }
 
-    fn contents(mode: &mut Iptables<Fake>) -> Ours {
-        ours(mode.program().kernel().tables())
+    fn contents(mode: &mut Iptables<Fake>) -> ProxyRules {
+        proxy_rules(mode.program().kernel().tables())
     }
 
     fn foreign(mode: &mut Iptables<Fake>) -> Vec<String> {
@@ -72,9 +72,9 @@ impl ModeUnderTest for IptablesMode {
         let sent = mode.program().kernel().restores() > restores;
         let (after, script) =
             (mode.program().kernel().tables().clone(), mode.program().kernel().last().to_owned());
-        assert_eq!(sent, before != after, "a script that changes nothing");
+        assert_eq!(sent, before != after, "a script is sent only if it changes the tables");
         if sent {
-            assert_eq!(redundant(&before, &after, &script), None, "{script}");
+            assert_eq!(rewritten_unchanged(&before, &after, &script), None, "{script}");
         }
         assert_counts(&report, &after, sent.then_some(&script));
         report
@@ -108,8 +108,9 @@ impl ModeUnderTest for IptablesMode {
     }
 }
 
-/// A chain that a script fills anew though it was right: the tool would take it, but it costs, and hides mistakes.
-fn redundant(before: &Tables, after: &Tables, script: &str) -> Option<String> {
+/// A chain that a script rewrites with the same rules. The tool accepts that, but it is unnecessary work, and hides
+/// bugs.
+fn rewritten_unchanged(before: &Tables, after: &Tables, script: &str) -> Option<String> {
     let mut table = None;
     script.lines().find_map(|line| {
         table = line.strip_prefix('*').and_then(Table::parse).or(table);
@@ -119,12 +120,12 @@ fn redundant(before: &Tables, after: &Tables, script: &str) -> Option<String> {
     })
 }
 
-/// The figures of a report are those of the kernel.
+/// Asserts that the numbers of rules in a report are those in the kernel and in the script.
 fn assert_counts(report: &Report, tables: &Tables, script: Option<&String>) {
-    let ours = ours(tables);
+    let in_kernel = proxy_rules(tables);
     for (table, name) in [(Table::Nat, "nat"), (Table::Filter, "filter")] {
         let reported = report.tables.iter().find(|t| t.table == name).unwrap();
-        assert_eq!(reported.total, ours.rules(table), "rules in {name}");
+        assert_eq!(reported.total, in_kernel.rules(table), "rules in {name}");
     }
     let adds = |line: &&str| line.starts_with("-A ") || line.starts_with("-I ");
     let written = script.map_or(0, |script| script.lines().filter(adds).count());

@@ -1,9 +1,10 @@
-//! Making the kernel hold the wanted objects, whatever it holds, and finding the Service whose objects it refuses.
+//! Compares all objects of the kernel with the wanted ones and writes the differences. Objects that the kernel refuses
+//! are left out and reported for their Service.
 
-use super::{Expected, Ipvs, refused};
-use crate::commit::{About, Answer, Kernel, Refusal, commit, fill};
-use crate::diff::{Shared, Transaction};
-use crate::listing::{Known, Seen, list};
+use super::{Expected, Ipvs, kernel_error};
+use crate::commit::{Kernel, KernelResult, Object, Refusal, add_members, commit};
+use crate::diff::{SharedObjects, Transaction};
+use crate::listing::{Known, Listing, list};
 use crate::reconcile::reconcile;
 use crate::render::ServiceObjects;
 use crate::servers::{Key, Server};
@@ -13,94 +14,97 @@ use portway_model::ServiceName;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-/// How often a repair begins anew because the kernel would not have something.
+/// The number of attempts of a repair; each attempt leaves out objects that the kernel refused in the previous one.
 const ATTEMPTS: usize = 16;
 
 impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
-    /// Notes what the kernel will not have, however often it is asked, so that the rest can be in force; whether there was
-    /// something.
+    /// Records objects that the kernel refuses permanently, so that the other objects can be written. True if there
+    /// was a new one.
     pub(super) fn leave_out(&mut self, refused: &[Refusal], report: &mut Report) -> bool {
-        let before = self.refused.len();
-        for Refusal { about, error } in refused.iter().filter(|r| is_final(&r.error)) {
-            let part = match about {
-                About::Server(key) => (*key, None),
-                About::Target(key, target) => (*key, Some(*target)),
+        let before = self.refused_objects.len();
+        for Refusal { object, error } in refused.iter().filter(|r| is_permanent(&r.error)) {
+            let key = match object {
+                Object::Server(key) => (*key, None),
+                Object::Target(key, target) => (*key, Some(*target)),
                 _ => continue,
             };
-            let Some(service) = self.servers.get(&part.0).map(|e| e.service.clone()) else { continue };
-            if self.refused.insert(part, service.clone()).is_none() {
+            let Some(service) = self.servers.get(&key.0).map(|e| e.service.clone()) else { continue };
+            if self.refused_objects.insert(key, service.clone()).is_none() {
                 report.refused.push(Refused { service, reason: error.to_string() });
             }
         }
-        let news = self.refused.len() > before;
-        if news {
+        let is_new = self.refused_objects.len() > before;
+        if is_new {
             self.refused_since.get_or_insert_with(Instant::now);
         }
-        news
+        is_new
     }
 
-    /// Notes the schedulers that the kernel turned out not to have; whether there was one.
-    pub(super) fn note_missing(&mut self, refused: &[Refusal], tx: &Transaction) -> bool {
-        let lacking = |r: &Refusal| if let About::Scheduler(key) = r.about { Some(key) } else { None };
+    /// Records schedulers that the kernel does not have. True if there was a new one.
+    pub(super) fn record_missing_schedulers(&mut self, refused: &[Refusal], tx: &Transaction) -> bool {
+        let lacking = |r: &Refusal| if let Object::Scheduler(key) = r.object { Some(key) } else { None };
         let keys: HashSet<Key> = refused.iter().filter_map(lacking).collect();
-        let all = tx.make.iter().chain(&tx.set);
+        let all = tx.add_servers.iter().chain(&tx.edit_servers);
         let schedulers: Vec<Scheduler> =
             all.filter(|(key, _)| keys.contains(key)).map(|(_, server)| server.scheduler).collect();
-        // The configured one was tried before; without it there is nothing to fall back to.
+        // The configured scheduler is the fallback, and was probed before.
         let new = schedulers.into_iter().filter(|s| *s != self.settings.ipvs.scheduler);
-        let before = self.missing.len();
-        self.missing.extend(new);
-        let news = self.missing.len() > before;
-        if news {
+        let before = self.missing_schedulers.len();
+        self.missing_schedulers.extend(new);
+        let is_new = self.missing_schedulers.len() > before;
+        if is_new {
             self.refused_since.get_or_insert_with(Instant::now);
         }
-        news
+        is_new
     }
 
-    /// Gives up the marks of new servers that exist already: those servers belong to other programs.
-    /// Whether there was one.
-    pub(super) fn avoid_foreign_marks(&mut self, new: Vec<Key>) -> Answer<bool> {
-        let mut some = false;
+    /// Releases the marks of new virtual servers if a virtual server with that mark exists already: it belongs to
+    /// another program. True if there was one.
+    pub(super) fn avoid_foreign_marks(&mut self, new: Vec<Key>) -> KernelResult<bool> {
+        let mut found = false;
         for key in new {
             let Key::Mark(mark) = key else { continue };
             if self.kernel.has_server(&key.wire(self.family))? {
                 tracing::info!(family = %self.family, mark = format!("{mark:#x}"), "another program has a virtual server with this firewall mark; using another mark");
-                self.marks.avoid_foreign(mark);
+                self.marks.add_foreign(mark);
                 self.servers.remove(&key);
-                some = true;
+                found = true;
             }
         }
-        Ok(some)
+        Ok(found)
     }
 
-    /// Lists the kernel, and makes it hold the wanted objects. Objects that it refuses are left out, one by one.
+    /// Lists the kernel's objects and writes the differences to the wanted ones. Objects that the kernel refuses are
+    /// left out in the next attempt.
     pub(super) fn reconcile_all(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
         let mut first = None;
         for _ in 0..ATTEMPTS {
             let known = self.known();
-            let wanted = self.gather(report);
+            let wanted = self.render_all(report);
             let is_new = |key: &&Key| match key {
-                Key::Mark(mark) => !known.servers.contains(*key) && !self.marks.is_found(*mark),
-                Key::At { .. } => false,
+                Key::Mark(mark) => !known.servers.contains(*key) && !self.marks.is_adopted(*mark),
+                Key::Address { .. } => false,
             };
             let new = wanted.keys().filter(is_new).copied().collect();
-            if self.avoid_foreign_marks(new).map_err(|e| self.refused(e))? {
+            if self.avoid_foreign_marks(new).map_err(|e| self.kernel_error(e))? {
                 continue;
             }
-            let seen = self.list(&known, &wanted).map_err(|e| self.refused(e))?;
-            let device = self.prepare(report)?;
-            self.make_sets(&seen)?;
-            let (mut tx, drift) = reconcile(&seen, self.family, &self.shared, wanted, &mut self.draining);
+            let listing = self.list(&known, &wanted).map_err(|e| self.kernel_error(e))?;
+            let device = self.prepare_device(report)?;
+            self.create_sets(&listing)?;
+            let (mut tx, drift) = reconcile(&listing, self.family, &self.shared, wanted, &mut self.draining);
             let drift = first.get_or_insert(drift).clone();
-            let refused = fill(&mut self.kernel, self.family, &mut tx).map_err(|e| self.refused(e))?;
-            // While rules of another mode lead to endpoints, servers come first: no packet needs the new rules yet.
-            // Without, ours come first, lest something leave unmasqueraded.
-            let rules_last = fresh && self.rules.program().finds_service_chains()?;
+            let refused =
+                add_members(&mut self.kernel, self.family, &mut tx).map_err(|e| self.kernel_error(e))?;
+            // While chains of the iptables mode still serve the Services, the virtual servers are added before the
+            // rules: packets do not need the new rules yet. Otherwise the rules are written first, so that no packet
+            // reaches a virtual server without being masqueraded.
+            let rules_last = fresh && self.rules.program().has_service_chains()?;
             if !rules_last {
                 self.sync_rules(report)?;
             }
             let refused = commit(&mut self.kernel, self.family, device, &tx, refused);
-            let refused = refused.map_err(|e| self.refused(e))?;
+            let refused = refused.map_err(|e| self.kernel_error(e))?;
             report.added += tx.added();
             report.removed += tx.removed();
             if rules_last && refused.is_empty() {
@@ -108,19 +112,21 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
             }
             match refused.first() {
                 None => return Ok(drift),
-                Some(_) if self.note_missing(&refused, &tx) => self.report_degraded(report),
+                Some(_) if self.record_missing_schedulers(&refused, &tx) => self.report_degraded(report),
                 Some(_) if self.leave_out(&refused, report) => {}
                 Some(first) => {
-                    let words = format!("{}{}", first.error, others(refused.len() - 1));
-                    return Err(Error::kernel(self.family, words));
+                    let message = format!("{}{}", first.error, and_more(refused.len() - 1));
+                    return Err(Error::kernel(self.family, message));
                 }
             }
         }
-        let words = "servers kept being refused, each for another reason";
-        Err(Error::kernel(self.family, words))
+        let message = format!(
+            "gave up after {ATTEMPTS} attempts: in each, the kernel refused another object, or another program had the firewall mark of a virtual server"
+        );
+        Err(Error::kernel(self.family, message))
     }
 
-    /// Says for every Service that is balanced otherwise than it asks.
+    /// Reports all Services that are not programmed as they ask.
     pub(super) fn report_degraded(&self, report: &mut Report) {
         for plan in self.plans.values() {
             let reason = self.context().degraded(plan);
@@ -129,45 +135,46 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
         }
     }
 
-    /// Our device, and the kernel's settings.
-    pub(super) fn prepare(&mut self, report: &mut Report) -> Result<u32, Error> {
-        let found = self.kernel.device().map_err(|e| self.refused(e))?;
+    /// Creates `kube-ipvs0` if it does not exist, and sets the sysctls. Returns the index of the device.
+    pub(super) fn prepare_device(&mut self, report: &mut Report) -> Result<u32, Error> {
+        let found = self.kernel.device().map_err(|e| self.kernel_error(e))?;
         let device = match found {
             Some(device) => device,
-            None => self.kernel.make_device().map_err(|e| self.refused(e))?,
+            None => self.kernel.create_device().map_err(|e| self.kernel_error(e))?,
         };
         self.device = Some(device);
-        let prepared = self.kernel.prepare(device, &self.settings.ipvs);
-        report.warnings.extend(prepared.warnings);
-        match prepared.impossible {
-            Some(words) => Err(Error::kernel(self.family, words)),
+        let sysctls = self.kernel.set_sysctls(device, &self.settings.ipvs);
+        report.warnings.extend(sysctls.warnings);
+        match sysctls.fatal {
+            Some(reason) => Err(Error::kernel(self.family, reason)),
             None => Ok(device),
         }
     }
 
-    /// What we made, as far as we know.
+    /// The objects whose owner this process knows.
     pub(super) fn known(&self) -> Known {
         Known {
             servers: self.servers.keys().copied().chain(self.draining.servers()).collect(),
             addresses: self.shared.addresses().collect(),
-            foreign_marks: self.marks.others().clone(),
+            foreign_marks: self.marks.foreign().clone(),
         }
     }
 
-    /// All servers that are wanted; what is shared is counted anew. Of several Services that want one server, because an
-    /// external IP is this node's own address, and its port another one's node port, the one that has it keeps it.
-    pub(super) fn gather(&mut self, report: &mut Report) -> HashMap<Key, Server> {
-        let mut shared = Shared::default();
+    /// Renders all Services and returns the wanted virtual servers; members and addresses are counted again. Two
+    /// Services can need the same virtual server, if the external IP of one is an address of this node and its port is
+    /// the node port of the other. The Service that has it keeps it.
+    pub(super) fn render_all(&mut self, report: &mut Report) -> HashMap<Key, Server> {
+        let mut shared = SharedObjects::default();
         let mut servers = HashMap::new();
         let mut owners: HashMap<Key, Expected> = HashMap::new();
-        let told = std::mem::take(&mut self.contested);
+        let reported = std::mem::take(&mut self.contested);
         let (none, mut ignored) = (ServiceObjects::default(), Transaction::default());
         let mut names: Vec<ServiceName> = self.plans.keys().cloned().collect();
         names.sort_unstable();
         for name in names {
-            // Settings and addresses may have changed since it got its marks.
-            let wants = self.context().wants(&self.plans[&name]);
-            self.assign_marks(&name, Some(wants));
+            // Settings and addresses may have changed since the marks were assigned.
+            let mark_requests = self.context().mark_requests(&self.plans[&name]);
+            self.assign_marks(&name, Some(mark_requests));
             let objects = self.context().service_objects(&self.plans[&name]);
             shared.change(&none, &objects, &mut ignored);
             ignored = Transaction::default();
@@ -176,7 +183,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
                     |service: &ServiceName| self.servers.get(&key).is_some_and(|e| e.service == *service);
                 if let Some(other) = owners.get(&key).map(|e| e.service.clone()) {
                     let (keeps, yields) = if has(&name) { (&name, &other) } else { (&other, &name) };
-                    if told.get(&key) != Some(yields) {
+                    if reported.get(&key) != Some(yields) {
                         let reason = format!("{key} is served for Service {keeps} already");
                         report.degraded.push(Refused { service: yields.clone(), reason });
                     }
@@ -197,21 +204,21 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
         servers
     }
 
-    pub(super) fn list(&mut self, known: &Known, wanted: &HashMap<Key, Server>) -> Answer<Seen> {
-        let (own, exclude) = (self.own.clone(), &self.settings.ipvs.exclude);
-        list(&mut self.kernel, self.family, &own, exclude, known, |key| wanted.contains_key(&key))
+    pub(super) fn list(&mut self, known: &Known, wanted: &HashMap<Key, Server>) -> KernelResult<Listing> {
+        let (node_addresses, exclude) = (self.node_addresses.clone(), &self.settings.ipvs.exclude);
+        list(&mut self.kernel, self.family, &node_addresses, exclude, known, |key| wanted.contains_key(&key))
     }
 
-    pub(super) fn make_sets(&mut self, seen: &Seen) -> Result<(), Error> {
-        if let Some(unfit) = seen.unfit.first() {
-            let words = format!(
-                "the set {} is a {} that we did not make, and our rules need one of that name: remove it (ipset destroy {})",
-                unfit.name, unfit.kind, unfit.name
+    pub(super) fn create_sets(&mut self, listing: &Listing) -> Result<(), Error> {
+        if let Some(incompatible) = listing.incompatible.first() {
+            let message = format!(
+                "the set {} exists with another type ({}) or other options than Portway needs: remove it (ipset destroy {})",
+                incompatible.name, incompatible.kind, incompatible.name
             );
-            return Err(Error::kernel(self.family, words));
+            return Err(Error::kernel(self.family, message));
         }
-        for set in Set::ALL.into_iter().filter(|set| !seen.sets.contains_key(set)) {
-            self.kernel.make_set(&set.describe(self.family)).map_err(|e| refused(self.family, e))?;
+        for set in Set::ALL.into_iter().filter(|set| !listing.sets.contains_key(set)) {
+            self.kernel.create_set(&set.describe(self.family)).map_err(|e| kernel_error(self.family, e))?;
         }
         Ok(())
     }
@@ -230,16 +237,16 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
     }
 }
 
-/// Whether the same request would be refused again, whatever else is there.
-fn is_final(error: &portway_netlink::Error) -> bool {
-    let moment = error.is_exists() || error.is_not_found() || portway_netlink::ipvs::is_no_service(error);
-    !moment && !error.is_transient()
+/// Whether the kernel would refuse the same request again, whatever other objects exist.
+fn is_permanent(error: &portway_netlink::Error) -> bool {
+    let depends_on_others =
+        error.is_exists() || error.is_not_found() || portway_netlink::ipvs::is_no_service(error);
+    !depends_on_others && !error.is_transient()
 }
 
-fn others(n: usize) -> String {
+fn and_more(n: usize) -> String {
     match n {
         0 => String::new(),
-        1 => ", and another one".to_owned(),
-        n => format!(", and {n} others"),
+        n => format!(", and {n} more refused changes"),
     }
 }

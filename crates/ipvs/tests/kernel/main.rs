@@ -1,6 +1,6 @@
-//! The constant rules in a real kernel, with both variants of the tool: the rules that are written are listed back.
+//! Rules and sets in a real kernel, with both variants of iptables: the listing equals the written objects.
 //!
-//! Servers need a kernel with ip_vs, and are tried in the battery; rules and sets do not.
+//! Virtual servers need a kernel with ip_vs and are tested in the battery.
 
 use portway_dataplane::{Driver, LocalTraffic, NodePortAddresses, Settings};
 use portway_ipvs::mode::RENDERER;
@@ -69,9 +69,9 @@ fn rules_are_read_back(
         let report = rules.sync(settings, Vec::new())?;
         check(report.full && report.added + report.removed == 0, || format!("{report:?}"))?;
         leftovers::remove(rules.program().kernel(), family)?;
-        // Nothing refers to them any more.
+        // No rule refers to the sets any more.
         for set in Set::ALL {
-            check(sets.destroy(set.name(family))?, || format!("{set:?} was gone"))?;
+            check(sets.destroy(set.name(family))?, || format!("{set:?} did not exist"))?;
         }
         Ok(())
     })
@@ -100,7 +100,7 @@ fn sets_are_listed_as_they_were_made() -> Result<(), Failed> {
         }
         let infos = sets.names()?;
         for info in &infos {
-            let (set, family) = Set::parse(&info.name).ok_or("one of ours")?;
+            let (set, family) = Set::parse(&info.name).ok_or("a set of this mode")?;
             check(info.fits(&set.describe(family)) && info.elements == 1, || format!("{info:?}"))?;
         }
         check(infos.len() == 2 * Set::ALL.len(), || format!("{} sets", infos.len()))

@@ -1,4 +1,4 @@
-//! A node in the cluster of tests, with this mode at work.
+//! The ipvs mode with fake kernels, on a node of the test cluster.
 
 use portway_dataplane::Driver;
 use portway_ipvs::Ipvs;
@@ -9,10 +9,10 @@ use portway_testkit::cluster::own_addresses;
 use portway_xtables::fake::Fake as Tables;
 use portway_xtables::{Engine, Variant};
 
-/// The mode over kernels that are values.
+/// The mode with fake kernels for ipvs and for rules.
 pub(crate) type Mode = Driver<Ipvs<Fake, Tables>>;
 
-/// One in which nothing was ever done.
+/// The mode with empty kernels.
 pub(crate) fn mode(family: Family) -> Mode {
     let rules = Tables::new(family, Variant::Legacy);
     let rules = Driver::new(Engine::with_kernel(rules, family, RENDERER));

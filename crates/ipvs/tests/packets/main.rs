@@ -19,7 +19,7 @@ const EXCEPTIONS: &[Exception] = &[
         case: "external::source_ranges_apply_to_the_load_balancer_ip_only",
         row: ("stranger", "lb1:81", "untouched"),
         verdict: "rejected",
-        reason: "the address is on the node's own device, whose other ports are not to be reached there",
+        reason: "the address is on kube-ipvs0, and ports without a Service are rejected there",
     },
     affinity_by_frontend("node:30001", "a masqueraded"),
     affinity_by_frontend("node:30001", "b masqueraded"),
@@ -31,7 +31,7 @@ const EXCEPTIONS: &[Exception] = &[
 
 const fn affinity_by_frontend(to: &'static str, shared: &'static str) -> Exception {
     Exception {
-        case: "affinity::known_client_keeps_its_endpoint_at_every_frontend",
+        case: "affinity::client_with_affinity_keeps_its_endpoint_at_every_frontend",
         row: ("client", to, shared),
         verdict: "a b c masqueraded",
         reason: "the kernel stores affinity by the address and port that the client uses",
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 /// The mode, and the affinity that its virtual servers have stored.
 struct Node {
     mode: Mode,
-    met: Vec<(String, IpAddr, Target)>,
+    affinity: Vec<(String, IpAddr, Target)>,
 }
 
 impl Node {
@@ -54,14 +54,14 @@ impl Node {
         let rules = Ruleset::parse(&self.mode.program().rules().program().kernel().tables().to_string());
         let host = Host::with_addresses(own_addresses(family));
         let mut objects = Snapshot::of_kernel(family, self.mode.program().kernel()).unwrap();
-        objects.met = self.met.clone();
+        objects.affinity = self.affinity.clone();
         eval(&rules, family, packet, &host, &objects)
     }
 }
 
 impl FakeNode for Node {
     fn open(family: Family) -> Node {
-        Node { mode: mode(family), met: Vec::new() }
+        Node { mode: mode(family), affinity: Vec::new() }
     }
 
     fn mode(&mut self) -> &mut dyn FamilyMode {
@@ -74,19 +74,19 @@ impl FakeNode for Node {
         Followed { verdicts, paths: paths.collect() }
     }
 
-    fn remember(&mut self, packet: &Packet, n: usize) -> bool {
-        let before = self.met.len();
+    fn store_affinity(&mut self, packet: &Packet, n: usize) -> bool {
+        let before = self.affinity.len();
         let mut server = None;
         for step in self.trace(packet).paths.swap_remove(n).steps {
             match step {
                 Step::Accepted { by } => server = Some(by),
                 Step::Translated(target) => {
                     let server = server.take().filter(|s| s.contains("persistent"));
-                    self.met.extend(server.map(|server| (server, packet.source, target)));
+                    self.affinity.extend(server.map(|server| (server, packet.source, target)));
                 }
                 _ => {}
             }
         }
-        self.met.len() > before
+        self.affinity.len() > before
     }
 }

@@ -1,11 +1,11 @@
-//! The cost of a change is that of the change.
+//! The cost of a change does not depend on the number of Services.
 
 use crate::node::mode;
 use portway_model::Family;
 use portway_testkit::cluster::{TestCluster, service, settings};
 use portway_testkit::objects::Endpoint;
 
-/// How many messages some changes take in a cluster with so many other Services.
+/// The number of messages of some changes, in a cluster with `others` other Services.
 fn costs(others: u8, family: Family) -> Vec<usize> {
     let web = || service("web", 1);
     let mut cluster = TestCluster::new().service(web()).slice("web", &Endpoint::all(&["a", "c"]));
@@ -34,12 +34,12 @@ fn costs(others: u8, family: Family) -> Vec<usize> {
 }
 
 #[test]
-fn other_services_do_not_make_a_change_dearer() {
+fn other_services_do_not_increase_the_cost_of_a_change() {
     for family in Family::ALL {
         let alone = costs(0, family);
-        // It may be cheaper: what another Service has in a set already need not be put there.
+        // The cost may be lower: a member that another Service has in a set already is not added.
         assert!(costs(200, family).iter().zip(&alone).all(|(among, alone)| among <= alone));
-        assert!(alone[..3].iter().all(|n| *n <= 5), "one endpoint came, went, or was replaced: {alone:?}");
+        assert!(alone[..3].iter().all(|n| *n <= 5), "one endpoint was added, removed or replaced: {alone:?}");
         assert!(alone.iter().all(|n| *n <= 10), "{alone:?}");
     }
 }

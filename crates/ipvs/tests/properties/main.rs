@@ -1,12 +1,12 @@
-//! Properties of the ipvs mode: those that every mode has, and those of its own.
+//! Properties of the ipvs mode: the ones that every mode has, and its own.
 
 #[path = "../node/mod.rs"]
 mod node;
 
+mod contents;
 mod cost;
 mod drain;
-mod held;
-mod others;
+mod foreign;
 mod refused;
 mod under_test;
 

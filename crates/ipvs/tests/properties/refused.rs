@@ -1,4 +1,4 @@
-//! Objects that the kernel refuses are left out and reported; the rest is programmed.
+//! Objects that the kernel refuses are left out and reported; the others are written.
 
 use crate::node::mode;
 use ipnet::IpNet;
@@ -20,36 +20,36 @@ fn two() -> TestCluster {
 }
 
 #[test]
-fn an_endpoint_that_is_refused_is_left_out_and_the_others_serve() {
+fn a_refused_endpoint_is_left_out_and_the_others_serve() {
     let mut cluster = two();
     let mut mode = mode(Family::V4);
     let b = address(Family::V4, "b");
-    mode.program().kernel().no_targets.insert(b);
+    mode.program().kernel().refused_targets.insert(b);
     let report = mode.sync(&settings(), cluster.all(Family::V4)).unwrap();
     let refused: Vec<String> = report.refused.iter().map(|r| r.service.to_string()).collect();
     assert_eq!(refused, ["default/web"]);
-    let behind: Vec<usize> = mode.program().kernel().servers.values().map(|s| s.targets.len()).collect();
-    assert_eq!(behind, [1, 1]);
+    let targets: Vec<usize> = mode.program().kernel().servers.values().map(|s| s.targets.len()).collect();
+    assert_eq!(targets, [1, 1]);
     assert!(mode.verify().unwrap().is_empty() && !sample(&mut mode));
     // It is reported once.
     let report = mode.sync(&settings(), Vec::new()).unwrap();
     assert!(report.refused.is_empty() && !report.full);
     // When the Service changes, it is tried again.
-    mode.program().kernel().no_targets.clear();
+    mode.program().kernel().refused_targets.clear();
     cluster.apply_hosts("web", &["b", "c"]);
     let report = mode.sync(&settings(), cluster.changes(Family::V4)).unwrap();
     assert!(report.refused.is_empty() && !report.full, "{report:?}");
-    let behind: Vec<usize> = mode.program().kernel().servers.values().map(|s| s.targets.len()).collect();
-    assert_eq!(behind.iter().sum::<usize>(), 4, "two, one, and one that drains");
+    let targets: Vec<usize> = mode.program().kernel().servers.values().map(|s| s.targets.len()).collect();
+    assert_eq!(targets.iter().sum::<usize>(), 4, "two of web, one of other, and one that drains");
 }
 
 #[test]
-fn a_server_that_is_refused_is_refused_to_clients_too() {
+fn a_frontend_whose_virtual_server_is_refused_is_rejected() {
     let mut cluster = two();
     cluster.apply(service("odd", 3).protocol(Protocol::Sctp));
     cluster.apply_slice("odd", ("http", Protocol::Sctp, 8080), &Endpoint::all(&["a"]));
     let mut mode = mode(Family::V4);
-    mode.program().kernel().no_protocols.insert(132);
+    mode.program().kernel().unsupported_protocols.insert(132);
     let report = mode.sync(&settings(), cluster.all(Family::V4)).unwrap();
     assert_eq!(report.refused.len(), 1);
     assert!(report.refused[0].reason.contains("Protocol not supported"), "{}", report.refused[0].reason);
@@ -60,10 +60,10 @@ fn a_server_that_is_refused_is_refused_to_clients_too() {
 }
 
 #[test]
-fn a_scheduler_that_is_missing_is_replaced_and_the_configured_one_is_needed() {
+fn a_missing_scheduler_is_replaced_and_a_missing_configured_one_is_not_used() {
     let mut cluster = two();
     let mut mode = mode(Family::V4);
-    mode.program().kernel().no_schedulers.insert("mh".to_owned());
+    mode.program().kernel().missing_schedulers.insert("mh".to_owned());
     let plans = cluster.all(Family::V4).into_iter().map(|(name, plan)| {
         let asks = name.name() == "web";
         (name, plan.map(|plan| portway_model::ServicePlan { scheduler: asks.then(|| "mh".into()), ..plan }))
@@ -75,13 +75,13 @@ fn a_scheduler_that_is_missing_is_replaced_and_the_configured_one_is_needed() {
     // A configured one that is missing is not used either.
     let ipvs = IpvsSettings { scheduler: Scheduler::MaglevHashing, ..IpvsSettings::default() };
     let report = mode.sync(&Settings { ipvs, ..settings() }, Vec::new()).unwrap();
-    let words = report.warnings.join("");
-    assert!(words.contains("modprobe ip_vs_mh") && words.contains("rr stays"), "{words}");
+    let warnings = report.warnings.join("");
+    assert!(warnings.contains("modprobe ip_vs_mh") && warnings.contains("rr stays"), "{warnings}");
     assert!(mode.program().kernel().servers.values().all(|s| s.server.scheduler == "rr"));
 }
 
 #[test]
-fn what_the_kernel_holds_otherwise_than_we_thought_is_nobodys_fault() {
+fn changes_refused_because_of_drift_are_not_reported_for_a_service() {
     let mut cluster = two();
     let mut mode = mode(Family::V4);
     mode.sync(&settings(), cluster.all(Family::V4)).unwrap();
@@ -95,7 +95,7 @@ fn what_the_kernel_holds_otherwise_than_we_thought_is_nobodys_fault() {
 }
 
 #[test]
-fn a_node_port_and_an_external_ip_may_be_one_server() {
+fn a_node_port_and_an_external_ip_of_one_service_can_share_a_virtual_server() {
     let own = own_addresses(Family::V4)[0];
     let web = service("web", 1).port(30007).node_port(30007).external_ips(&[own]);
     let mut cluster = TestCluster::new().service(web).slice("web", &Endpoint::all(&["a"]));
@@ -106,7 +106,7 @@ fn a_node_port_and_an_external_ip_may_be_one_server() {
 }
 
 #[test]
-fn of_two_services_that_want_one_server_one_waits_until_the_other_goes() {
+fn of_two_services_that_need_one_virtual_server_the_first_keeps_it_until_deleted() {
     let own = own_addresses(Family::V4)[0];
     let first = service("first", 1).port(30007).external_ips(&[own]);
     let mut cluster = TestCluster::new().service(first).slice("first", &Endpoint::all(&["a"]));
@@ -117,17 +117,18 @@ fn of_two_services_that_want_one_server_one_waits_until_the_other_goes() {
     let served_by = |mode: &mut crate::node::Mode| {
         let at =
             mode.program().kernel().servers.iter().find(|(key, _)| key.address == own && key.port == 30007);
-        let takes = at.unwrap().1.targets.iter().filter(|(_, behind)| behind.share > 0);
-        takes.map(|(target, _)| target.ip).collect::<Vec<_>>()
+        let serving = at.unwrap().1.targets.iter().filter(|(_, real)| real.weight > 0);
+        serving.map(|(target, _)| target.ip).collect::<Vec<_>>()
     };
     let report = mode.sync(&settings(), cluster.changes(Family::V4)).unwrap();
-    assert_eq!(served_by(&mut mode), [address(Family::V4, "a")], "who had it keeps it");
-    let said: Vec<String> = report.degraded.iter().map(|o| format!("{}: {}", o.service, o.reason)).collect();
+    assert_eq!(served_by(&mut mode), [address(Family::V4, "a")], "the first Service keeps it");
+    let degraded: Vec<String> =
+        report.degraded.iter().map(|d| format!("{}: {}", d.service, d.reason)).collect();
     assert_eq!(
-        said,
+        degraded,
         [format!("default/another: TCP {own}:30007 is served for Service default/first already")]
     );
-    // That is said once.
+    // It is reported once.
     mode.mark_stale();
     let report = mode.sync(&settings(), Vec::new()).unwrap();
     assert!(report.degraded.is_empty() && report.drift.is_empty(), "{report:?}");
@@ -138,12 +139,12 @@ fn of_two_services_that_want_one_server_one_waits_until_the_other_goes() {
 }
 
 #[test]
-fn an_address_that_the_node_loses_takes_its_servers_along_and_disturbs_nothing_else() {
+fn a_removed_node_address_loses_its_virtual_servers_and_changes_nothing_else() {
     let web = service("web", 1).node_port(30001).external_local();
     let mut cluster = TestCluster::new().service(web).slice("web", &Endpoint::all(&["a", "c"]));
     let mut mode = mode(Family::V4);
     let extra: std::net::IpAddr = "192.168.50.99".parse().unwrap();
-    mode.program().kernel().own.insert(extra);
+    mode.program().kernel().node_addresses.insert(extra);
     mode.sync(&settings(), cluster.all(Family::V4)).unwrap();
     let at_extra = |mode: &mut crate::node::Mode| {
         mode.program().kernel().servers.keys().filter(|k| k.address == extra).count()
@@ -151,7 +152,7 @@ fn an_address_that_the_node_loses_takes_its_servers_along_and_disturbs_nothing_e
     let marks = |mode: &mut crate::node::Mode| mode.program().kernel().servers.keys().map(|k| k.fwmark).max();
     assert_eq!(at_extra(&mut mode), 1);
     let mark = marks(&mut mode);
-    mode.program().kernel().own.remove(&extra);
+    mode.program().kernel().node_addresses.remove(&extra);
     mode.program()
         .kernel()
         .events
@@ -159,27 +160,27 @@ fn an_address_that_the_node_loses_takes_its_servers_along_and_disturbs_nothing_e
     assert!(mode.program().addresses_changed());
     mode.mark_stale();
     let report = mode.sync(&settings(), Vec::new()).unwrap();
-    assert!(report.drift.is_empty(), "nobody changed what is ours: {}", report.drift);
+    assert!(report.drift.is_empty(), "no other process changed an object: {}", report.drift);
     assert_eq!(at_extra(&mut mode), 0);
     assert_eq!(marks(&mut mode), mark);
     assert!(mode.program().kernel().resets.is_empty());
 }
 
-/// The kernel announces a change only once.
+/// The kernel sends a notification only once.
 #[test]
-fn a_change_is_made_though_addresses_could_not_be_listed_when_it_came() {
+fn a_change_is_applied_after_a_failed_listing_of_addresses() {
     let mut cluster = two();
     let mut mode = mode(Family::V4);
     mode.sync(&settings(), cluster.all(Family::V4)).unwrap();
-    mode.program().kernel().own_is_secret = true;
-    let came = Address::new(99, IpNet::from(address(Family::V4, "c")));
-    mode.program().kernel().events.push(Event::Address { added: true, address: came });
+    mode.program().kernel().fail_node_addresses = true;
+    let added = Address::new(99, IpNet::from(address(Family::V4, "c")));
+    mode.program().kernel().events.push(Event::Address { added: true, address: added });
     assert!(mode.program().addresses_changed());
     cluster.apply_hosts("other", &["b", "c"]);
     assert!(mode.sync(&settings(), cluster.changes(Family::V4)).is_err());
-    mode.program().kernel().own_is_secret = false;
+    mode.program().kernel().fail_node_addresses = false;
     mode.sync(&settings(), Vec::new()).unwrap();
-    let behind: usize = mode.program().kernel().servers.values().map(|s| s.targets.len()).sum();
-    assert_eq!(behind, 4, "two of each: nobody has connections to drain");
+    let targets: usize = mode.program().kernel().servers.values().map(|s| s.targets.len()).sum();
+    assert_eq!(targets, 4, "two of each: no endpoint has connections to drain");
     assert!(mode.verify().unwrap().is_empty());
 }

@@ -1,8 +1,8 @@
 //! The ipvs mode as the properties test it.
 
-use crate::held::held;
+use crate::contents::contents;
+use crate::foreign::{Tamper, add_foreign_servers, foreign_servers, tamper};
 use crate::node::{Mode, mode};
-use crate::others::{Tamper, foreign, settle_others, tamper};
 use crate::restarted;
 use portway_dataplane::{Report, Settings};
 use portway_ipvs::drift::sample;
@@ -22,7 +22,7 @@ impl ModeUnderTest for IpvsMode {
 
     fn open(family: Family, _: bool) -> Mode {
         let mut mode = mode(family);
-        settle_others(mode.program().kernel());
+        add_foreign_servers(mode.program().kernel());
         mode
     }
 
@@ -32,11 +32,11 @@ impl ModeUnderTest for IpvsMode {
     }
 
     fn contents(mode: &mut Mode) -> Vec<String> {
-        held(mode.program().kernel())
+        contents(mode.program().kernel())
     }
 
     fn foreign(mode: &mut Mode) -> Vec<String> {
-        foreign(mode.program().kernel()).iter().map(|server| format!("{server:?}")).collect()
+        foreign_servers(mode.program().kernel()).iter().map(|server| format!("{server:?}")).collect()
     }
 
     fn writes(mode: &mut Mode) -> usize {
@@ -48,9 +48,9 @@ impl ModeUnderTest for IpvsMode {
         assert!(!mode.program().addresses_changed() && !sample(mode), "no other process changed anything");
         let mut fresh = self::mode(mode.family());
         fresh.sync(settings, cluster.all(mode.family())).unwrap();
-        let (ours, wanted) = (held(mode.program().kernel()), held(fresh.program().kernel()));
-        let extra: Vec<&String> = ours.iter().filter(|line| !wanted.contains(line)).collect();
-        let missing: Vec<&String> = wanted.iter().filter(|line| !ours.contains(line)).collect();
+        let (listed, wanted) = (contents(mode.program().kernel()), contents(fresh.program().kernel()));
+        let extra: Vec<&String> = listed.iter().filter(|line| !wanted.contains(line)).collect();
+        let missing: Vec<&String> = wanted.iter().filter(|line| !listed.contains(line)).collect();
         assert!(extra.is_empty() && missing.is_empty(), "extra: {extra:#?}, missing: {missing:#?}");
         assert_eq!(
             mode.program().rules().program().kernel().tables().to_string(),
@@ -87,7 +87,7 @@ impl ModeUnderTest for IpvsMode {
         Some(mode.program().addresses_changed() | sample(mode))
     }
 
-    /// Repairing what another process removed may reset connections; a sync may not.
+    /// Repairing objects that another process removed may reset connections; a sync may not.
     fn repaired(mode: &mut Mode) {
         mode.program().kernel().resets.clear();
     }

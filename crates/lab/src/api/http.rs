@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as an API client speaks: requests one after the other, replies whole or in chunks.
+//! The part of HTTP/1.1 that API clients use: requests one after the other, replies in one piece or in chunks.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -67,7 +67,7 @@ impl Connection {
         Connection { stream: BufReader::new(stream) }
     }
 
-    /// The next request; none when the client has hung up.
+    /// Reads the next request; none if the client has closed the connection.
     pub(super) fn read(&mut self) -> io::Result<Option<Request>> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
@@ -93,7 +93,7 @@ impl Connection {
         Ok(Some(Request { method, target, accept, body }))
     }
 
-    /// A whole reply.
+    /// Sends a reply in one piece.
     pub(super) fn reply(&mut self, status: u16, kind: &str, body: &[u8]) -> io::Result<()> {
         let head = format!(
             "HTTP/1.1 {status} Lab\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
@@ -104,7 +104,7 @@ impl Connection {
         stream.write_all(body)
     }
 
-    /// A reply that comes in pieces.
+    /// Begins a reply in chunks.
     pub(super) fn stream(&mut self, kind: &str) -> io::Result<Chunks<'_>> {
         let head = format!("HTTP/1.1 200 Lab\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n");
         let stream = self.stream.get_mut();
@@ -113,7 +113,7 @@ impl Connection {
     }
 }
 
-/// The pieces of a reply.
+/// A reply that is sent in chunks.
 #[derive(Debug)]
 pub(super) struct Chunks<'a> {
     stream: &'a mut TcpStream,

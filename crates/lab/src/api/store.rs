@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The history that was asked for is gone.
+/// The requested history was discarded.
 #[derive(Debug)]
 pub(super) struct Gone;
 
-/// Something a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Applied { new: bool, object: Arc<Object> },
@@ -23,7 +23,7 @@ pub(super) enum Change {
 pub(super) struct Page {
     pub(super) objects: Vec<Arc<Object>>,
     pub(super) revision: u64,
-    /// Where the next page begins; empty if this is the last.
+    /// The key after which the next page begins; empty if this is the last page.
     pub(super) next: String,
 }
 
@@ -42,8 +42,8 @@ pub(super) struct Store {
     changed: Condvar,
 }
 
-/// A watch without news says where it is this often.
-const BOOKMARK: Duration = Duration::from_secs(5);
+/// The interval of bookmarks on a watch without changes.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -75,7 +75,7 @@ impl Store {
 
     pub(super) fn compact(&self) {
         let mut inner = self.lock();
-        // A revision of its own, so that a watch that was up to date is behind now.
+        // A new revision, so that even a watch that had received all changes has expired.
         inner.revision += 1;
         inner.oldest = inner.revision;
         inner.history.clear();
@@ -110,13 +110,14 @@ impl Store {
         Page { objects, revision: inner.revision, next }
     }
 
-    /// What happened to a resource after a revision, waiting for it if nothing did; and the revision it goes up to.
+    /// The changes of a resource after a revision, and the revision up to which they go. Waits if there are none, until
+    /// there is a change, a bookmark is due, or `is_over` is true.
     pub(super) fn after(
         &self,
         resource: ResourceType,
         revision: u64,
         field: Option<&str>,
-        over: impl Fn() -> bool,
+        is_over: impl Fn() -> bool,
     ) -> Result<(Vec<Change>, u64), Gone> {
         let mut inner = self.lock();
         loop {
@@ -127,11 +128,11 @@ impl Store {
             let of_resource = inner.history[start..].iter().filter(|(_, r, _)| *r == resource);
             let changes: Vec<Change> =
                 of_resource.filter(|(.., c)| c.selected(field)).map(|(.., c)| c.clone()).collect();
-            if !changes.is_empty() || over() {
+            if !changes.is_empty() || is_over() {
                 return Ok((changes, inner.revision));
             }
             let (guard, waited) =
-                self.changed.wait_timeout(inner, BOOKMARK).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait_timeout(inner, BOOKMARK_INTERVAL).unwrap_or_else(PoisonError::into_inner);
             inner = guard;
             if waited.timed_out() {
                 return Ok((
@@ -152,7 +153,7 @@ impl Change {
     }
 }
 
-/// Only `metadata.name=` and `spec.clusterIP!=` are understood.
+/// Whether an object matches a field selector. Only `metadata.name=` and `spec.clusterIP!=` are supported.
 fn selected(object: &Object, field: Option<&str>) -> bool {
     let Some(field) = field else { return true };
     if let Some(name) = field.strip_prefix("metadata.name=") {

@@ -61,7 +61,7 @@ fn field(number: u8, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn word(change: &Change) -> &'static str {
+fn event_type(change: &Change) -> &'static str {
     match change {
         Change::Applied { new: true, .. } => "ADDED",
         Change::Applied { new: false, .. } => "MODIFIED",
@@ -71,7 +71,8 @@ fn word(change: &Change) -> &'static str {
     }
 }
 
-/// The revision of a bookmark in an object of the resource. `initial_end`: it ends a streamed list.
+/// A bookmark: an object of the resource with only a revision. `initial_end` is set in the bookmark that ends a
+/// streamed list.
 fn bookmark(resource: ResourceType, revision: u64, initial_end: bool) -> Object {
     let mut meta = ObjectMeta { resource_version: revision.to_string(), ..Default::default() };
     if initial_end {
@@ -95,10 +96,10 @@ pub(super) fn frame_json(resource: ResourceType, change: &Change) -> Vec<u8> {
         }
         Change::Error(status) => status.clone(),
     };
-    format!("{}\n", json!({"type": word(change), "object": object})).into_bytes()
+    format!("{}\n", json!({"type": event_type(change), "object": object})).into_bytes()
 }
 
-/// A frame of a protobuf watch: length, then `metav1.WatchEvent`, which is bare, with an object that is not.
+/// A frame of a protobuf watch: its length, then `metav1.WatchEvent` without an envelope, whose object has one.
 pub(super) fn frame_protobuf(resource: ResourceType, change: &Change) -> Vec<u8> {
     let object = match change {
         Change::Applied { object, .. } | Change::Deleted(object) => {
@@ -111,7 +112,7 @@ pub(super) fn frame_protobuf(resource: ResourceType, change: &Change) -> Vec<u8>
         ),
         Change::Error(status) => envelope("v1", "Status", &status_protobuf(status)),
     };
-    let event = [field(1, word(change).as_bytes()), field(2, &field(1, &object))].concat();
+    let event = [field(1, event_type(change).as_bytes()), field(2, &field(1, &object))].concat();
     [(event.len() as u32).to_be_bytes().to_vec(), event].concat()
 }
 

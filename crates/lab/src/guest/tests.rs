@@ -1,25 +1,25 @@
-//! Guests that boot, are shared, are left behind, and that cannot boot.
+//! Guests that are shared, that end or are abandoned, and that cannot boot.
 
-use super::boot::{Shared, boot_with};
+use super::boot::{SharedDirectory, boot_with};
 use super::pool::Slot;
 use super::*;
 use std::path::PathBuf;
 
 const INIT: &str = include_str!("init.sh");
 
-/// A scratch directory of its own, and so a pool of its own; gone when dropped.
-struct Ground {
+/// A scratch directory, and so a pool, of one test; removed when dropped.
+struct TestPool {
     path: PathBuf,
 }
 
-impl Ground {
-    fn new(name: &str) -> Ground {
-        // Where the test program is: a guest covers the directory for temporary files.
+impl TestPool {
+    fn new(name: &str) -> TestPool {
+        // Next to the test program, because a guest mounts a tmpfs over /tmp.
         let program = std::env::current_exe().expect("the path of this program");
         let path = program.with_file_name(format!("guest-{name}-{}", std::process::id()));
         fs::create_dir_all(path.join("scratch")).expect("a scratch directory");
         fs::create_dir_all(path.join("shared")).expect("a shared directory");
-        Ground { path }
+        TestPool { path }
     }
 
     fn scratch(&self) -> PathBuf {
@@ -30,59 +30,59 @@ impl Ground {
         run(Path::new("/bin/sh"), &["-c", script], &self.scratch()).expect("a guest")
     }
 
-    /// The one line that a guest with another first process fails with.
+    /// The error, of one line, of a guest with this first process, which must fail.
     fn failure(&self, init: &str) -> String {
-        let shared = Shared::new(self.path.join("shared"));
+        let shared = SharedDirectory::new(self.path.join("shared"));
         let line = boot_with(&shared, &self.scratch(), init).expect_err("it booted").to_string();
         assert_eq!(line.lines().count(), 1, "{line}");
         line
     }
 }
 
-/// Whether this test run has found that guests do not boot, and says so once for all tests.
+/// Whether guests do not boot here, so that the test cannot run; prints that.
 fn no_guests() -> bool {
-    let none = is_unbootable();
-    if none {
+    let unbootable = is_unbootable();
+    if unbootable {
         eprintln!("not run: guests do not boot");
     }
-    none
+    unbootable
 }
 
-impl Drop for Ground {
+impl Drop for TestPool {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.path).ok();
     }
 }
 
 #[test]
-fn commands_in_turn_share_a_guest_with_modules_files_and_environment_of_its_own() {
+fn consecutive_commands_share_a_guest_with_its_own_modules_and_files() {
     if no_guests() {
         return;
     }
-    let ground = Ground::new("shared");
+    let pool = TestPool::new("shared");
     let script = "modprobe -n ip_vs_lc && grep -c ^ip_vs /proc/modules && echo one > \"$0\" && cat \"$0\"";
-    let file = ground.scratch().join("file");
-    let first = run(Path::new("/bin/sh"), &["-c", script, &file.display().to_string()], &ground.scratch());
+    let file = pool.scratch().join("file");
+    let first = run(Path::new("/bin/sh"), &["-c", script, &file.display().to_string()], &pool.scratch());
     let first = first.expect("a guest");
     assert!(first.success() && first.text.ends_with("one\n"), "{first:?}");
     assert!(!file.exists(), "the guest wrote to the host's {}", file.display());
-    // The same guest: the file is there. Its end is told by its exit status.
-    let second = ground.sh(&format!("cat {}; exit 7", file.display()));
+    // The same guest: the file exists. The exit status is returned.
+    let second = pool.sh(&format!("cat {}; exit 7", file.display()));
     assert_eq!(second, Output { status: Some(7), text: "one\n".into() });
-    // A command that failed may have left something behind, so the next one gets another guest.
-    assert!(ground.sh(&format!("! ls {}", file.display())).success(), "it is the same guest");
+    // A failed command may have left processes or files behind, so the next command runs in another guest.
+    assert!(pool.sh(&format!("! ls {}", file.display())).success(), "it is the same guest");
 }
 
 #[test]
-fn a_guest_that_dies_is_told_and_the_next_command_gets_another() {
+fn a_guest_that_ends_is_reported_and_the_next_command_runs_in_another() {
     if no_guests() {
         return;
     }
-    let ground = Ground::new("dying");
-    let died = ground.sh("echo last words; sync; echo o > /proc/sysrq-trigger; sleep 60");
-    assert_eq!(died.status, None);
-    assert!(died.text.contains("last words"), "{died:?}");
-    assert!(ground.sh("true").success());
+    let pool = TestPool::new("dying");
+    let ended = pool.sh("echo last line; sync; echo o > /proc/sysrq-trigger; sleep 60");
+    assert_eq!(ended.status, None);
+    assert!(ended.text.contains("last line"), "{ended:?}");
+    assert!(pool.sh("true").success());
 }
 
 #[test]
@@ -90,23 +90,23 @@ fn a_guest_left_busy_by_a_killed_process_is_replaced() {
     if no_guests() {
         return;
     }
-    let ground = Ground::new("busy");
-    let mut slot = Slot::take(&ground.scratch()).expect("a slot");
-    let file = ground.scratch().join("file").display().to_string();
+    let pool = TestPool::new("busy");
+    let mut slot = Slot::take(&pool.scratch()).expect("a slot");
+    let file = pool.scratch().join("file").display().to_string();
     slot.run(Path::new("/bin/touch"), &[&file]).expect("a guest");
-    slot.ask(Path::new("/bin/sleep"), &["1000"]).expect("a command");
+    slot.submit(Path::new("/bin/sleep"), &["1000"]).expect("a command");
     drop(slot);
-    assert!(ground.sh(&format!("! ls {file}")).success(), "it is the same guest");
+    assert!(pool.sh(&format!("! ls {file}")).success(), "it is the same guest");
 }
 
 #[test]
-fn two_users_at_a_time_have_two_guests() {
+fn two_processes_at_the_same_time_have_two_guests() {
     if no_guests() {
         return;
     }
-    let ground = Ground::new("two");
-    let mut slots = [(); 2].map(|()| Slot::take(&ground.scratch()).expect("a slot"));
-    let file = ground.scratch().join("mine");
+    let pool = TestPool::new("two");
+    let mut slots = [(); 2].map(|()| Slot::take(&pool.scratch()).expect("a slot"));
+    let file = pool.scratch().join("file");
     let script = format!("ls {0}; touch {0}", file.display());
     for slot in &mut slots {
         let output = slot.run(Path::new("/bin/sh"), &["-c", &script]).expect("a guest");
@@ -115,11 +115,11 @@ fn two_users_at_a_time_have_two_guests() {
 }
 
 #[test]
-fn a_failed_step_is_named_with_its_error_and_what_to_install() {
+fn the_error_names_the_failed_step_and_the_package_to_install() {
     if no_guests() {
         return;
     }
-    let ground = Ground::new("failing");
+    let pool = TestPool::new("failing");
     let cases = [
         (
             INIT.replace("/usr/lib/uml/modules", "/nowhere"),
@@ -136,18 +136,18 @@ fn a_failed_step_is_named_with_its_error_and_what_to_install() {
         (INIT.replace("lo up", "nonsense up"), ["loopback", "nonsense", "package iproute2"]),
     ];
     for (init, words) in cases {
-        let line = ground.failure(&init);
+        let line = pool.failure(&init);
         assert!(words.iter().all(|word| line.contains(word)), "not {words:?}: {line}");
         assert!(line.starts_with("user-mode Linux cannot boot: could not "), "{line}");
     }
 }
 
 #[test]
-fn a_first_process_that_cannot_run_is_told_in_one_line() {
+fn a_first_process_that_cannot_run_is_reported_in_one_line() {
     if no_guests() {
         return;
     }
-    let ground = Ground::new("mute");
-    let line = ground.failure("#!/nowhere/sh\n");
+    let pool = TestPool::new("no-shell");
+    let line = pool.failure("#!/nowhere/sh\n");
     assert!(line.starts_with("user-mode Linux cannot boot: linux.uml ended with "), "{line}");
 }

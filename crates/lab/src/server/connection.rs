@@ -1,4 +1,4 @@
-//! One TCP connection of a server: lines in, answers out, never waiting.
+//! One TCP connection of a server: answers each line that it receives. No call blocks.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// A client that sends more than this without a line break is disconnected.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// What a connection waits for.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The next question.
-    Listening,
-    /// Room to answer.
-    Blocked,
-    /// Nothing any more.
+    /// It waits for the next line.
+    Reading,
+    /// It waits until an answer can be written.
+    Writing,
+    /// It is closed.
     Closed,
 }
 
@@ -27,14 +27,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection that will first say `greeting`.
+    /// A connection whose first answer is `greeting`.
     pub(super) fn new(stream: TcpStream, greeting: String) -> io::Result<Connection> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         Ok(Connection { stream, input: Vec::new(), output: greeting.into_bytes() })
     }
 
-    /// Reads and writes as far as it goes.
+    /// Reads and writes until a call would block.
     pub(super) fn advance(&mut self, name: &str) -> State {
         self.try_advance(name).unwrap_or(State::Closed)
     }
@@ -42,14 +42,14 @@ impl Connection {
     fn try_advance(&mut self, name: &str) -> io::Result<State> {
         let mut buffer = [0; 4096];
         loop {
-            // Answers first: a client that does not read is not read from either.
+            // Answers first: no more is read from a client that does not read its answers.
             if !self.flush()? {
-                return Ok(State::Blocked);
+                return Ok(State::Writing);
             }
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Ok(State::Closed),
                 Ok(length) => self.input.extend_from_slice(&buffer[..length]),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(State::Listening),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(State::Reading),
                 Err(e) => return Err(e),
             }
             self.answer(name);
@@ -59,7 +59,7 @@ impl Connection {
         }
     }
 
-    /// Moves whole lines from the input to the output.
+    /// Answers all complete lines of the input.
     fn answer(&mut self, name: &str) {
         let Some(end) = self.input.iter().rposition(|&b| b == b'\n') else { return };
         for line in self.input[..=end].split_inclusive(|&b| b == b'\n') {
@@ -70,7 +70,7 @@ impl Connection {
         self.input.drain(..=end);
     }
 
-    /// Writes what there is to write; false if some is left.
+    /// Writes the output; false if some of it could not be written yet.
     fn flush(&mut self) -> io::Result<bool> {
         let mut written = 0;
         let result = loop {

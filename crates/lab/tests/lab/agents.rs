@@ -1,4 +1,4 @@
-//! Agents: processes in a node, and what they say.
+//! Agents: processes in a namespace, and their output.
 
 use crate::children;
 use portway_lab::{Agent, AgentError, Layout, Namespace};
@@ -27,20 +27,20 @@ const SOON: Duration = Duration::from_secs(10);
 fn an_agent_runs_in_its_namespace() {
     let lab = Layout { nodes: 2, pods_per_node: 0, clients: 0 }.build().unwrap();
     let mut agent = Agent::run(lab.node(2), children::command("agent")).unwrap();
-    assert_eq!(agent.wait_for("on stderr", SOON).unwrap(), "a word on stderr");
+    assert_eq!(agent.wait_for("on stderr", SOON).unwrap(), "a line on stderr");
     agent.wait_for("ready", SOON).unwrap();
     assert_eq!(agent.log().count("network namespace"), 1);
     let inode = |path: &Path| path.metadata().unwrap().ino();
-    let its = inode(Path::new(&format!("/proc/{}/ns/net", agent.id())));
-    assert_eq!(its, inode(lab.node(2).namespace().path()));
-    assert_ne!(its, inode(lab.node(1).namespace().path()));
-    let error = agent.wait_for("what it never says", Duration::from_millis(100)).unwrap_err();
+    let of_agent = inode(Path::new(&format!("/proc/{}/ns/net", agent.id())));
+    assert_eq!(of_agent, inode(lab.node(2).namespace().path()));
+    assert_ne!(of_agent, inode(lab.node(1).namespace().path()));
+    let error = agent.wait_for("a line that it never writes", Duration::from_millis(100)).unwrap_err();
     assert!(matches!(&error, AgentError::TimedOut { log, .. } if log.contains("ready")), "{error}");
     assert!(agent.kill().contains("starting"));
 }
 
 fn an_agent_ends_when_terminated() {
-    let namespace = Namespace::new("asked").unwrap();
+    let namespace = Namespace::new("terminated").unwrap();
     let mut agent = Agent::run(&namespace, children::command("agent")).unwrap();
     agent.wait_for("ready", SOON).unwrap();
     let (status, log) = agent.terminate().unwrap();
@@ -68,7 +68,7 @@ fn a_closure_runs_in_the_namespace() {
     let inside = namespace.run(own);
     assert_eq!(inside, namespace.path().metadata().unwrap().ino());
     assert_ne!(inside, own());
-    // So do threads that they start, and a panic comes out where it belongs.
+    // Threads that it starts are in the namespace too, and a panic is passed on to the caller.
     assert_eq!(namespace.run(|| std::thread::spawn(own).join().unwrap()), inside);
     let panicked = catch_unwind(|| namespace.run(|| resume_unwind(Box::new("expected"))));
     assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"expected"));

@@ -1,4 +1,4 @@
-//! The roles in which this program starts itself.
+//! Child processes of the tests: this same program, which runs in the role that an environment variable names.
 
 use portway_lab::{Layout, Port, Privilege, Probe, enter};
 use std::io::{Read, Write};
@@ -6,11 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The variable that carries the role.
+/// The environment variable with the role.
 const ROLE: &str = "PORTWAY_LAB_TEST_ROLE";
-/// What a child says when it has done what its parent waits for.
+/// The line that a child prints when it is ready for its parent to continue.
 const READY: &str = "ready";
-/// An ordinary user.
+/// The user and group of an ordinary user.
 const NOBODY: u32 = 65534;
 
 /// The role that this process was started in, if any.
@@ -18,7 +18,8 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// A command that starts this program in a role. Not by its path: an ordinary user may not be let through to that.
+/// A command that starts this program in a role. Not by its path, which an ordinary user may have no permission to
+/// read.
 pub(crate) fn command(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -32,39 +33,39 @@ pub(crate) fn command_as_nobody(role: &str) -> Command {
     command
 }
 
-/// A command that does nothing, for long.
+/// A command that only sleeps.
 pub(crate) fn sleeper() -> Command {
     let mut command = command("sleeper");
     command.stdout(Stdio::null());
     command
 }
 
-/// Reads what a child says up to and including `ready`.
+/// Reads the output of a child up to the line `ready`, and returns the lines before it.
 pub(crate) fn wait_until_ready(child: &mut Child) -> String {
     use std::io::BufRead;
-    let mut said = String::new();
+    let mut output = String::new();
     for line in std::io::BufReader::new(child.stdout.as_mut().unwrap()).lines() {
         let line = line.unwrap();
         if line == READY {
-            return said;
+            return output;
         }
-        said.push_str(&line);
-        said.push('\n');
+        output.push_str(&line);
+        output.push('\n');
     }
-    panic!("the child ended before it was ready: {said}");
+    panic!("the child ended before it was ready: {output}");
 }
 
-/// Whether a process lives.
+/// Whether a process runs.
 pub(crate) fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
-/// Plays a role to its end.
-pub(crate) fn play(role: &str) {
+/// Runs in a role.
+pub(crate) fn run(role: &str) {
     match role {
-        "doomed" => doomed(),
-        "sleeper" => wait_for_the_end(),
+        "killed" => killed(),
+        "sleeper" => sleep_until_killed(),
         "ordinary" => ordinary(),
         "forbidden" => forbidden(),
         "threaded" => threaded(),
@@ -73,35 +74,35 @@ pub(crate) fn play(role: &str) {
     }
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
     std::io::stdout().flush().unwrap();
 }
 
-/// Returns when the parent is gone.
-fn wait_for_the_end() {
+/// Sleeps for a minute after the parent has closed the pipe; the process is killed before.
+fn sleep_until_killed() {
     std::io::stdin().read_to_end(&mut Vec::new()).ok();
     std::thread::sleep(Duration::from_secs(60));
 }
 
 /// Builds a lab with processes in it, and waits to be killed.
-fn doomed() {
+fn killed() {
     let privilege = enter().unwrap();
     let lab = Layout { nodes: 1, pods_per_node: 1, clients: 0 }.build().unwrap();
     let sleeper = lab.node(1).spawn(sleeper()).unwrap();
-    say(&std::process::id().to_string());
-    say(&sleeper.id().to_string());
+    print_line(&std::process::id().to_string());
+    print_line(&sleeper.id().to_string());
     if privilege == Privilege::Root {
-        // One that does not carry its owner's name, and can be found by its namespace only.
-        say(&lab.node(1).namespace().run(|| self::sleeper().spawn().unwrap().id()).to_string());
+        // A process without the owner in its environment, which can be found only by its namespace.
+        print_line(&lab.node(1).namespace().run(|| self::sleeper().spawn().unwrap().id()).to_string());
     }
-    say(READY);
-    wait_for_the_end();
+    print_line(READY);
+    sleep_until_killed();
 }
 
-/// Does as an ordinary user what root can do.
+/// Builds and uses a lab as an ordinary user.
 fn ordinary() {
-    say(&format!("{:?}", enter().unwrap()));
+    print_line(&format!("{:?}", enter().unwrap()));
     let lab = Layout { nodes: 2, pods_per_node: 1, clients: 1 }.build().unwrap();
     lab.pod("pod2a").serve(&[Port::Tcp(80), Port::Udp(80)]).unwrap();
     for to in lab.pod("pod2a").sockets(80) {
@@ -112,31 +113,31 @@ fn ordinary() {
     }
     assert!(lab.node(1).namespace().path().exists());
     drop(lab);
-    say(READY);
+    print_line(READY);
 }
 
-/// Enters where user namespaces are forbidden: in one of our own, in which we forbid them.
+/// Enters a lab where user namespaces are forbidden: in a user namespace in which this function forbids them.
 fn forbidden() {
     portway_netlink::namespace::unshare_user().unwrap();
     std::fs::write("/proc/sys/user/max_user_namespaces", "0").unwrap();
-    say(&enter().unwrap_err().to_string());
-    say(READY);
+    print_line(&enter().unwrap_err().to_string());
+    print_line(READY);
 }
 
-/// Enters too late.
+/// Enters a lab while the process has two threads.
 fn threaded() {
     portway_netlink::namespace::unshare_user().unwrap();
     let thread = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(200)));
-    say(&enter().unwrap_err().to_string());
+    print_line(&enter().unwrap_err().to_string());
     thread.join().unwrap();
-    say(READY);
+    print_line(READY);
 }
 
-/// Something that runs, talks, and ends when asked to by its input: signals end it the hard way.
+/// A process that writes to both outputs and then sleeps; a signal ends it.
 fn agent() {
-    say("starting");
-    eprintln!("a word on stderr");
-    say("network namespace seen");
-    say(READY);
+    print_line("starting");
+    eprintln!("a line on stderr");
+    print_line("network namespace seen");
+    print_line(READY);
     std::thread::sleep(Duration::from_secs(60));
 }

@@ -1,5 +1,5 @@
-//! Tests of the lab itself, with real packets. They have a `main` of their own, because a lab must be entered before there are
-//! threads.
+//! Tests of the lab itself, with real packets. They have a `main` of their own, because a lab must be entered before
+//! there are threads.
 
 mod agents;
 mod children;
@@ -12,9 +12,9 @@ use portway_testkit::harness;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Some tests need a process of their own, to kill it or to run it as another user: this same program, with a role.
+    // Some tests need a process to kill, or one of another user: this same program, in a role.
     if let Some(role) = children::role() {
-        children::play(&role);
+        children::run(&role);
         return ExitCode::SUCCESS;
     }
     let groups = [packets::tests(), network::tests(), agents::tests(), cleanup::tests(), privilege::tests()];

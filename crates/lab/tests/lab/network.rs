@@ -1,4 +1,5 @@
-//! What `netlink::route` says is what the kernel understands: links, addresses, routes, in a namespace of their own.
+//! The messages of `netlink::route` and the kernel: links, addresses, routes and neighbours in a namespace of their
+//! own.
 
 use ipnet::IpNet;
 use portway_lab::Namespace;
@@ -12,7 +13,7 @@ use std::time::Instant;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::function("network::links_come_and_go", links_come_and_go),
+        Test::function("network::links_are_added_changed_and_deleted", links_are_added_changed_and_deleted),
         Test::function("network::added_objects_are_listed", added_objects_are_listed),
         Test::function("network::thousands_of_addresses_at_once", thousands_of_addresses_at_once),
         Test::function(
@@ -31,12 +32,12 @@ fn veth<'a>(name: &str, peer: &str, namespace: Option<&'a Namespace>) -> Change<
     Change::AddLink(NewLink { name: name.into(), kind: LinkKind::Veth(peer), up: true, master: None })
 }
 
-/// Opens a conversation with the kernel inside; it stays there.
+/// Opens a netlink socket in a namespace, to which the socket belongs from then on.
 fn network(namespace: &Namespace) -> Rtnetlink {
     namespace.run(|| Rtnetlink::open().unwrap())
 }
 
-fn links_come_and_go() {
+fn links_are_added_changed_and_deleted() {
     let (here, there) = (Namespace::new("links-here").unwrap(), Namespace::new("links-there").unwrap());
     let (mut near, mut far) = (network(&here), network(&there));
     near.apply(&veth("cable", "plug", Some(&there))).unwrap();
@@ -65,7 +66,7 @@ fn links_come_and_go() {
 
     let link = far.link("eth0").unwrap().unwrap().index;
     far.apply(&Change::DeleteLink { link }).unwrap();
-    assert_eq!(far.link("cable").unwrap(), None, "both ends of a cable go together");
+    assert_eq!(far.link("cable").unwrap(), None, "both ends of a veth pair are deleted together");
     let error = far.apply(&Change::DeleteLink { link }).unwrap_err().to_string();
     assert!(error.starts_with("kernel refused to delete eth0: "), "{error}");
 }
@@ -106,16 +107,16 @@ fn added_objects_are_listed() {
     assert!(listed.iter().any(|r| r.kind == RouteKind::Local));
     assert!(network.neighbours().unwrap().contains(&neighbour));
 
-    let elsewhere = Route::via(net("0.0.0.0/0"), "10.1.0.8".parse().unwrap(), link);
-    network.apply(&Change::ReplaceRoute(elsewhere)).unwrap();
+    let replaced = Route::via(net("0.0.0.0/0"), "10.1.0.8".parse().unwrap(), link);
+    network.apply(&Change::ReplaceRoute(replaced)).unwrap();
     let defaults: Vec<_> =
         network.routes().unwrap().into_iter().filter(|r| r.to == net("0.0.0.0/0")).collect();
-    assert_eq!(defaults, [elsewhere]);
+    assert_eq!(defaults, [replaced]);
 
-    network.apply(&Change::DeleteRoute(elsewhere)).unwrap();
+    network.apply(&Change::DeleteRoute(replaced)).unwrap();
     network.apply(&Change::DeleteAddress(addresses[1])).unwrap();
     network.apply(&Change::DeleteNeighbour(neighbour)).unwrap();
-    assert!(!network.routes().unwrap().contains(&elsewhere));
+    assert!(!network.routes().unwrap().contains(&replaced));
     assert!(!network.addresses().unwrap().contains(&addresses[1]));
     assert!(!network.neighbours().unwrap().contains(&neighbour));
 }
@@ -136,7 +137,7 @@ fn thousands_of_addresses_at_once() {
     assert_eq!(network.addresses().unwrap().len(), wanted.len());
     let delete: Vec<_> = wanted.iter().map(|a| Change::DeleteAddress(*a)).collect();
     assert!(network.apply_all(&delete).unwrap().is_empty());
-    println!("5000 addresses added in {added:?}, gone in {:?}", start.elapsed() - added);
+    println!("5000 addresses added in {added:?}, deleted in {:?}", start.elapsed() - added);
     assert!(network.addresses().unwrap().is_empty());
 }
 
@@ -146,15 +147,15 @@ fn a_batch_reports_the_changes_that_failed() {
     network.link("lo").unwrap();
     let wanted = numbered(1, 1000);
     let add: Vec<_> = wanted.iter().map(|a| Change::AddAddress(*a)).collect();
-    // One that is there, in the middle and at the very end of a datagram.
+    // Addresses that exist already: one in the middle of a datagram, one at its end.
     for taken in [500, 127] {
         network.apply(&Change::AddAddress(wanted[taken])).unwrap();
     }
     let failed = network.apply_all(&add).unwrap();
     assert_eq!(failed.iter().map(|f| f.index).collect::<Vec<_>>(), [127, 500]);
-    let words = failed[0].error.to_string();
-    assert!(words.starts_with("kernel refused to add address 10.96.0.128/32 to lo: File exists"), "{words}");
+    let text = failed[0].error.to_string();
+    assert!(text.starts_with("kernel refused to add address 10.96.0.128/32 to lo: File exists"), "{text}");
     assert!(failed[0].error.is_exists());
-    // And all of them: no answer may get lost.
+    // All of them exist now: no error may be lost.
     assert_eq!(network.apply_all(&add).unwrap().len(), 1000);
 }

@@ -26,7 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ),
         Test::function("packets::a_conversation_ends_with_its_server", a_conversation_ends_with_its_server),
         Test::function("packets::a_load_without_failures_is_clean", a_load_without_failures_is_clean),
-        Test::function("packets::a_load_sees_every_failure", a_load_sees_every_failure),
+        Test::function("packets::a_load_reports_failures", a_load_reports_failures),
         Test::function("packets::a_server_answers_many_connections", a_server_answers_many_connections),
         Test::function("packets::three_nodes_are_built_and_removed", three_nodes),
     ]
@@ -43,7 +43,7 @@ fn build(nodes: usize, pods_per_node: usize, clients: usize) -> Lab {
     lab
 }
 
-/// Probes in both protocols and families, at once; returns what one gave, after checking that all agree.
+/// Probes in both protocols and families at the same time; returns one outcome, after checking that all are the same.
 fn probe(from: &LabHost, to: impl Fn(usize) -> SocketAddr) -> Outcome {
     let cells = [0, 1].into_iter().flat_map(|family| PROTOCOLS.map(|protocol| (protocol, to(family))));
     let probes: Vec<_> =
@@ -67,8 +67,8 @@ fn every_host_reaches_every_host() {
         for to in lab.hosts() {
             let outcome = probe(from, |family| to.sockets(80)[family]);
             assert_eq!(Vec::from_iter(outcome.servers()), [to.name()]);
-            // The source is the prober's own address: nothing in the lab masquerades. A node talks to its own
-            // pods from its address on their link.
+            // The source is the sender's own address, because the lab does not masquerade. A node sends to its own pods
+            // from its address on their link.
             let sources = Vec::from_iter(outcome.sources());
             let own: std::net::IpAddr = from.ipv4().into();
             let gateway: std::net::IpAddr = match from.role() {
@@ -82,7 +82,7 @@ fn every_host_reaches_every_host() {
 
 fn a_port_without_a_server_is_refused() {
     let lab = build(2, 1, 1);
-    // More than the kernel's default ration of ICMP errors.
+    // More than the kernel's default rate limit of ICMP errors allows.
     for to in [lab.pod("pod2a"), lab.node(2)].into_iter().flat_map(|host| host.sockets(81)) {
         for protocol in PROTOCOLS {
             let outcome = Probe::new(lab.client(1), protocol, to).count(100).timeout(SHORT).run();
@@ -102,14 +102,14 @@ fn unknown_addresses_time_out() {
 
 fn a_host_without_a_route_reports_unreachable() {
     let lab = build(1, 2, 0);
-    lab.pod("pod1a").cut().unwrap();
+    lab.pod("pod1a").delete_uplink().unwrap();
     let outcome = probe(lab.pod("pod1a"), |family| lab.pod("pod1b").sockets(80)[family]);
     assert_eq!(outcome.unreachable, 8, "{outcome}");
 }
 
 fn a_pod_without_its_link_times_out() {
     let lab = build(2, 1, 1);
-    lab.pod("pod2a").cut().unwrap();
+    lab.pod("pod2a").delete_uplink().unwrap();
     for from in [lab.client(1), lab.pod("pod1a"), lab.node(1), lab.node(2)] {
         let outcome = probe(from, |family| lab.pod("pod2a").sockets(80)[family]);
         assert!(outcome.all_timed_out(), "{}: {outcome}", from.name());
@@ -156,9 +156,9 @@ fn clients_go_through_the_chosen_node() {
     let lab = build(2, 1, 1);
     let (client, pod) = (lab.client(1), lab.pod("pod2a"));
     assert!(probe(client, |family| pod.sockets(80)[family]).all_answered());
-    lab.node(1).cut().unwrap();
+    lab.node(1).delete_uplink().unwrap();
     let outcome = probe(client, |family| pod.sockets(80)[family]);
-    assert_eq!(outcome.answered(), 0, "node1 is gone, yet {outcome}");
+    assert_eq!(outcome.answered(), 0, "node1 has no uplink, yet {outcome}");
     client.route_via(lab.node(2)).unwrap();
     assert!(probe(client, |family| pod.sockets(80)[family]).all_answered());
 }
@@ -182,17 +182,17 @@ fn a_conversation_ends_with_its_server() {
     for to in lab.pod("pod2a").sockets(80) {
         let begin = |protocol| Conversation::begin(lab.pod("pod1a"), protocol, to, SHORT).unwrap();
         let (mut tcp, mut udp) = (begin(Protocol::Tcp), begin(Protocol::Udp));
-        assert!(tcp.ask("there?").is_ok() && udp.ask("there?").is_ok());
+        assert!(tcp.ask("request").is_ok() && udp.ask("request").is_ok());
         lab.pod("pod2a").stop_servers();
-        assert!(matches!(tcp.ask("there?"), Err(Failure::Closed | Failure::Reset)));
-        assert_eq!(udp.ask("there?"), Err(Failure::Refused));
+        assert!(matches!(tcp.ask("request"), Err(Failure::Closed | Failure::Reset)));
+        assert_eq!(udp.ask("request"), Err(Failure::Refused));
         lab.pod("pod2a").serve(&[Port::Tcp(80), Port::Udp(80)]).unwrap();
-        assert_eq!(udp.ask("again?").unwrap().server, "pod2a");
+        assert_eq!(udp.ask("request").unwrap().server, "pod2a");
     }
-    lab.pod("pod2a").cut().unwrap();
+    lab.pod("pod2a").delete_uplink().unwrap();
     let to = lab.pod("pod2a").sockets(80)[0];
     let mut udp = Conversation::begin(lab.pod("pod1a"), Protocol::Udp, to, SHORT).unwrap();
-    assert_eq!(udp.ask("there?"), Err(Failure::TimedOut));
+    assert_eq!(udp.ask("request"), Err(Failure::TimedOut));
 }
 
 fn a_load_without_failures_is_clean() {
@@ -203,13 +203,13 @@ fn a_load_without_failures_is_clean() {
     let report = load.stop();
     println!("{report}");
     assert!(report.is_clean(), "{report}");
-    // A busy machine may fall behind; ahead it must never be.
+    // A busy machine may make fewer connections, but never more.
     let due = (start.elapsed().as_secs_f64() * 500.0) as usize + 1;
     assert!((10..=due).contains(&report.ok), "{} instead of {due}", report.ok);
     assert_eq!(Vec::from_iter(report.servers.keys()), ["pod2a"]);
 }
 
-fn a_load_sees_every_failure() {
+fn a_load_reports_failures() {
     let lab = build(1, 1, 1);
     let load = Load::start(lab.client(1), lab.pod("pod1a").sockets(80)[0], 500.0);
     thread::sleep(Duration::from_millis(500));
@@ -218,7 +218,7 @@ fn a_load_sees_every_failure() {
     let report = load.stop();
     assert!(report.ok > 20 && report.failed.len() > 20, "{report}");
     assert!(report.failed.iter().all(|(when, _)| *when > Duration::from_millis(450)), "{report}");
-    assert!(report.failed.iter().any(|(_, why)| *why == Failure::Refused), "{report}");
+    assert!(report.failed.iter().any(|(_, failure)| *failure == Failure::Refused), "{report}");
 }
 
 fn a_server_answers_many_connections() {
@@ -235,6 +235,6 @@ fn three_nodes() {
     let built = start.elapsed();
     assert_eq!(lab.hosts().count(), 10);
     drop(lab);
-    println!("3 nodes, 6 pods, 1 client: built in {built:?}, gone in {:?}", start.elapsed() - built);
+    println!("3 nodes, 6 pods, 1 client: built in {built:?}, removed in {:?}", start.elapsed() - built);
     assert_eq!(Layout { nodes: 0, pods_per_node: 0, clients: 0 }.build().unwrap().hosts().count(), 0);
 }

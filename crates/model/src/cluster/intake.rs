@@ -1,4 +1,4 @@
-//! Events to state: each resource's objects, new, changed, gone, or missing from a list.
+//! Applies events to the state: objects of each resource that are new, changed, deleted, or missing from a list.
 
 use super::{Cluster, HEADLESS, PROXY_NAME, SERVICE_NAME, ServiceSlice, TRIGGER_TIME};
 use crate::api;
@@ -38,7 +38,7 @@ impl Cluster {
         let read = if selected { ingest::read_service(object) } else { Ok(None) };
         match read {
             Ok(service) => {
-                // A corrected mistake may have covered a conflict, which planning finds again.
+                // The error that is now corrected may have replaced a conflict, which planning finds again.
                 if self.clear_rejection(api::Service::TYPE, name.as_str()) {
                     self.services.mark_dirty(name.clone());
                 }
@@ -128,7 +128,7 @@ impl Cluster {
         }
     }
 
-    /// Replaces a slice; false if it is the same.
+    /// Replaces or deletes a slice; false if nothing changed.
     fn set_slice(&mut self, key: &str, new: Option<ServiceSlice>) -> bool {
         if self.slices.get(key) == new.as_ref() {
             self.slices.keep(key);
@@ -151,7 +151,8 @@ impl Cluster {
         true
     }
 
-    /// Slices are in order of name: where two of them contradict each other, the order of arrival must not matter.
+    /// Adds a slice to its Service. Slices are in order of name, so that plans do not depend on the order of arrival
+    /// where two slices contradict each other.
     fn link_slice(&mut self, service: &ServiceName, key: &Arc<str>) {
         let slices = self.slices_of.entry(service.clone()).or_default();
         let mut keys = std::mem::take(slices).into_vec();
@@ -222,18 +223,18 @@ impl Cluster {
                     self.set_node(node);
                 }
             }
-            Event::Delete { name, .. } if name == self.identity.node => self.node_is_gone(),
+            Event::Delete { name, .. } if name == self.identity.node => self.delete_node(),
             Event::Delete { .. } => {}
             Event::InitDone => {
                 self.node_known = true;
                 if !self.nodes.finish_list().is_empty() {
-                    self.node_is_gone();
+                    self.delete_node();
                 }
             }
         }
     }
 
-    fn node_is_gone(&mut self) {
+    fn delete_node(&mut self) {
         self.nodes.delete(&());
         self.set_node(Node { state: NodeState::Missing, ..self.node.clone() });
     }
@@ -241,7 +242,8 @@ impl Cluster {
     fn set_node(&mut self, node: Node) {
         self.node_known = true;
         if node.zone != self.node.zone || node.addresses != self.node.addresses {
-            // Zones decide which hinted endpoints are used; addresses, whether a source range admits the node.
+            // The zone decides which endpoints with hints are used, the addresses whether a source range contains the
+            // node.
             let limited =
                 self.services.iter().filter(|(_, s)| !s.source_ranges.is_empty()).map(|(name, _)| name);
             let hinted = self.slices.iter().filter(|(_, s)| s.slice.endpoints.iter().any(|e| e.zones != 0));
@@ -262,7 +264,8 @@ fn read_ranges(object: &api::ServiceCidr) -> Result<Vec<IpNet>, Fault> {
         match text.parse::<IpNet>() {
             Ok(range) if range.prefix_len() > 0 => ranges.push(range.trunc()),
             Ok(range) => {
-                let reason = format!("{range} is everything; unallocated addresses of it would be dropped");
+                let reason =
+                    format!("{range} contains all addresses; packets to unallocated ones would be dropped");
                 return Err(Fault::new("bad-value", field, reason));
             }
             Err(_) => {
@@ -283,7 +286,7 @@ fn intern(names: &mut HashSet<PortName>, name: &str) -> PortName {
     new
 }
 
-/// A number for a list of zones, from 1; there are few distinct lists in a cluster.
+/// The number of a list of zones, from 1, and 0 for an empty list; there are few distinct lists in a cluster.
 fn intern_zones(lists: &mut Vec<Box<[Box<str>]>>, zones: &[api::Named]) -> u16 {
     if zones.is_empty() {
         return 0;

@@ -1,4 +1,4 @@
-//! State to plans.
+//! Computes plans from the state of the cluster.
 
 use super::{CONFLICT, Cluster, HealthCheck, Rejection, ServiceChange};
 use crate::api;
@@ -16,8 +16,12 @@ impl Cluster {
     pub(super) fn plan(&mut self, name: ServiceName) -> ServiceChange {
         let nothing = |name| ServiceChange { name, plans: [None, None] };
         self.health.remove(&name);
-        match self.services.get(&name).and_then(|s| Some((self.claims.lost(&name, s)?, s.uid.to_string()))) {
-            Some((lost, uid)) => self.reject_conflict(&name, uid, lost),
+        match self
+            .services
+            .get(&name)
+            .and_then(|s| Some((self.claims.conflict(&name, s)?, s.uid.to_string())))
+        {
+            Some((conflict, uid)) => self.reject_conflict(&name, uid, conflict),
             None => self.clear_conflict(&name),
         }
         let Some(service) = self.services.get(&name) else { return nothing(name) };
@@ -125,7 +129,7 @@ fn local_ready(service: &Service, slices: &[&Slice], family: Family) -> usize {
     ips.len()
 }
 
-/// Where a port answers: everything its Service names and holds.
+/// The frontends of a port: the addresses and node ports that its Service specifies and holds.
 fn frontends(
     service: &Service,
     port: &Port,

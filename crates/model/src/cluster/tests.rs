@@ -1,4 +1,4 @@
-//! What is there decides, not how it came to be there; and who held an address first.
+//! Plans depend on the present objects, not on the history of events, except for which Service held an address first.
 
 use super::*;
 use crate::NodeState;
@@ -65,21 +65,21 @@ fn programmed(cluster: &mut Cluster) -> Vec<String> {
     state(cluster).0.iter().map(|c| c.name.name().to_owned()).collect()
 }
 
-/// Where a Service answers in IPv4.
+/// The IPv4 frontends of a Service.
 fn frontends(cluster: &mut Cluster, name: &str) -> Vec<crate::Frontend> {
     let all = state(cluster).0;
     let plan = all.iter().find(|c| c.name.name() == name).and_then(|c| c.plans[0].clone());
     plan.iter().flat_map(|p| p.ports.iter()).flat_map(|p| p.frontends.iter().copied()).collect()
 }
 
-/// Who answers at an address.
-fn answering(cluster: &mut Cluster, ip: &str) -> Vec<String> {
+/// The Services with a frontend at an address.
+fn services_at(cluster: &mut Cluster, ip: &str) -> Vec<String> {
     let names = programmed(cluster);
     let ip = Some(ip.parse().unwrap());
     names.into_iter().filter(|n| frontends(cluster, n).iter().any(|f| f.address == ip)).collect()
 }
 
-/// One version of one of a few objects; some are malformed.
+/// One version of one of a few objects.
 fn version() -> impl Strategy<Value = Object> {
     let services = (0..4u8, 0..6u8).prop_map(|(n, v)| {
         let spec = match v {
@@ -150,9 +150,9 @@ proptest! {
         shuffle in any::<u64>(),
     ) {
         let mut lived = empty();
-        for (object, look) in &history {
+        for (object, take) in &history {
             apply(&mut lived, object);
-            if *look {
+            if *take {
                 lived.take_changes();
             }
         }
@@ -168,17 +168,17 @@ proptest! {
     }
 
     #[test]
-    fn what_changed_is_told(history in prop::collection::vec(version(), 0..25)) {
+    fn every_changed_plan_is_returned(history in prop::collection::vec(version(), 0..25)) {
         let mut cluster = empty();
-        let mut told: BTreeMap<ServiceName, ServiceChange> = BTreeMap::new();
+        let mut returned: BTreeMap<ServiceName, ServiceChange> = BTreeMap::new();
         for object in &history {
             apply(&mut cluster, object);
             for change in cluster.take_changes().services {
-                told.insert(change.name.clone(), change);
+                returned.insert(change.name.clone(), change);
             }
         }
-        told.retain(|_, c| c.plans != [None, None]);
-        prop_assert_eq!(told.into_values().collect::<Vec<_>>(), state(&mut cluster).0);
+        returned.retain(|_, c| c.plans != [None, None]);
+        prop_assert_eq!(returned.into_values().collect::<Vec<_>>(), state(&mut cluster).0);
     }
 
     #[test]
@@ -200,7 +200,7 @@ proptest! {
         latest.iter().for_each(|o| apply(&mut fresh, o));
         let (mut lived, mut fresh) = (state(&mut lived), state(&mut fresh));
         if fresh.2.state == NodeState::Missing {
-            // What is known of a node that is gone stays known; only that it is gone counts.
+            // The fields of a deleted Node are kept, and affect plans; only its state is compared.
             prop_assert_eq!(lived.2.state, NodeState::Missing);
             (lived.2, fresh.2) = Default::default();
             for change in lived.0.iter_mut().chain(&mut fresh.0) {
@@ -212,7 +212,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_told_before_everything_was_listed() {
+fn no_changes_are_returned_before_all_lists_are_complete() {
     let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
     let web = service("web", 1, json!({}));
     for (i, (init, done)) in lists().into_iter().take(3).enumerate() {
@@ -230,7 +230,7 @@ fn nothing_is_told_before_everything_was_listed() {
 }
 
 #[test]
-fn of_two_that_claim_an_address_the_first_has_it_and_the_second_takes_over() {
+fn a_second_service_with_the_same_address_waits_and_takes_over() {
     let rows: [(&str, Value, Value, &str, &str); 5] = [
         (
             "cluster IP",
@@ -268,52 +268,52 @@ fn of_two_that_claim_an_address_the_first_has_it_and_the_second_takes_over() {
             "node port 31000/TCP is already held by Service default/first",
         ),
     ];
-    for (what, first, second, field, reason) in rows {
+    for (claim, first, second, field, reason) in rows {
         let mut cluster = empty();
         apply(&mut cluster, &service("first", 1, first));
         cluster.take_changes();
         let second = service("second", 2, second);
         apply(&mut cluster, &second);
         cluster.take_changes();
-        let told: Vec<(String, String)> =
+        let rejected: Vec<(String, String)> =
             cluster.take_rejections().into_iter().map(|r| (r.field, r.reason)).collect();
-        assert_eq!(told, [(field.to_owned(), reason.to_owned())], "{what}");
+        assert_eq!(rejected, [(field.to_owned(), reason.to_owned())], "{claim}");
         let before = frontends(&mut cluster, "second");
         delete(&mut cluster, "first");
         let changed: Vec<_> =
             cluster.take_changes().services.into_iter().map(|c| (c.name, c.plans[0].is_some())).collect();
         let name = |n| ServiceName::new("default", n);
-        assert_eq!(changed, [(name("first"), false), (name("second"), true)], "{what}");
-        // What was contested comes on top; what was not was there all the time.
+        assert_eq!(changed, [(name("first"), false), (name("second"), true)], "{claim}");
+        // The second Service had its other frontends before, and now has the contested one too.
         let after = frontends(&mut cluster, "second");
         let checked = cluster.health_checks().contains_key(&name("second"));
-        assert!(before.iter().all(|f| after.contains(f)), "{what}: {before:?}, {after:?}");
-        assert!(after.len() > before.len() || checked, "{what}: {before:?}, {after:?}");
-        assert_eq!(before.is_empty(), what == "cluster IP", "{what}: {before:?}");
+        assert!(before.iter().all(|f| after.contains(f)), "{claim}: {before:?}, {after:?}");
+        assert!(after.len() > before.len() || checked, "{claim}: {before:?}, {after:?}");
+        assert_eq!(before.is_empty(), claim == "cluster IP", "{claim}: {before:?}");
         assert_eq!(
             (programmed(&mut cluster), cluster.rejections().count()),
             (vec!["second".to_owned()], 0),
-            "{what}"
+            "{claim}"
         );
     }
 }
 
 #[test]
-fn an_address_that_is_given_up_is_taken_over() {
+fn a_released_address_goes_to_the_next_service() {
     let mut cluster = empty();
     let external = |ip: &str| json!({"externalIPs": [ip]});
     apply(&mut cluster, &service("first", 1, external("198.18.0.1")));
     apply(&mut cluster, &service("second", 2, external("198.18.0.1")));
     apply(&mut cluster, &service("third", 3, external("198.18.0.1")));
-    assert_eq!(answering(&mut cluster, "198.18.0.1"), ["first"]);
+    assert_eq!(services_at(&mut cluster, "198.18.0.1"), ["first"]);
     apply(&mut cluster, &service("first", 1, external("198.18.0.2")));
-    assert_eq!(answering(&mut cluster, "198.18.0.1"), ["second"]);
+    assert_eq!(services_at(&mut cluster, "198.18.0.1"), ["second"]);
     delete(&mut cluster, "second");
-    assert_eq!(answering(&mut cluster, "198.18.0.1"), ["third"]);
+    assert_eq!(services_at(&mut cluster, "198.18.0.1"), ["third"]);
 }
 
 #[test]
-fn who_loses_one_address_keeps_all_others() {
+fn a_service_that_loses_one_address_keeps_the_others() {
     let mut cluster = empty();
     let external = |ips: &[&str]| json!({"externalIPs": ips});
     apply(&mut cluster, &service("xx", 1, external(&["198.18.0.1"])));
@@ -322,7 +322,7 @@ fn who_loses_one_address_keeps_all_others() {
     apply(&mut cluster, &service("xx", 1, external(&["198.18.0.1", "198.18.0.2"])));
     apply(&mut cluster, &service("yy", 2, external(&["198.18.0.2", "198.18.0.1"])));
     for (ip, name) in [("198.18.0.1", "xx"), ("198.18.0.2", "yy"), ("10.96.0.1", "xx"), ("10.96.0.2", "yy")] {
-        assert_eq!(answering(&mut cluster, ip), [name], "{ip}");
+        assert_eq!(services_at(&mut cluster, ip), [name], "{ip}");
     }
 }
 
@@ -339,7 +339,7 @@ fn different_protocols_and_ports_are_no_conflict() {
 }
 
 #[test]
-fn at_the_start_the_older_has_it() {
+fn at_startup_the_older_service_holds_the_address() {
     let mut cluster = empty();
     for (name, n, created) in [("young", 1, "2025-01-02T00:00:00Z"), ("old", 2, "2025-01-01T00:00:00Z")] {
         let Object::Service(mut object) = service(name, n, json!({"externalIPs": ["198.18.0.1"]})) else {
@@ -349,43 +349,43 @@ fn at_the_start_the_older_has_it() {
         meta.creation_timestamp = Some(serde_json::from_value(json!(created)).unwrap());
         apply(&mut cluster, &Object::Service(object));
     }
-    assert_eq!(answering(&mut cluster, "198.18.0.1"), ["old"]);
+    assert_eq!(services_at(&mut cluster, "198.18.0.1"), ["old"]);
 }
 
 #[test]
-fn a_conflict_stands_until_it_is_over() {
+fn a_conflict_is_reported_once_and_lasts_until_resolved() {
     let mut cluster = empty();
     let second = service("second", 2, json!({"externalIPs": ["10.96.0.1"]}));
     apply(&mut cluster, &service("first", 1, json!({})));
     apply(&mut cluster, &second);
     cluster.take_changes();
-    let standing = |c: &Cluster| c.rejections().map(|r| r.class).collect::<Vec<_>>();
-    assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 1));
-    // The same again, as after a change of its labels: nothing new to tell, and nothing forgiven.
+    let classes = |c: &Cluster| c.rejections().map(|r| r.class).collect::<Vec<_>>();
+    assert_eq!((classes(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 1));
+    // The same object again, as after a change of its labels: the conflict lasts and is not reported again.
     apply(&mut cluster, &second);
     cluster.take_changes();
-    assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 0));
-    // And the same in a list.
+    assert_eq!((classes(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 0));
+    // The same objects in a list.
     cluster.apply(Event::<ApiService>::Init);
     apply(&mut cluster, &service("first", 1, json!({})));
     apply(&mut cluster, &second);
     cluster.apply(Event::<ApiService>::InitDone);
     cluster.take_changes();
-    assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 0));
-    // A fault on top of it, mended.
+    assert_eq!((classes(&cluster), cluster.take_rejections().len()), (vec!["conflict"], 0));
+    // An invalid field besides the conflict, then corrected.
     apply(&mut cluster, &service("second", 2, json!({"externalIPs": ["nonsense"]})));
-    assert_eq!((standing(&cluster), cluster.take_rejections().len()), (vec!["bad-address"], 1));
+    assert_eq!((classes(&cluster), cluster.take_rejections().len()), (vec!["bad-address"], 1));
     apply(&mut cluster, &second);
     cluster.take_changes();
-    assert_eq!(standing(&cluster), ["conflict"]);
-    // It withdraws.
+    assert_eq!(classes(&cluster), ["conflict"]);
+    // The Service releases its addresses.
     apply(&mut cluster, &service("second", 2, json!({"clusterIP": "None", "clusterIPs": ["None"]})));
     cluster.take_changes();
-    assert_eq!(standing(&cluster), [""; 0]);
+    assert_eq!(classes(&cluster), [""; 0]);
 }
 
 #[test]
-fn a_list_without_this_node_says_it_is_gone() {
+fn a_list_without_this_node_marks_it_missing() {
     let mut cluster = empty();
     assert_eq!(cluster.node().state, NodeState::Missing);
     let node = |name: &str| object::<ApiNode>(json!({"metadata": {"name": name}}));
@@ -399,7 +399,7 @@ fn a_list_without_this_node_says_it_is_gone() {
 }
 
 #[test]
-fn services_of_other_proxies_are_theirs() {
+fn services_of_other_proxies_are_ignored() {
     let labelled = |proxy: &str| {
         let Object::Service(mut object) = service("web", 1, json!({})) else { panic!() };
         let labels = &mut object.metadata.as_mut().unwrap().labels;
@@ -419,7 +419,7 @@ fn services_of_other_proxies_are_theirs() {
 }
 
 #[test]
-fn of_one_endpoint_in_two_slices_the_one_that_stays_counts() {
+fn an_endpoint_in_two_slices_is_used_if_one_is_not_terminating() {
     let slice = |name: &str, conditions: Value| {
         object::<EndpointSlice>(json!({
             "metadata": {"namespace": "default", "name": name,
@@ -428,8 +428,8 @@ fn of_one_endpoint_in_two_slices_the_one_that_stays_counts() {
             "endpoints": [{"addresses": ["10.244.0.1"], "conditions": conditions}],
         }))
     };
-    let leaving = json!({"ready": false, "serving": false, "terminating": true});
-    for (first, second) in [(json!({}), leaving.clone()), (leaving, json!({}))] {
+    let terminating = json!({"ready": false, "serving": false, "terminating": true});
+    for (first, second) in [(json!({}), terminating.clone()), (terminating, json!({}))] {
         let mut cluster = empty();
         apply(&mut cluster, &service("web", 1, json!({})));
         apply(&mut cluster, &slice("a", first));
@@ -440,7 +440,7 @@ fn of_one_endpoint_in_two_slices_the_one_that_stays_counts() {
 }
 
 #[test]
-fn a_range_of_everything_is_no_limit_in_its_family() {
+fn a_source_range_of_all_addresses_is_no_limit_in_its_family() {
     let ranges = |list: &[&str]| {
         let mut cluster = empty();
         apply(&mut cluster, &service("web", 1, json!({"loadBalancerSourceRanges": list})));
@@ -448,7 +448,7 @@ fn a_range_of_everything_is_no_limit_in_its_family() {
         plans.map(|p| p.unwrap().ports[0].source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     assert_eq!(ranges(&["192.0.2.0/24", "0.0.0.0/0", "2001:db8::/32"]), [vec![], vec!["2001:db8::/32"]]);
-    // A range within another says nothing new; host bits do not matter.
+    // A range within another one is removed; host bits are ignored.
     let nested = ["192.0.2.7/24", " 192.0.2.0/25", "192.0.2.0/24", "198.51.100.0/24"];
     assert_eq!(ranges(&nested), [vec!["192.0.2.0/24", "198.51.100.0/24"], vec![]]);
 }

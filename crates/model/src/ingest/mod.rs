@@ -1,4 +1,4 @@
-//! From API objects to compact domain values, or to the field that is wrong.
+//! Converts API objects to compact domain values, or to an error that names the invalid field.
 
 mod service;
 mod slice;
@@ -11,7 +11,7 @@ pub use slice::{Endpoint, Flags, Slice, SlicePort, read_slice};
 pub use crate::reject::Fault;
 use std::net::IpAddr;
 
-/// Reads an address that traffic may be sent to or from.
+/// Parses an address of a Service or an endpoint. Link-local, unspecified, loopback and multicast addresses are errors.
 fn address(field: &str, text: &str) -> Result<IpAddr, Fault> {
     let ip: IpAddr = text
         .parse()
@@ -32,7 +32,7 @@ fn address(field: &str, text: &str) -> Result<IpAddr, Fault> {
     }
 }
 
-/// Reads a port number.
+/// Checks a port number.
 fn port(field: &str, number: i32) -> Result<u16, Fault> {
     match u16::try_from(number) {
         Ok(n) if n > 0 => Ok(n),

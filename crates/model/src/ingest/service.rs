@@ -1,4 +1,4 @@
-//! A Service as the proxy sees it.
+//! Converts a Service to the fields that the proxy uses.
 
 use super::{Fault, address, port};
 use crate::api;
@@ -7,18 +7,19 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Affinity's time-out when the Service gives none: three hours.
+/// The default timeout of session affinity: three hours.
 const AFFINITY_SECONDS: i32 = 10_800;
-/// The longest the API server admits: a day.
+/// The longest timeout that the API server accepts: a day.
 const AFFINITY_LIMIT: i32 = 86_400;
 
-/// Asks for a scheduler in ipvs mode. Other modes pay no attention, so it is for that mode to say what is wrong with it.
+/// The annotation that selects a scheduler in ipvs mode. Only that mode validates and reports its value.
 pub const SCHEDULER_ANNOTATION: &str = "portway.dev/ipvs-scheduler";
 
-/// Asks for the PROXY protocol towards its pods, in userspace mode; that mode says what is wrong with it.
+/// The annotation that asks for a PROXY protocol header towards the pods, in userspace mode. Only that mode validates
+/// its value.
 pub const PROXY_PROTOCOL_ANNOTATION: &str = "portway.dev/proxy-protocol";
 
-/// What is kept of a Service.
+/// The fields of a Service that the proxy uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Cluster IPs.
@@ -33,17 +34,17 @@ pub struct Service {
     pub ports: Box<[Port]>,
     /// Policy for cluster IPs.
     pub internal: TrafficPolicy,
-    /// Policy for everything else.
+    /// Policy for all other frontends.
     pub external: TrafficPolicy,
-    /// How long a client sticks to its endpoint, in seconds.
+    /// The timeout of session affinity, in seconds; `None` without affinity.
     pub affinity: Option<u32>,
     /// Port of the health check.
     pub health_check: Option<u16>,
-    /// How it wants to be balanced in ipvs mode.
+    /// The scheduler for ipvs mode.
     pub scheduler: Option<Arc<str>>,
-    /// Which version of the PROXY protocol its pods want in userspace mode.
+    /// The version of the PROXY protocol for userspace mode.
     pub proxy_protocol: Option<Arc<str>>,
-    /// When it was made, in seconds since the epoch; 0 if unknown.
+    /// Its creation time, in seconds since the epoch; 0 if unknown.
     pub created: i64,
     /// Its unique id.
     pub uid: Box<str>,
@@ -56,13 +57,13 @@ pub struct Port {
     pub name: PortName,
     /// Protocol.
     pub protocol: Protocol,
-    /// At the Service's addresses.
+    /// The port at the Service's addresses.
     pub port: u16,
-    /// At every node.
+    /// The node port.
     pub node_port: Option<u16>,
 }
 
-/// Reads a Service. `Ok(None)`: it is not for a proxy (headless, `ExternalName`, or without a cluster IP yet).
+/// Converts a Service. `Ok(None)` if a proxy ignores it: it is headless, an `ExternalName`, or has no cluster IP yet.
 pub fn read_service(object: &api::Service) -> Result<Option<Service>, Fault> {
     let none = api::ServiceSpec::default();
     let spec = object.spec.as_ref().unwrap_or(&none);
@@ -161,8 +162,8 @@ fn ingress_ips(status: Option<&api::ServiceStatus>) -> Result<Box<[IpAddr]>, Fau
     Ok(ips.into())
 }
 
-/// Ranges without those that lie within others, since a kernel's interval set takes no overlaps. A family with
-/// a range of everything has no limit, which an absent range says too.
+/// Parses ranges, and removes those that lie within others, because interval sets of the kernel cannot have overlaps. A
+/// family whose ranges include all addresses has no limit, and therefore no range.
 fn source_ranges(texts: &[String]) -> Result<Box<[IpNet]>, Fault> {
     let mut ranges: Vec<IpNet> = Vec::with_capacity(texts.len());
     for (i, text) in texts.iter().enumerate() {

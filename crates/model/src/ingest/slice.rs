@@ -1,11 +1,11 @@
-//! A slice of endpoints as the proxy sees it.
+//! Converts an EndpointSlice to the fields that the proxy uses.
 
 use super::{Fault, address};
 use crate::api;
 use crate::types::{Family, PortName, Protocol};
 use std::net::IpAddr;
 
-/// What is kept of an EndpointSlice.
+/// The fields of an EndpointSlice that the proxy uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Its family.
@@ -27,18 +27,18 @@ pub struct SlicePort {
     pub port: u16,
 }
 
-/// An endpoint: 20 bytes, since there are a hundred thousand of them.
+/// An endpoint: 20 bytes, because a cluster may have a hundred thousand of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Its address.
     pub ip: IpAddr,
-    /// What is known of it.
+    /// Its conditions, and whether it is on this node.
     pub flags: Flags,
-    /// The zones that should use it: a number that the caller of [`read_slice`] chose, 0 for none.
+    /// The zones in its hints: the number of a list that the caller of [`read_slice`] assigned, 0 for none.
     pub zones: u16,
 }
 
-/// Conditions of an endpoint.
+/// Conditions of an endpoint, its location and its node hints, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u8);
 
@@ -47,9 +47,9 @@ impl Flags {
     const SERVING: u8 = 2;
     const TERMINATING: u8 = 4;
     const LOCAL: u8 = 8;
-    const ELSEWHERE: u8 = 16;
+    const OTHER_NODE: u8 = 16;
     const NODE_HINTS: u8 = 32;
-    const HINTED_HERE: u8 = 64;
+    const HINTED_FOR_THIS_NODE: u8 = 64;
 
     fn when(self, condition: bool, flag: u8) -> Flags {
         if condition { Flags(self.0 | flag) } else { self }
@@ -59,17 +59,17 @@ impl Flags {
         self.0 & flag != 0
     }
 
-    /// It takes new traffic.
+    /// It accepts new connections.
     pub fn ready(self) -> bool {
         self.has(Flags::READY)
     }
 
-    /// It answers, even if it is on its way out.
+    /// It is serving, even if it is terminating.
     pub fn serving(self) -> bool {
         self.has(Flags::SERVING)
     }
 
-    /// It is on its way out.
+    /// It is terminating.
     pub fn terminating(self) -> bool {
         self.has(Flags::TERMINATING)
     }
@@ -79,27 +79,27 @@ impl Flags {
         self.has(Flags::LOCAL)
     }
 
-    /// It is known to be on another node; else its own traffic may begin here.
-    pub fn elsewhere(self) -> bool {
-        self.has(Flags::ELSEWHERE)
+    /// It is known to be on another node. Otherwise its own traffic may begin on this node.
+    pub fn on_other_node(self) -> bool {
+        self.has(Flags::OTHER_NODE)
     }
 
-    /// It is meant for certain nodes.
+    /// It has hints for nodes.
     pub fn node_hints(self) -> bool {
         self.has(Flags::NODE_HINTS)
     }
 
-    /// It is meant for this node.
-    pub fn hinted_here(self) -> bool {
-        self.has(Flags::HINTED_HERE)
+    /// It has a hint for this node.
+    pub fn hinted_for_this_node(self) -> bool {
+        self.has(Flags::HINTED_FOR_THIS_NODE)
     }
 }
 
-/// Reads a slice for the node `here`; `zones` gives a number to a list of zones. `Ok(None)`: it is of a type that
-/// no proxy serves (FQDN).
+/// Converts a slice for the node `this_node`; `zones` returns the number of a list of zones. `Ok(None)` if a proxy
+/// ignores the address type (FQDN).
 pub fn read_slice(
     object: &api::EndpointSlice,
-    here: &str,
+    this_node: &str,
     mut zones: impl FnMut(&[api::Named]) -> u16,
     mut port_name: impl FnMut(&str) -> PortName,
 ) -> Result<Option<Slice>, Fault> {
@@ -118,7 +118,7 @@ pub fn read_slice(
     let mut endpoints = Vec::with_capacity(object.endpoints.len());
     for (i, given) in object.endpoints.iter().enumerate() {
         let Some(text) = given.addresses.first() else {
-            return Err(Fault::new("bad-address", format!("endpoints[{i}].addresses"), "there is none"));
+            return Err(Fault::new("bad-address", format!("endpoints[{i}].addresses"), "is empty"));
         };
         let field = format!("endpoints[{i}].addresses[0]");
         let ip = address(&field, text)?;
@@ -128,12 +128,12 @@ pub fn read_slice(
         }
         let hints = given.hints.as_ref();
         let zone_hints = hints.map_or(&[][..], |h| &h.for_zones);
-        endpoints.push(Endpoint { ip, flags: flags(given, here), zones: zones(zone_hints) });
+        endpoints.push(Endpoint { ip, flags: flags(given, this_node), zones: zones(zone_hints) });
     }
     Ok(Some(Slice { family, ports: ports(object, &mut port_name)?, endpoints: endpoints.into() }))
 }
 
-fn flags(given: &api::Endpoint, here: &str) -> Flags {
+fn flags(given: &api::Endpoint, this_node: &str) -> Flags {
     let conditions = given.conditions.unwrap_or_default();
     let node = given.node_name.as_deref().filter(|n| !n.is_empty());
     let nodes = given.hints.as_ref().map_or(&[][..], |h| &h.for_nodes);
@@ -141,10 +141,10 @@ fn flags(given: &api::Endpoint, here: &str) -> Flags {
         .when(conditions.ready.unwrap_or(true), Flags::READY)
         .when(conditions.serving.unwrap_or(true), Flags::SERVING)
         .when(conditions.terminating.unwrap_or(false), Flags::TERMINATING)
-        .when(node == Some(here), Flags::LOCAL)
-        .when(node.is_some_and(|n| n != here), Flags::ELSEWHERE)
+        .when(node == Some(this_node), Flags::LOCAL)
+        .when(node.is_some_and(|n| n != this_node), Flags::OTHER_NODE)
         .when(!nodes.is_empty(), Flags::NODE_HINTS)
-        .when(nodes.iter().any(|n| n.name == here), Flags::HINTED_HERE)
+        .when(nodes.iter().any(|n| n.name == this_node), Flags::HINTED_FOR_THIS_NODE)
 }
 
 fn ports(

@@ -1,4 +1,4 @@
-//! Every kind of malformed field is rejected alone, by its name, and what was said before stays in force.
+//! Every kind of malformed field rejects only its object and is named, and the last valid version stays in force.
 
 use crate::api::{self, Event};
 use crate::{Cluster, ClusterEvent, Identity, Rejected};
@@ -9,9 +9,9 @@ fn cluster() -> Cluster {
     cluster.apply(Event::<api::Service>::InitDone);
     cluster.apply(Event::<api::EndpointSlice>::InitDone);
     cluster.apply(Event::<api::Node>::InitDone);
-    cluster.apply(service(good_service("bystander", 9)));
-    cluster.apply(service(good_service("web", 1)));
-    cluster.apply(slice(good_slice()));
+    cluster.apply(service(valid_service("bystander", 9)));
+    cluster.apply(service(valid_service("web", 1)));
+    cluster.apply(slice(valid_slice()));
     let first = cluster.take_changes();
     assert_eq!(first.services.iter().filter(|s| s.plans[0].is_some()).count(), 2);
     cluster
@@ -25,7 +25,7 @@ fn slice(object: Value) -> ClusterEvent {
     Event::Apply(serde_json::from_value::<api::EndpointSlice>(object).unwrap()).into()
 }
 
-fn good_service(name: &str, n: u8) -> Value {
+fn valid_service(name: &str, n: u8) -> Value {
     json!({
         "metadata": {"namespace": "default", "name": name, "uid": format!("uid-{name}")},
         "spec": {
@@ -40,7 +40,7 @@ fn good_service(name: &str, n: u8) -> Value {
     })
 }
 
-fn good_slice() -> Value {
+fn valid_slice() -> Value {
     json!({
         "metadata": {"namespace": "default", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
         "addressType": "IPv4",
@@ -49,34 +49,34 @@ fn good_slice() -> Value {
     })
 }
 
-/// Applies `object` with `value` at `pointer`, and checks that it alone is rejected, with these words.
-fn rejects(good: &Value, event: fn(Value) -> ClusterEvent, row: &(&str, Value, &str, &str, &str)) {
+/// Applies a valid object with `value` at `pointer`, and checks that only it is rejected, for that field and reason.
+fn rejects(valid: &Value, event: fn(Value) -> ClusterEvent, row: &(&str, Value, &str, &str, &str)) {
     let (pointer, value, field, reason, class) = row;
     let mut cluster = cluster();
-    let mut bad = good.clone();
+    let mut malformed = valid.clone();
     let (parent, key) = pointer.rsplit_once('/').unwrap();
-    match bad.pointer_mut(parent).unwrap_or_else(|| panic!("{pointer}")) {
+    match malformed.pointer_mut(parent).unwrap_or_else(|| panic!("{pointer}")) {
         Value::Array(list) if key == "-" => list.push(value.clone()),
         Value::Array(list) => list[key.parse::<usize>().unwrap()] = value.clone(),
         parent => parent[key] = value.clone(),
     }
-    cluster.apply(event(bad));
-    let standing: Vec<&Rejected> = cluster.rejections().collect();
-    assert_eq!(standing.len(), 1, "{pointer} = {value} is taken");
-    let found = (standing[0].field.as_str(), standing[0].reason.as_str(), standing[0].class);
+    cluster.apply(event(malformed));
+    let rejections: Vec<&Rejected> = cluster.rejections().collect();
+    assert_eq!(rejections.len(), 1, "{pointer} = {value} is accepted");
+    let found = (rejections[0].field.as_str(), rejections[0].reason.as_str(), rejections[0].class);
     assert_eq!(found, (*field, *reason, *class), "{pointer} = {value}");
-    assert_eq!(cluster.take_changes().services, [], "{pointer}: the last good version stays");
+    assert_eq!(cluster.take_changes().services, [], "{pointer}: the last valid version stays");
     assert_eq!(cluster.take_rejections().len(), 1);
-    // It is told once, and forgiven once it is mended.
+    // The rejection is reported once, and ends when the object is corrected.
     cluster.touch_all();
     assert_eq!(cluster.take_changes().services.iter().filter(|s| s.plans[0].is_some()).count(), 2);
-    cluster.apply(event(good.clone()));
-    assert_eq!(cluster.rejections().count(), 0, "{pointer}: mended, but not forgiven");
+    cluster.apply(event(valid.clone()));
+    assert_eq!(cluster.rejections().count(), 0, "{pointer}: corrected, but still rejected");
     assert_eq!(cluster.take_rejections(), []);
 }
 
 #[test]
-fn malformed_services() {
+fn malformed_services_are_rejected() {
     let port =
         |name: &str, port: i32, node_port: i32| json!({"name": name, "port": port, "nodePort": node_port});
     let spec_ip = "/spec/clusterIPs/0";
@@ -243,9 +243,9 @@ fn malformed_services() {
             "bad-port",
         ),
     ];
-    let good = good_service("web", 1);
-    rows.iter().for_each(|row| rejects(&good, service, row));
-    let mut sticky = good;
+    let valid = valid_service("web", 1);
+    rows.iter().for_each(|row| rejects(&valid, service, row));
+    let mut sticky = valid;
     sticky["spec"]["sessionAffinity"] = json!("ClientIP");
     let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
     for (seconds, reason) in [(0, "0 is not within 1 to 86400"), (86_401, "86401 is not within 1 to 86400")] {
@@ -255,7 +255,7 @@ fn malformed_services() {
 }
 
 #[test]
-fn malformed_slices() {
+fn malformed_slices_are_rejected() {
     let rows = [
         (
             "/endpoints/1/addresses/0",
@@ -271,7 +271,7 @@ fn malformed_slices() {
             "fd10::1 is IPv6, but addressType says IPv4",
             "wrong-family",
         ),
-        ("/endpoints/0/addresses", json!([]), "endpoints[0].addresses", "there is none", "bad-address"),
+        ("/endpoints/0/addresses", json!([]), "endpoints[0].addresses", "is empty", "bad-address"),
         ("/addressType", json!("IP"), "addressType", "\"IP\" is none of IPv4, IPv6, FQDN", "bad-value"),
         (
             "/ports/0/protocol",
@@ -288,11 +288,11 @@ fn malformed_slices() {
             "bad-port",
         ),
     ];
-    rows.iter().for_each(|row| rejects(&good_slice(), slice, row));
+    rows.iter().for_each(|row| rejects(&valid_slice(), slice, row));
 }
 
 #[test]
-fn a_malformed_range_is_rejected_and_the_good_one_stays() {
+fn a_malformed_service_cidr_is_rejected_and_the_valid_one_stays() {
     let mut cluster = cluster();
     let apply = |cluster: &mut Cluster, cidrs: &[&str]| {
         let spec = Some(api::ServiceCidrSpec { cidrs: cidrs.iter().map(|c| (*c).to_owned()).collect() });
@@ -302,19 +302,19 @@ fn a_malformed_range_is_rejected_and_the_good_one_stays() {
     apply(&mut cluster, &["10.96.0.0/16", "fd96::/112"]);
     assert!(cluster.take_changes().service_cidrs.is_some());
     apply(&mut cluster, &["10.96.0.0/16", "fd96::/129"]);
-    let told: Vec<String> = cluster.take_rejections().iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = cluster.take_rejections().iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        messages,
         ["ServiceCIDR kubernetes: spec.cidrs[1]: \"fd96::/129\" is not a CIDR such as 10.96.0.0/12"]
     );
     assert_eq!((cluster.service_cidrs().len(), cluster.take_changes().service_cidrs), (2, None));
 }
 
 #[test]
-fn what_is_not_for_a_proxy_is_no_fault() {
+fn objects_that_a_proxy_ignores_are_not_rejected() {
     let mut cluster = cluster();
     let changed = |cluster: &mut Cluster, patch: Value| {
-        let mut object = good_service("web", 1);
+        let mut object = valid_service("web", 1);
         for (key, value) in patch.as_object().unwrap() {
             object["spec"][key] = value.clone();
         }
@@ -326,12 +326,12 @@ fn what_is_not_for_a_proxy_is_no_fault() {
     assert!(changed(&mut cluster, json!({"type": "ExternalName"})));
     assert!(changed(&mut cluster, json!({"clusterIP": "None", "clusterIPs": ["None"]})));
     assert!(changed(&mut cluster, json!({"clusterIP": "", "clusterIPs": []})));
-    let mut names = good_slice();
+    let mut names = valid_slice();
     names["addressType"] = json!("FQDN");
     names["endpoints"] = json!([{"addresses": ["pod.example"]}]);
     cluster.apply(slice(names));
     assert_eq!(cluster.rejections().count(), 0);
-    let mut nothing = good_slice();
+    let mut nothing = valid_slice();
     nothing["ports"] = json!([{"name": "http"}, {"name": "https", "port": 0}]);
     cluster.apply(slice(nothing));
     assert_eq!(cluster.rejections().count(), 0);

@@ -1,8 +1,8 @@
 //! Changes to the members of sets: many members in one message, several messages in one datagram.
 //!
 //! Adding an existing member and removing a missing one succeed (`ipset -exist`). The kernel stops at the first member
-//! of a message that it refuses, and reports which one it is; the members after it are sent again. A full set refuses
-//! every new member: then the members after the refused one are not sent again.
+//! of a message that it refuses, and reports its line number; the members after it are sent again. A full set refuses
+//! every new member, so the members after it are then not sent again.
 
 use super::wire::*;
 use super::{Ipset, Member};
@@ -12,7 +12,7 @@ use crate::{Failed, Result};
 
 /// Largest number of members in one message. The largest member takes a hundred bytes; all must fit a nested attribute,
 /// which has a 16-bit length, and a refusal, which contains the whole message, must fit the receive buffer.
-const MEMBERS_AT_ONCE: usize = 256;
+const MAX_MEMBERS: usize = 256;
 
 /// A change to one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl<'a> SetChange<'a> {
         }
     }
 
-    fn with(self, members: &'a [Member]) -> SetChange<'a> {
+    fn with_members(self, members: &'a [Member]) -> SetChange<'a> {
         match self {
             SetChange::Add { set, .. } => SetChange::Add { set, members },
             SetChange::Remove { set, .. } => SetChange::Remove { set, members },
@@ -63,16 +63,16 @@ struct Piece<'a> {
 /// Splits changes into pieces.
 fn pieces<'a>(changes: &'a [SetChange<'a>], version: u8) -> impl Iterator<Item = Piece<'a>> {
     changes.iter().enumerate().flat_map(move |(index, change)| {
-        let chunks = change.members().chunks(MEMBERS_AT_ONCE);
-        chunks.map(move |members| Piece { index, change: change.with(members), version })
+        let chunks = change.members().chunks(MAX_MEMBERS);
+        chunks.map(move |members| Piece { index, change: change.with_members(members), version })
     })
 }
 
 impl<'a> Piece<'a> {
     /// The piece with the members after the refused one, if there are any.
-    fn after(&self, failed: usize) -> Option<Piece<'a>> {
-        let rest = self.change.members().get(failed + 1..).filter(|rest| !rest.is_empty())?;
-        Some(Piece { change: self.change.with(rest), ..*self })
+    fn after(&self, refused: usize) -> Option<Piece<'a>> {
+        let rest = self.change.members().get(refused + 1..).filter(|rest| !rest.is_empty())?;
+        Some(Piece { change: self.change.with_members(rest), ..*self })
     }
 }
 
@@ -104,8 +104,8 @@ impl Request for Piece<'_> {
 }
 
 impl Ipset {
-    /// Adds members to a set; existing members get the new marks. A refused member does not stop the others; the first
-    /// error is returned, and names the member.
+    /// Adds members to a set; existing members get the new marks. The members after a refused one are added, too; the
+    /// first error is returned, and names the refused member.
     pub fn add(&mut self, name: &str, members: &[Member]) -> Result<()> {
         self.apply(SetChange::Add { set: name, members })
     }

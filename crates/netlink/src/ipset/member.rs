@@ -6,7 +6,7 @@ use crate::message::{Attr, Attrs, Buffer, NLA_F_NET_BYTEORDER};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A member of a set. The fields cover all types of [`SetKind`](super::SetKind); other fields are ignored.
+/// A member of a set, with the fields of all types of [`SetKind`](super::SetKind). Decoding ignores other attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Member {
     /// Its address, or the first of its addresses.
@@ -17,8 +17,8 @@ pub struct Member {
     pub protocol: Option<u8>,
     /// Its second address, or its network. The kernel ignores the host bits of a network.
     pub ip2: Option<IpAddr>,
-    /// The network's prefix length. The kernel always reports it for set types with a network, and refuses 0: two
-    /// networks of prefix length 1 stand in for that.
+    /// The prefix length of the network. The kernel always reports it for set types with a network, and refuses 0: all
+    /// addresses are two networks of prefix length 1.
     pub cidr2: Option<u8>,
     /// Value and mask that are applied to the mark of a matching packet. Only members of sets created with `skbinfo`
     /// have it, and the kernel does not distinguish a value and mask of 0 from none.

@@ -1,8 +1,9 @@
 //! Sets of the `ipset` command (`linux/netfilter/ipset/ip_set.h`).
 //!
-//! In go [`NewSet`]s and [`SetChange`]s, out come [`SetInfo`]s and [`Member`]s as the kernel lists them. Every request
-//! has the version of the protocol in it, so [`Ipset::open`] asks the kernel for its versions; the answer also shows
-//! whether the kernel has sets at all. The subsystem has errnos of its own from 4096 on, which get texts here.
+//! [`Ipset`] creates sets from [`NewSet`]s, applies [`SetChange`]s, and lists [`SetInfo`]s and [`Member`]s. Every
+//! request contains the protocol version, so [`Ipset::open`] asks the kernel for its versions; the answer also shows
+//! whether the kernel supports sets at all. The subsystem has private errnos (`IPSET_ERR_*`), for which this module has
+//! texts.
 
 mod change;
 mod member;
@@ -19,9 +20,10 @@ use crate::message::{Attrs, Buffer, Message, NLM_F_EXCL};
 use crate::{DecodeError, Error, Protocol, Result, Socket};
 use wire::*;
 
-/// The protocol versions that Portway supports; it uses nothing that differs between them.
-const OLDEST: u8 = 6;
-const NEWEST: u8 = 7;
+/// The protocol versions that Portway supports (`IPSET_PROTOCOL_MIN`, `IPSET_PROTOCOL`). The requests that it uses are
+/// the same in both.
+const OLDEST_VERSION: u8 = 6;
+const NEWEST_VERSION: u8 = 7;
 
 /// A socket for the sets of one network namespace: that of the thread that opened it.
 #[derive(Debug)]
@@ -77,7 +79,7 @@ impl Ipset {
         Ok(members)
     }
 
-    /// Creates a set; false if one of that name exists, whether it [fits](SetInfo::fits) or not.
+    /// Creates a set; false if a set of that name exists, whether it [fits](SetInfo::fits) or not.
     pub fn create(&mut self, new: &NewSet) -> Result<bool> {
         let revision = self.revision(new)?;
         let operation = format!("create set {} of type {}", new.name, new.kind.name());
@@ -94,7 +96,7 @@ impl Ipset {
         }
     }
 
-    /// The revision of the type to create a set with. The kernel loads the type's module if necessary.
+    /// The revision of the set type with which the set is created. The kernel loads the type's module if necessary.
     fn revision(&mut self, new: &NewSet) -> Result<u8> {
         let operation = format!("look up sets of type {}", new.kind.name());
         let version = self.version;
@@ -113,8 +115,8 @@ impl Ipset {
         Ok(newest.min(known))
     }
 
-    /// Destroys a set with its members; false if there is none of that name. The kernel refuses to destroy a set that a
-    /// rule or another set refers to.
+    /// Destroys a set with its members; false if there is no set of that name. The kernel refuses to destroy a set that
+    /// a rule or another set refers to.
     pub fn destroy(&mut self, name: &str) -> Result<bool> {
         self.request_by_name(IPSET_CMD_DESTROY, "destroy", name)
     }
@@ -144,10 +146,16 @@ impl Ipset {
 /// The newest protocol version that both the kernel and Portway support; `None` if the kernel has no sets.
 fn version(socket: &mut Socket) -> Result<Option<u8>> {
     let operation = "agree on a version of the ipset protocol";
-    let supported =
-        socket.query(IPSET_CMD_PROTOCOL, operation, |b| begin(b, NEWEST), |m| decode_versions(body(m)?));
+    let supported = socket.query(
+        IPSET_CMD_PROTOCOL,
+        operation,
+        |b| begin(b, NEWEST_VERSION),
+        |m| decode_versions(body(m)?),
+    );
     match supported {
-        Ok((oldest, newest)) if oldest <= NEWEST && newest >= OLDEST => Ok(Some(newest.min(NEWEST))),
+        Ok((oldest, newest)) if oldest <= NEWEST_VERSION && newest >= OLDEST_VERSION => {
+            Ok(Some(newest.min(NEWEST_VERSION)))
+        }
         Ok((_, newest)) => Err(Error::Malformed {
             operation: operation.into(),
             source: DecodeError::Unknown { field: "protocol version", value: newest.into() },
@@ -157,8 +165,9 @@ fn version(socket: &mut Socket) -> Result<Option<u8>> {
     }
 }
 
-/// Whether the error means that the kernel has no sets: `nfnetlink` answers `EINVAL` for a missing subsystem, a kernel
-/// without `nfnetlink` has no such socket, and containers and old kernels have other errnos.
+/// Whether the error means that the kernel has no sets: `nfnetlink` answers `EINVAL` for a missing subsystem, and a
+/// kernel without `nfnetlink` has no such socket (`EPROTONOSUPPORT`). Containers and old kernels return the other
+/// errnos.
 fn is_absent(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EINVAL | libc::ENOENT | libc::EPROTONOSUPPORT | libc::EOPNOTSUPP))
 }

@@ -31,8 +31,8 @@ impl SetKind {
         }
     }
 
-    /// The type's revision that introduced marks, in Linux 3.18. Newer revisions have nothing that Portway uses, and an
-    /// old `ipset` command could not list their sets.
+    /// The revision of the type that introduced marks, in Linux 3.18. Portway uses no feature of newer revisions, and
+    /// an old `ipset` command could not list sets of them.
     pub(super) const fn newest_revision(self) -> u8 {
         match self {
             SetKind::Ip => 4,
@@ -54,15 +54,15 @@ pub struct NewSet {
     pub v6: bool,
     /// Whether its members may have marks.
     pub marks: bool,
-    /// Largest number of members; a [`SetKind::Port`] always holds all ports.
+    /// Largest number of members; ignored for a [`SetKind::Port`], which has room for all ports.
     pub max_elements: u32,
 }
 
 impl NewSet {
-    /// Number of its address family; 0 if it has none.
+    /// Number of its address family; `AF_UNSPEC` if it has none.
     fn family(&self) -> u8 {
         match (self.kind, self.v6) {
-            (SetKind::Port, _) => 0,
+            (SetKind::Port, _) => libc::AF_UNSPEC as u8,
             (_, false) => libc::AF_INET as u8,
             (_, true) => libc::AF_INET6 as u8,
         }
@@ -89,7 +89,7 @@ impl NewSet {
             b.attr_be16(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, 0);
             b.attr_be16(IPSET_ATTR_PORT_TO | NLA_F_NET_BYTEORDER, u16::MAX);
         } else {
-            // The kernel's default; the hash grows.
+            // The default of the kernel, which enlarges the hash table when necessary.
             b.attr_be32(IPSET_ATTR_HASHSIZE | NLA_F_NET_BYTEORDER, 1024);
             b.attr_be32(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, self.max_elements);
         }
@@ -103,7 +103,7 @@ pub struct SetInfo {
     pub name: String,
     /// The name of its type, such as `hash:ip,port`.
     pub kind: String,
-    /// Number of its address family; 0 for types without addresses.
+    /// Number of its address family; `AF_UNSPEC` for types without addresses.
     pub family: u8,
     /// Number of rules and other sets that refer to it; it can be destroyed only if there are none.
     pub references: u32,
@@ -115,7 +115,7 @@ pub struct SetInfo {
     pub max_elements: Option<u32>,
     /// First and last port of its range, if it is a `bitmap:port`.
     pub ports: Option<(u16, u16)>,
-    /// Default lifetime of its members in seconds; with 0 only members with their own time-out expire.
+    /// Default lifetime of its members in seconds; with 0 only members with their own timeout expire.
     pub timeout: Option<u32>,
     /// Prefix length to which it truncates addresses.
     pub netmask: Option<u8>,
@@ -143,12 +143,12 @@ impl SetInfo {
         })
     }
 
-    /// Whether the set can serve in place of `new`, apart from its name: same members, at least as many, and no
-    /// expiry. Counters and comments are allowed.
+    /// Whether the set can be used instead of `new`: it has the same type, family and mark support, room for at least
+    /// as many members, and no timeout and no netmask. Its name is not compared; counters and comments are allowed.
     pub fn fits(&self, new: &NewSet) -> bool {
         let room = match new.kind {
             SetKind::Port => self.ports == Some((0, u16::MAX)),
-            _ => self.max_elements.is_some_and(|most| most >= new.max_elements),
+            _ => self.max_elements.is_some_and(|max| max >= new.max_elements),
         };
         let options = if new.marks { IPSET_FLAG_WITH_SKBINFO } else { 0 };
         self.kind == new.kind.name()

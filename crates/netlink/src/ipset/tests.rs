@@ -38,7 +38,7 @@ prop_compose! {
     }
 }
 
-/// The set as the kernel lists it: its data, followed by the number of references and members.
+/// The set as the kernel lists it: with the numbers of references and members.
 fn listed(new: &NewSet) -> SetInfo {
     let mut b = Buffer::default();
     new.encode(1, &mut b);
@@ -57,9 +57,9 @@ fn listed(new: &NewSet) -> SetInfo {
 proptest! {
     #[test]
     fn members_decode_to_equal_values(all in prop::collection::vec(member(), 0..20)) {
-        let mut read = Vec::new();
-        decode_members(attrs(list(&all).bytes()), &mut read).unwrap();
-        prop_assert_eq!(read, all);
+        let mut decoded = Vec::new();
+        decode_members(attrs(list(&all).bytes()), &mut decoded).unwrap();
+        prop_assert_eq!(decoded, all);
     }
 
     #[test]
@@ -75,7 +75,7 @@ proptest! {
         let counting = SetInfo { options: info.options | IPSET_FLAG_WITH_COUNTERS, ..info.clone() };
         prop_assert!(counting.fits(&new), "counters are allowed");
         let expiring = SetInfo { timeout: Some(0), ..info.clone() };
-        prop_assert!(!expiring.fits(&new), "its members may expire");
+        prop_assert!(!expiring.fits(&new), "a timeout is not allowed");
         if let Some(fewer) = new.max_elements.checked_sub(1).filter(|_| new.kind != SetKind::Port) {
             let small = SetInfo { max_elements: Some(fewer), ..info };
             prop_assert!(!small.fits(&new));
@@ -112,7 +112,7 @@ fn a_missing_number_of_members_decodes_as_zero() {
     b.nest(IPSET_ATTR_DATA, |b| b.attr_be32(IPSET_ATTR_REFERENCES, 3));
     let info = SetInfo::decode(attrs(b.bytes())).unwrap();
     assert_eq!((info.name.as_str(), info.kind.as_str()), ("KUBE-CLUSTER-IP", "hash:ip,port"));
-    assert_eq!((info.family, info.references, info.elements), (10, 3, 0));
+    assert_eq!((info.family, info.references, info.elements), (libc::AF_INET6 as u8, 3, 0));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn members_are_printed_as_ipset_saves_them() {
     let net = Member {
         ip: "fd00::1".parse().ok(),
         port: Some(53),
-        protocol: Some(17),
+        protocol: Some(libc::IPPROTO_UDP as u8),
         ip2: "fd01::".parse().ok(),
         cidr2: Some(64),
         mark: Some((0x4000, 0x4000)),
@@ -138,14 +138,14 @@ fn the_refused_line_is_read_from_the_request_in_the_refusal() {
         let mut b = Buffer::default();
         b.raw(&(-IPSET_ERR_HASH_FULL).to_ne_bytes());
         b.message(IPSET_CMD_ADD, 0, 1, |b| {
-            begin(b, NEWEST);
+            begin(b, NEWEST_VERSION);
             b.attr_u32(IPSET_ATTR_LINENO, line);
         });
         b.bytes().to_vec()
     };
     let line = |body: &[u8]| refused_line(&Message { kind: NLMSG_ERROR, flags: 0, seq: 1, port: 0, body });
     assert_eq!(line(&refusal(7)), Some(7));
-    assert_eq!(line(&refusal(0)), None, "the kernel did not fill it in");
+    assert_eq!(line(&refusal(0)), None, "the kernel did not write a line number");
     assert_eq!(line(&[0; 20]), None, "the refusal does not contain the request");
 }
 
@@ -168,9 +168,9 @@ fn a_kernel_reports_one_version_or_a_range() {
 }
 
 #[test]
-fn a_kernel_without_sets_is_distinguished_from_a_refusal() {
+fn a_missing_subsystem_is_distinguished_from_a_refusal() {
     let refused = |errno| Error::Refused {
-        operation: "ask".into(),
+        operation: "list sets".into(),
         source: io::Error::from_raw_os_error(errno),
         detail: None,
     };

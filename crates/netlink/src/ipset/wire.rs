@@ -1,4 +1,4 @@
-//! The kernel's names for the numbers of the ipset protocol, the beginning of its messages, and texts for its errors.
+//! The kernel's names for the numbers of the ipset protocol, the header of its messages, and texts for its errnos.
 //!
 //! The constants come from `linux/netfilter/ipset/ip_set.h`, `ip_set_hash.h` and `ip_set_bitmap.h` in the same
 //! directory.
@@ -39,19 +39,19 @@ pub(super) const IPSET_ATTR_PROTO: u16 = 7;
 /// Options of a set: a mask of `IPSET_FLAG_WITH_*`.
 pub(super) const IPSET_ATTR_CADT_FLAGS: u16 = 8;
 
-// Of a set only.
+// Attributes of a set only.
 pub(super) const IPSET_ATTR_HASHSIZE: u16 = 18;
 pub(super) const IPSET_ATTR_MAXELEM: u16 = 19;
 pub(super) const IPSET_ATTR_NETMASK: u16 = 20;
 pub(super) const IPSET_ATTR_ELEMENTS: u16 = 24;
 pub(super) const IPSET_ATTR_REFERENCES: u16 = 25;
 
-// Of a member only.
+// Attributes of a member only.
 pub(super) const IPSET_ATTR_IP2: u16 = 20;
 pub(super) const IPSET_ATTR_CIDR2: u16 = 21;
 pub(super) const IPSET_ATTR_SKBMARK: u16 = 27;
 
-// In `IPSET_ATTR_IP` and `IPSET_ATTR_IP2`.
+// Attributes in `IPSET_ATTR_IP` and `IPSET_ATTR_IP2`.
 pub(super) const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 pub(super) const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 
@@ -96,7 +96,7 @@ pub(super) fn body<'a>(m: &Message<'a>) -> Result<Attrs<'a>, DecodeError> {
     Ok(attrs(m.body.get(NFGENMSG.len()..).ok_or(DecodeError::Truncated("ipset message"))?))
 }
 
-/// The line number of the member that a refusal is about, as the request numbered it. The kernel sends the request
+/// The line number of the refused member, as numbered in the request. The kernel sends the request
 /// back with that number in the request's own `IPSET_ATTR_LINENO`, where it was 0.
 pub(super) fn refused_line(refusal: &Message<'_>) -> Option<u32> {
     let request = refusal.body.get(ERRNO_LEN + message::NLMSG_HDRLEN + NFGENMSG.len()..)?;
@@ -104,11 +104,11 @@ pub(super) fn refused_line(refusal: &Message<'_>) -> Option<u32> {
     (line != 0).then_some(line)
 }
 
-/// Adds a text to an error of the subsystem (`enum ipset_errno`), for which the C library has none.
+/// Adds a text to an error with a private errno of ipset (`enum ipset_errno`), for which the C library has no text.
 pub(super) fn explain(error: Error) -> Error {
     let Error::Refused { operation, source, detail: None } = error else { return error };
     let text = match source.raw_os_error() {
-        Some(IPSET_ERR_PROTOCOL) => Some("the request is invalid: is an address of the other family?"),
+        Some(IPSET_ERR_PROTOCOL) => Some("the request is invalid; an address may be of the other family"),
         Some(IPSET_ERR_FIND_TYPE) => Some("the kernel does not have this set type"),
         Some(IPSET_ERR_MAX_SETS) => Some("there are too many sets"),
         Some(IPSET_ERR_BUSY) => Some("a rule or another set uses the set"),

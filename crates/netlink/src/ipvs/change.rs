@@ -1,9 +1,9 @@
-//! Changes to virtual and real servers as values: each has its command and a description for error texts.
+//! Changes to virtual and real servers as values: each is encoded to a command, and has a description for error texts.
 //!
 //! The kernel's errnos for a change that does not apply: `EEXIST` ([`Error::is_exists`]) if the server to be added
-//! exists, `ESRCH` ([`is_no_service`]) if the virtual server does not exist, and `ENOENT` ([`Error::is_not_found`]) both
-//! if the real server does not exist and if the kernel does not have the scheduler; the change decides which of the two
-//! it means ([`Change::is_no_server`], [`Change::is_no_scheduler`]).
+//! exists, `ESRCH` ([`is_no_service`]) if the virtual server does not exist, and `ENOENT` ([`Error::is_not_found`])
+//! both if the real server does not exist and if the kernel does not have the scheduler; which of the two it means
+//! depends on the change ([`Change::is_no_server`], [`Change::is_no_scheduler`]).
 //!
 //! [`Error::is_exists`]: crate::Error::is_exists
 //! [`Error::is_not_found`]: crate::Error::is_not_found
@@ -35,7 +35,7 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    /// The virtual server that the change is about.
+    /// The virtual server of the change.
     pub fn service(&self) -> Key {
         match self {
             Change::AddService { service, .. }

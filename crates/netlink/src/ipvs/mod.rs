@@ -1,10 +1,10 @@
 //! IPVS: virtual servers and their real servers (`linux/ip_vs.h`).
 //!
-//! In go [`Change`]s, out come [`VirtualServer`]s and [`RealServer`]s as the kernel lists them. A virtual server is
-//! identified by its [`Key`]: firewall mark, or protocol, address and port; the rest of it are its
-//! [`ServiceOptions`]. An address has sixteen bytes on the wire, of which IPv4 uses the first four; ports and masks are
-//! in network order, all other numbers in host order. There are no transactions: each change of a batch succeeds or
-//! fails independently, and the errors are returned with the index of the change.
+//! Lists [`VirtualServer`]s and [`RealServer`]s, and applies [`Change`]s to them. A virtual server is identified by its
+//! [`Key`]: firewall mark, or protocol, address and port; its other properties are its [`ServiceOptions`]. An address
+//! has sixteen bytes on the wire, of which IPv4 uses the first four; ports and masks are in network order, all other
+//! numbers in host order. There are no transactions: each change of a batch succeeds or fails independently, and the
+//! errors are returned with the index of the change.
 
 mod change;
 mod server;
@@ -28,7 +28,7 @@ pub fn is_loaded() -> bool {
     Path::new("/proc/thread-self/net/ip_vs").exists()
 }
 
-/// Opens a socket for IPVS; `None` if the kernel does not have it. A kernel that has it as a module loads it.
+/// Opens a socket for IPVS; `None` if the kernel does not have it. If IPVS is a module, the kernel loads it.
 pub fn open() -> Result<Option<Genl>> {
     Genl::open(IPVS_GENL_NAME, IPVS_GENL_VERSION)
 }

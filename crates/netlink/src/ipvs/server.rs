@@ -6,7 +6,7 @@ use crate::message::{Attrs, Buffer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// `IP_VS_SVC_F_PERSISTENT`, a flag of a virtual server: a client's connections go to one real server.
+/// `IP_VS_SVC_F_PERSISTENT`, a flag of a virtual server: all connections of a client go to the same real server.
 pub const PERSISTENT: u32 = 1;
 
 /// Identifies a virtual server: by its firewall mark, or by protocol, address and port.
@@ -153,7 +153,7 @@ impl ServiceOptions<'_> {
         // `struct ip_vs_flags`: the flags, then the mask of the flags to set.
         b.attr(IPVS_SVC_ATTR_FLAGS, &[self.flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat());
         b.attr_u32(IPVS_SVC_ATTR_TIMEOUT, self.timeout);
-        // Declared as in network order, but the kernel has an IPv6 prefix length there in host order.
+        // The header declares network order, but for IPv6 the kernel uses a prefix length in host order.
         if family == AF_INET {
             b.attr_be32(IPVS_SVC_ATTR_NETMASK, self.netmask);
         } else {

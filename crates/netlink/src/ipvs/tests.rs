@@ -1,5 +1,5 @@
-//! Messages as the kernel writes them decode to the right values; malformed bytes are errors and never a panic.
-//! `tests/kernel` compares with a kernel that has IPVS.
+//! Messages in the format of the kernel decode to the expected values; malformed bytes are errors and never a panic.
+//! `tests/kernel` uses a kernel that has IPVS.
 
 use super::server::*;
 use super::*;
@@ -8,6 +8,11 @@ use crate::genl::Command;
 use crate::message::{Buffer, attrs};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// An invalid address family, for messages whose own family is used.
+const UNUSED_FAMILY: u8 = 99;
+const TCP: u8 = libc::IPPROTO_TCP as u8;
+const UDP: u8 = libc::IPPROTO_UDP as u8;
 
 /// Writes a virtual server as `ip_vs_genl_fill_service` does.
 fn encode_service(b: &mut Buffer, service: &VirtualServer) {
@@ -127,7 +132,7 @@ proptest! {
                 inactive: 7,
                 persistent: 7,
             };
-            prop_assert_eq!(RealServer::decode(attrs(listed.bytes()), 99), Ok(expected));
+            prop_assert_eq!(RealServer::decode(attrs(listed.bytes()), UNUSED_FAMILY), Ok(expected));
         }
     }
 
@@ -151,7 +156,7 @@ proptest! {
         let mut b = Buffer::default();
         encode_server(&mut b, &server, with_family);
         // The virtual server's family is used only if the real server has none.
-        let family = if with_family { 99 } else { family(server.address) };
+        let family = if with_family { UNUSED_FAMILY } else { family(server.address) };
         prop_assert_eq!(RealServer::decode(attrs(b.bytes()), family), Ok(server));
     }
 
@@ -173,12 +178,12 @@ proptest! {
     }
 }
 
-/// Compares bytes, so that a number that is wrong both in the encoder and in the decoder is found.
+/// Compares bytes, because a test that only decodes encoded values does not detect a wrong constant.
 #[test]
 fn a_key_is_encoded_to_the_bytes_the_kernel_expects() {
     let service = VirtualServer {
         family: AF_INET,
-        protocol: 6,
+        protocol: TCP,
         address: Ipv4Addr::new(10, 96, 0, 1).into(),
         port: 443,
         fwmark: 0,
@@ -207,7 +212,7 @@ fn a_key_is_encoded_to_the_bytes_the_kernel_expects() {
     VirtualServer { fwmark: 7, ..service }.key().encode(&mut b);
     let marked =
         [word(6, 1), 2u16.to_ne_bytes().to_vec(), vec![0, 0], word(8, 5), 7u32.to_ne_bytes().to_vec()];
-    assert_eq!(b.bytes(), marked.concat(), "a mark is the only other attribute");
+    assert_eq!(b.bytes(), marked.concat(), "a key with a mark has only family and mark");
 }
 
 #[test]
@@ -223,7 +228,7 @@ fn an_unknown_family_is_an_error() {
 
 #[test]
 fn changes_have_a_description() {
-    let service = Key::new(6, "10.96.0.1:443".parse().unwrap());
+    let service = Key::new(TCP, "10.96.0.1:443".parse().unwrap());
     let server = "10.244.1.2:6443".parse().unwrap();
     let described = |change: Change<'_>| change.describe();
     assert_eq!(described(Change::DeleteService { service }), "delete virtual server tcp 10.96.0.1:443");
@@ -231,7 +236,7 @@ fn changes_have_a_description() {
         described(Change::SetServer { service, server, weight: 0 }),
         "set the weight of 10.244.1.2:6443 in virtual server tcp 10.96.0.1:443 to 0"
     );
-    let six = Key::new(17, "[fd96::a]:53".parse().unwrap());
+    let six = Key::new(UDP, "[fd96::a]:53".parse().unwrap());
     assert_eq!(
         described(Change::AddServer { service: six, server: "[fd10::1]:53".parse().unwrap(), weight: 1 }),
         "add [fd10::1]:53 to virtual server udp [fd96::a]:53"

@@ -16,7 +16,7 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// Decodes the timeouts. Those of a protocol that the kernel was built without are 0.
+    /// Decodes the timeouts. A timeout of a protocol that the kernel was built without is 0.
     pub fn decode(body: Attrs<'_>) -> Result<Timeouts, DecodeError> {
         let seconds = |kind, field| body.clone().find(kind).map_or(Ok(0), |a| a.u32(field));
         Ok(Timeouts {

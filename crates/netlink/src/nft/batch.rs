@@ -1,8 +1,8 @@
 //! A batch of operations that the kernel applies as one transaction: all of them, or none.
 //!
-//! The kernel checks the whole batch before it swaps generations, so packets see either the old rules or the new.
-//! The sequence number of a refusal identifies the operation it belongs to. Only the last operation asks for an
-//! acknowledgement, because every acknowledgement is one more message.
+//! The kernel validates the whole batch before it makes the new generation current, so a packet is evaluated with
+//! either the old rules or the new ones. The sequence number of an error identifies the operation that was refused.
+//! Only the last operation requests an acknowledgement, because every acknowledgement is one more message.
 
 use super::Family;
 use super::object::{Chain, Element, Rule, Set};
@@ -11,8 +11,8 @@ use crate::message::{Buffer, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUES
 use crate::socket::Ack;
 use crate::{Error, Result, Socket};
 
-/// A list of elements takes no more once it has this many bytes. It is one attribute, which has a 16-bit length;
-/// the rest leaves room for the largest element.
+/// A list of elements of more than this many bytes takes no further element. The list is one attribute, which has a
+/// 16-bit length; the difference leaves room for the largest element.
 const LIST_LIMIT: usize = 64_000;
 
 /// Operations on one table, to be applied as one transaction.
@@ -35,10 +35,12 @@ impl Batch {
         Batch::with_capacity(family, table, 0)
     }
 
-    /// An empty batch for one table, with memory for this many bytes, so that a large batch does not have to grow.
+    /// An empty batch for one table, with memory for this many bytes, so that a large batch is not reallocated.
     pub fn with_capacity(family: Family, table: &str, bytes: usize) -> Batch {
         let mut buffer = Buffer::with_capacity(bytes);
-        buffer.message(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, 0, |b| b.raw(&nfgenmsg(0, NFNL_SUBSYS_NFTABLES)));
+        buffer.message(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, 0, |b| {
+            b.raw(&nfgenmsg(NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES));
+        });
         Batch { family, table: table.to_owned(), buffer, operations: Vec::new(), last: 0, sets: 0 }
     }
 
@@ -52,14 +54,14 @@ impl Batch {
         self.operations.is_empty()
     }
 
-    /// Creates the table; an existing one stays.
+    /// Creates the table; an existing table is not changed.
     pub fn add_table(&mut self) {
         self.operation(NFT_MSG_NEWTABLE, NLM_F_CREATE, "add table", |table, b| {
             b.attr_str(NFTA_TABLE_NAME, table);
         });
     }
 
-    /// Deletes the table with everything in it.
+    /// Deletes the table with all its chains, rules and sets.
     pub fn delete_table(&mut self) {
         self.operation(NFT_MSG_DELTABLE, 0, "delete table", |table, b| b.attr_str(NFTA_TABLE_NAME, table));
     }
@@ -133,8 +135,9 @@ impl Batch {
         }
         self.buffer.add_flags(self.last, NLM_F_ACK);
         let end = self.operations.len() as u32 + 1;
-        self.buffer
-            .message(NFNL_MSG_BATCH_END, NLM_F_REQUEST, end, |b| b.raw(&nfgenmsg(0, NFNL_SUBSYS_NFTABLES)));
+        self.buffer.message(NFNL_MSG_BATCH_END, NLM_F_REQUEST, end, |b| {
+            b.raw(&nfgenmsg(NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES));
+        });
         socket.send(self.buffer.bytes())?;
         let mut acknowledged = false;
         let mut failure: Option<(u32, Ack)> = None;

@@ -1,7 +1,7 @@
 //! The expressions of a rule: instructions of a small register machine.
 //!
-//! `Display` prints an expression as `nft --debug=netlink` does, which is how golden tests and logs show a rule;
-//! `decode` is the inverse of `encode`. Bits for `ct`, `fib` and `nat` come from
+//! `Display` prints an expression in the format of `nft --debug=netlink`, for golden tests and logs; `decode` is the
+//! inverse of `encode`. Bits for `ct`, `fib` and `nat` come from
 //! `linux/netfilter/nf_conntrack_common.h`, `linux/rtnetlink.h` and `linux/netfilter/nf_nat.h`.
 
 use super::object::Verdict;
@@ -11,21 +11,22 @@ use crate::message::{Attr, Attrs, Buffer, attrs};
 use std::fmt;
 use std::sync::Arc;
 
-/// One of the sixteen 4-byte words a rule computes in.
+/// One of the sixteen 4-byte registers of a rule.
 ///
-/// Four aligned words are also one 16-byte register with an older number. The kernel reports the older number where
-/// it can, so both numbers are one value here.
+/// Four aligned registers are also one 16-byte register, which has a number of its own (`NFT_REG_1` to `NFT_REG_4`).
+/// The kernel reports the 16-byte register if the index is a multiple of four, so both numbers decode to the same
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Register(u8);
 
 impl Register {
-    /// The word with this index, 0 to 15.
+    /// The register with this index, 0 to 15.
     pub const fn word(index: u8) -> Register {
-        assert!(index < 16, "a rule has sixteen words");
+        assert!(index < 16, "a rule has sixteen registers");
         Register(index)
     }
 
-    /// The word after `bytes` bytes from here, rounded up to whole words: the place of a concatenation's next field.
+    /// The register after a field of `bytes` bytes that begins in this one: that of the next field of a concatenation.
     pub const fn after(self, bytes: u32) -> Register {
         Register::word(self.0 + bytes.div_ceil(4) as u8)
     }
@@ -54,7 +55,7 @@ impl fmt::Display for Register {
     }
 }
 
-/// Which header a payload expression reads.
+/// The header that a payload expression reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// IP.
@@ -129,7 +130,7 @@ pub const CT_STATE_NEW: u32 = 8;
 /// `IPS_DST_NAT`: the connection's destination was translated.
 pub const CT_STATUS_DNAT: u32 = 0x20;
 /// `RTN_LOCAL`, a result of `fib … type`: an address of this host.
-pub const FIB_LOCAL: u32 = 2;
+pub const FIB_LOCAL: u32 = libc::RTN_LOCAL as u32;
 /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`: masquerade with a fully random source port.
 pub const NAT_RANDOM_FULLY: u32 = 0x10;
 /// A translation to one address and one port.
@@ -144,7 +145,7 @@ pub enum Expr {
     MetaSet(MetaKey, Register),
     /// Reads bytes of a header.
     Payload {
-        /// Which header.
+        /// The header.
         base: Base,
         /// Offset in the header.
         offset: u32,
@@ -225,14 +226,14 @@ pub enum Expr {
         /// Register that receives the number.
         to: Register,
     },
-    /// Adds an element to a dynamic set, or renews its time-out.
+    /// Adds an element to a dynamic set, or restarts its timeout.
     Update {
         /// The set.
         set: Arc<str>,
         /// First register of the key.
         key: Register,
     },
-    /// An expression that Portway never writes, by its name: a rule with it was made by another program.
+    /// An expression that Portway never writes, by its name: the rule belongs to another program.
     Foreign(String),
 }
 
@@ -355,7 +356,7 @@ impl Expr {
         }
     }
 
-    /// Reads the content of one list element. An expression that Portway never writes becomes [`Expr::Foreign`].
+    /// Decodes one `NFTA_LIST_ELEM`. An expression that Portway never writes becomes [`Expr::Foreign`].
     pub(super) fn decode(element: Attr<'_>) -> Result<Expr, DecodeError> {
         let name = element.nested().need(NFTA_EXPR_NAME, "expression name")?.str("expression name")?;
         let body = element.nested().find(NFTA_EXPR_DATA).map_or(attrs(&[]), |a| a.nested());
@@ -460,7 +461,7 @@ fn lookup(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
 fn immediate(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
     Ok(Some(match number(&body, NFTA_IMMEDIATE_DREG, "immediate register")? {
         NFT_REG_VERDICT => match Verdict::decode(body.need(NFTA_IMMEDIATE_DATA, "verdict")?) {
-            // Portway never writes this verdict; `continue` is one of them.
+            // A verdict that Portway never writes, such as `continue`.
             Err(DecodeError::Unknown { .. }) => return Ok(None),
             verdict => Expr::Verdict(verdict?),
         },
@@ -528,7 +529,7 @@ fn numgen(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
 
 fn dynset(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
     let plain = number(&body, NFTA_DYNSET_OP, "dynset operation")? == NFT_DYNSET_OP_UPDATE
-        && body.clone().find(NFTA_DYNSET_TIMEOUT).map_or(Ok(0), |a| a.be64("dynset time-out"))? == 0
+        && body.clone().find(NFTA_DYNSET_TIMEOUT).map_or(Ok(0), |a| a.be64("dynset timeout"))? == 0
         && body.clone().find(NFTA_DYNSET_SREG_DATA).is_none();
     if !plain {
         return Ok(None);
@@ -539,7 +540,7 @@ fn dynset(body: Attrs<'_>) -> Result<Option<Expr>, DecodeError> {
     }))
 }
 
-/// Prints bytes as nft prints registers: words of four bytes in hexadecimal.
+/// Prints bytes as nft prints values: words of four bytes in hexadecimal.
 struct HexWords<'a>(&'a [u8]);
 
 impl fmt::Display for HexWords<'_> {

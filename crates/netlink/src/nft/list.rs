@@ -1,4 +1,4 @@
-//! Listing tables, and the chains, rules, sets and elements of one table.
+//! Lists tables, and the chains, rules, sets and elements of one table.
 
 use super::Family;
 use super::object::{Chain, Element, Rule, Set};
@@ -18,9 +18,9 @@ pub(super) fn body<'a>(m: &Message<'a>) -> Result<Attrs<'a>, DecodeError> {
 pub struct TableInfo {
     /// Its name.
     pub name: String,
-    /// `NFT_TABLE_F_*`: dormant, owned.
+    /// `NFT_TABLE_F_*`, such as dormant or owned by a process.
     pub flags: u32,
-    /// The number of its chains, sets and other objects.
+    /// The number of its chains, sets and other objects (`NFTA_TABLE_USE`).
     pub objects: u32,
 }
 
@@ -81,8 +81,8 @@ pub fn rules(socket: &mut Socket, family: Family, table: &str) -> Result<BTreeMa
     Ok(rules)
 }
 
-/// For each rule of a chain, in order, the chain that it jumps or goes to, if any. Rules of every program are read,
-/// and all other expressions are ignored.
+/// For each rule of a chain, in order, the chain that it jumps or goes to, if any. Expressions that Portway does not
+/// know are ignored, so the rules may be those of any program.
 pub fn jump_targets(
     socket: &mut Socket,
     family: Family,
@@ -115,7 +115,7 @@ pub fn jump_targets(
     Ok(targets)
 }
 
-/// The chain that a rule jumps or goes to: the verdict of an `immediate` expression may name one.
+/// The chain that a rule jumps or goes to: that of the verdict in an `immediate` expression.
 fn jump_target(rule: Attrs<'_>) -> Result<Option<String>, DecodeError> {
     let Some(expressions) = rule.find(NFTA_RULE_EXPRESSIONS) else { return Ok(None) };
     for expression in expressions.nested().filter(|a| a.kind == NFTA_LIST_ELEM) {
@@ -160,7 +160,7 @@ pub fn elements(socket: &mut Socket, family: Family, table: &str, set: &str) -> 
     Ok(elements)
 }
 
-/// Reads the elements of one message.
+/// Decodes the elements of one message.
 pub fn decode_elements(body: Attrs<'_>, into: &mut Vec<Element>) -> Result<(), DecodeError> {
     let Some(list) = body.find(NFTA_SET_ELEM_LIST_ELEMENTS) else { return Ok(()) };
     for element in list.nested().filter(|a| a.kind == NFTA_LIST_ELEM) {
@@ -169,11 +169,11 @@ pub fn decode_elements(body: Attrs<'_>, into: &mut Vec<Element>) -> Result<(), D
     Ok(())
 }
 
-/// The ruleset's generation, which every transaction of any process raises.
+/// The generation of the ruleset, which every transaction of any process increments.
 pub fn generation(socket: &mut Socket) -> Result<u32> {
     let seq = socket.next_seq();
     let mut buffer = Buffer::default();
-    buffer.message(NFT_MSG_GETGEN, NLM_F_REQUEST, seq, |b| b.raw(&nfgenmsg(0, 0)));
+    buffer.message(NFT_MSG_GETGEN, NLM_F_REQUEST, seq, |b| b.raw(&nfgenmsg(NFPROTO_UNSPEC, 0)));
     socket.send(buffer.bytes())?;
     let mut answer = None;
     socket.receive_ready(|m| {
@@ -184,7 +184,7 @@ pub fn generation(socket: &mut Socket) -> Result<u32> {
     answer.ok_or_else(|| Error::NoAnswer("read the ruleset's generation".into()))
 }
 
-/// Decodes one message as its type says, for the fuzzer and the tests.
+/// Decodes one message according to its type, for fuzz targets and tests.
 pub fn decode_any(m: &Message<'_>) -> Result<(), DecodeError> {
     let body = body(m)?;
     match m.kind {

@@ -1,8 +1,8 @@
 //! nf_tables over netlink: typed objects, atomic batches, listings, notifications.
 //!
-//! The objects of `linux/netfilter/nf_tables.h`, as far as Portway needs them, each with an encoder and a decoder:
-//! [`list`] reads the objects that [`batch`] writes back into equal values, so that a mode can compare the rules it
-//! wants with the rules in the kernel.
+//! The objects of `linux/netfilter/nf_tables.h` that Portway uses, each with an encoder and a decoder. An object that
+//! [`batch`] adds is listed by [`list`] as an equal value, so that a mode can compare the rules it wants with the rules
+//! in the kernel.
 
 pub mod batch;
 pub mod expr;
@@ -18,7 +18,7 @@ pub use batch::Batch;
 pub use expr::{Expr, Register};
 pub use monitor::{Change, Commit, Monitor, Touched};
 pub use object::{Chain, ChainKind, Data, Element, Hook, HookPoint, Key, Rule, Set, Value, Verdict};
-pub use watcher::{Announced, Watcher};
+pub use watcher::{Notification, Watcher};
 
 /// The address family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// Bytes in an address.
+    /// Length of an address in bytes.
     pub const fn address_len(self) -> u32 {
         match self {
             Family::Ipv4 => 4,

@@ -1,10 +1,9 @@
-//! Reports which tables other processes change.
+//! Reports commits of other processes to watched tables.
 //!
-//! The kernel multicasts every change with the port of the socket that caused it; a socket filter drops the
-//! notifications of Portway's own commits, so every notification that arrives was caused by another process. The
-//! kernel announces a transaction object by object, then as a new generation. In go those notifications, out come
-//! [`Commit`]s, one for each transaction that touched a watched table. A lost or malformed notification is an error:
-//! the caller then has to list the ruleset.
+//! The kernel sends a notification for every changed object, with the port of the socket that caused the change, and at
+//! the end of a transaction one with the new generation. A socket filter drops the notifications of Portway's own
+//! sockets. From all other notifications, [`Monitor`] makes one [`Commit`] for each transaction that touched a watched
+//! table. A lost or malformed notification is an error: the caller then has to list the ruleset.
 
 use super::Family;
 use super::list::body;
@@ -31,12 +30,12 @@ pub enum Change {
         /// Id and name of the process that committed it, if the kernel reports them.
         process: Option<(u32, String)>,
     },
-    /// A notification about anything else.
+    /// Any other notification.
     Other,
 }
 
 impl Change {
-    /// Reads a notification.
+    /// Decodes a notification.
     pub fn decode(m: &Message<'_>) -> Result<Change, DecodeError> {
         if m.kind >> 8 != NFNL_SUBSYS_NFTABLES {
             return Ok(Change::Other);
@@ -92,20 +91,20 @@ pub struct Touched {
     pub chain: Option<String>,
 }
 
-/// The transaction that is being announced: the watched tables and chains it has touched so far.
+/// A transaction whose end has not been received: the watched tables and chains it has touched so far.
 #[derive(Debug, Default)]
 struct PendingCommit {
     touched: Vec<Touched>,
 }
 
 impl PendingCommit {
-    /// Takes one notification; the end of a transaction returns the commit, if it touched a watched table.
+    /// Processes one notification. At the end of a transaction that touched a watched table, returns the commit.
     fn step(&mut self, change: Change, watched: &[&str]) -> Option<Commit> {
         match change {
             Change::Table { family, table, chain } => {
                 let ip = [Family::Ipv4, Family::Ipv6].iter().any(|f| f.number() == family);
                 let touched = Touched { family, table, chain };
-                // The kernel announces the rules of one chain one after another.
+                // The notifications for the rules of one chain come one after another.
                 if ip && watched.contains(&touched.table.as_str()) && self.touched.last() != Some(&touched) {
                     self.touched.push(touched);
                 }
@@ -124,7 +123,7 @@ impl PendingCommit {
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
-    /// Kept between reads, because the end of a transaction may arrive later than its beginning.
+    /// Kept between reads, because the notifications of a transaction may arrive in several reads.
     pending: PendingCommit,
 }
 
@@ -158,22 +157,23 @@ impl Monitor {
     /// tables, in order. After an error commits are missing, and the caller has to list the ruleset.
     pub fn read(&mut self, watched: &[&str]) -> Result<Vec<Commit>> {
         let mut commits = Vec::new();
-        let mut bad = None;
+        let mut malformed = None;
         let pending = &mut self.pending;
         let read = self.socket.receive_ready(|m| match Change::decode(&m) {
             Ok(change) => commits.extend(pending.step(change, watched)),
-            Err(source) => bad = Some(source),
+            Err(source) => malformed = Some(source),
         });
-        let unreadable = |source| Error::Malformed { operation: "a notification".into(), source };
-        let result = read.and_then(|_| bad.map_or(Ok(commits), |source| Err(unreadable(source))));
+        let error = |source| Error::Malformed { operation: "read a notification".into(), source };
+        let result = read.and_then(|_| malformed.map_or(Ok(commits), |source| Err(error(source))));
         if result.is_err() {
             self.discard();
         }
         result
     }
 
-    /// Discards the notifications that have arrived. The caller lists the ruleset after this and sees every change;
-    /// the end of a transaction may be lost, and its beginning must not be counted to the next one.
+    /// Discards the notifications that have arrived. The caller lists the ruleset after this, so it misses no change.
+    /// The pending transaction is discarded, too: its end may be lost, and its objects must not count to the next
+    /// commit.
     fn discard(&mut self) {
         // The kernel reports the loss first, and then delivers the notifications it kept.
         while let Err(Error::Overrun | Error::Malformed { .. }) = self.socket.receive_ready(|_| {}) {}
@@ -200,7 +200,7 @@ mod tests {
 
     fn generation(b: &mut Buffer, number: u32, process: Option<(u32, &str)>) {
         b.message(NFT_MSG_NEWGEN, 0, 1, |b| {
-            b.raw(&nfgenmsg(0, 0));
+            b.raw(&nfgenmsg(NFPROTO_UNSPEC, 0));
             b.attr_be32(NFTA_GEN_ID, number);
             if let Some((pid, name)) = process {
                 b.attr_be32(NFTA_GEN_PROC_PID, pid);
@@ -262,24 +262,23 @@ mod tests {
         let seen = commits(&mut pending, &second, &["portway"]);
         let touched = Touched { family: NFPROTO_IPV6, table: "portway".into(), chain: Some("x".into()) };
         assert_eq!(seen, [Commit { generation: 7, process: None, touched: vec![touched] }]);
-        assert_eq!(commits(&mut pending, &second, &["portway"]), [], "nothing is left over");
+        assert_eq!(commits(&mut pending, &second, &["portway"]), [], "the touched tables are reported once");
     }
 
     #[test]
     fn a_table_of_the_same_name_in_another_family_is_not_watched() {
         let mut b = Buffer::default();
-        // NFPROTO_INET, NFPROTO_NETDEV, NFPROTO_BRIDGE.
-        for family in [1, 5, 7] {
-            table(&mut b, NFT_MSG_NEWRULE, family, "portway");
+        for family in [libc::NFPROTO_INET, libc::NFPROTO_NETDEV, libc::NFPROTO_BRIDGE] {
+            table(&mut b, NFT_MSG_NEWRULE, family as u8, "portway");
         }
         generation(&mut b, 7, None);
         assert_eq!(commits(&mut PendingCommit::default(), &b, &["portway"]), []);
     }
 
     #[test]
-    fn a_commit_without_its_generation_is_malformed() {
+    fn a_commit_notification_without_a_generation_is_malformed() {
         let mut b = Buffer::default();
-        b.message(NFT_MSG_NEWGEN, 0, 1, |b| b.raw(&nfgenmsg(0, 0)));
+        b.message(NFT_MSG_NEWGEN, 0, 1, |b| b.raw(&nfgenmsg(NFPROTO_UNSPEC, 0)));
         let message = messages(b.bytes()).next().unwrap().unwrap();
         assert_eq!(Change::decode(&message), Err(DecodeError::Missing("generation")));
     }

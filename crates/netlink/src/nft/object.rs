@@ -20,16 +20,16 @@ pub type Key = Bytes<40>;
 pub type Value = Bytes<20>;
 
 impl<const N: usize> Bytes<N> {
-    /// No bytes yet.
+    /// No bytes.
     pub const fn new() -> Self {
         Bytes { len: 0, bytes: [0; N] }
     }
 
-    /// Appends `field`, padded to a multiple of four, as the parts of a concatenation are.
+    /// Appends `field`, padded to a multiple of four bytes as the fields of a concatenation are.
     ///
     /// # Panics
-    /// If the result is longer than `N`. The layouts of keys and values are fixed in the code, so that is a mistake in
-    /// the caller.
+    /// If the result is longer than `N`. The layouts of keys and values are fixed in the code, so this is a bug in the
+    /// caller.
     pub fn field(mut self, field: &[u8]) -> Self {
         let start = self.len as usize;
         self.bytes[start..start + field.len()].copy_from_slice(field);
@@ -172,12 +172,12 @@ impl HookPoint {
     }
 }
 
-/// Where and in which order a base chain sees packets.
+/// The hook of a base chain, and its order and policy there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// Its type.
+    /// Type of the chain.
     pub kind: ChainKind,
-    /// The hook.
+    /// The netfilter hook.
     pub point: HookPoint,
     /// Order among the chains of the hook; lower comes first.
     pub priority: i32,
@@ -243,7 +243,7 @@ impl Rule {
         b.nest(NFTA_RULE_EXPRESSIONS, |b| self.exprs.iter().for_each(|e| e.encode(b)));
     }
 
-    /// Reads the name of the rule's chain, and the rule.
+    /// Decodes the name of the rule's chain, and the rule.
     pub(super) fn decode(body: Attrs<'_>) -> Result<(Arc<str>, Rule), DecodeError> {
         let chain = body.clone().need(NFTA_RULE_CHAIN, "rule's chain")?.str("rule's chain")?.into();
         let list = nested(body.find(NFTA_RULE_EXPRESSIONS));
@@ -283,7 +283,7 @@ pub struct Set {
     pub size: u32,
     /// Lengths of the key's fields, for sets of ranges of concatenations.
     pub fields: Vec<u32>,
-    /// Data that nft stores in the set and needs to print it.
+    /// Data that nft stores in the set, and needs to print the set.
     pub userdata: Vec<u8>,
 }
 
@@ -299,7 +299,7 @@ pub const SET_TIMEOUT: u32 = 0x10;
 pub const SET_DYNAMIC: u32 = 0x20;
 /// `NFT_SET_CONCAT`: keys are concatenations.
 pub const SET_CONCAT: u32 = 0x80;
-/// Type and length of a verdict map's values.
+/// Type and length of the values of a verdict map; the length is that of the kernel's `struct nft_verdict`.
 pub const VALUE_VERDICT: (u32, u32) = (NFT_DATA_VERDICT, 16);
 
 impl Set {
@@ -351,9 +351,9 @@ impl Set {
             flags: number(NFTA_SET_FLAGS, "set flags")?,
             key_type: number(NFTA_SET_KEY_TYPE, "key type")?,
             key_len: number(NFTA_SET_KEY_LEN, "key length")?,
-            // The kernel reports the length of its own struct for a verdict.
+            // For a verdict, the kernel reports the size of its own struct, whatever length was sent.
             value: value.map(|v| if v.0 == NFT_DATA_VERDICT { VALUE_VERDICT } else { v }),
-            timeout: body.clone().find(NFTA_SET_TIMEOUT).map_or(Ok(0), |a| a.be64("set time-out"))?,
+            timeout: body.clone().find(NFTA_SET_TIMEOUT).map_or(Ok(0), |a| a.be64("set timeout"))?,
             size: description.find(NFTA_SET_DESC_SIZE).map_or(Ok(0), |a| a.be32("set size"))?,
             fields: fields
                 .map(|f| f.nested().need(NFTA_SET_FIELD_LEN, "field length")?.be32("field length"))
@@ -388,12 +388,12 @@ pub struct Element {
     pub interval_end: bool,
     /// Its value, if it is in a map.
     pub data: Option<Data>,
-    /// Comment and flags for nft.
+    /// Data that nft stores in the element, such as a comment.
     pub userdata: Option<Arc<[u8]>>,
 }
 
 impl Element {
-    /// A plain element of a set.
+    /// An element of a set, without a value.
     pub fn key(key: Key) -> Element {
         Element { key, key_end: None, interval_end: false, data: None, userdata: None }
     }
@@ -403,10 +403,10 @@ impl Element {
         Element { data: Some(data), ..Element::key(key) }
     }
 
-    /// The same element with a comment, which `nft list` shows. nft reads at most 128 bytes, so a longer one is cut.
+    /// The same element with a comment, which `nft list` shows. A longer one than nft can read is truncated.
     pub fn comment(mut self, text: &str) -> Element {
-        let text = &text[..text.floor_char_boundary(127)];
-        let mut bytes = vec![0, text.len() as u8 + 1];
+        let text = &text[..text.floor_char_boundary(NFTNL_UDATA_COMMENT_MAXLEN - 1)];
+        let mut bytes = vec![NFTNL_UDATA_SET_ELEM_COMMENT, text.len() as u8 + 1];
         bytes.extend_from_slice(text.as_bytes());
         bytes.push(0);
         self.userdata = Some(bytes.into());
@@ -443,8 +443,8 @@ impl Element {
         let body = attr.nested();
         let data = match body.clone().find(NFTA_SET_ELEM_DATA) {
             Some(a) if a.nested().find(NFTA_DATA_VERDICT).is_some() => match Verdict::decode(a) {
-                // Portway never writes this verdict, so another program made the element: decoding it without data makes it
-                // differ from every element of Portway.
+                // Portway never writes this verdict, so the element belongs to another program. It is decoded without
+                // data, and so differs from every map element of Portway.
                 Err(DecodeError::Unknown { .. }) => None,
                 verdict => Some(Data::Verdict(verdict?)),
             },

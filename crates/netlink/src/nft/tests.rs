@@ -13,8 +13,8 @@ fn name() -> impl Strategy<Value = Arc<str>> {
     "[a-z0-9/.-]{1,40}".prop_map(Arc::from)
 }
 
-fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(any::<u8>(), 1..=most)
+fn bytes(max_len: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 1..=max_len)
 }
 
 fn register() -> impl Strategy<Value = Register> {
@@ -47,7 +47,7 @@ fn expr() -> impl Strategy<Value = Expr> {
                 .prop_map(|(of, to)| Expr::FibType(of, to)),
             (any::<u32>(), register()).prop_map(|(modulus, to)| Expr::Random { modulus, to }),
         ];
-    let decides = prop_oneof![
+    let matches = prop_oneof![
         (any::<bool>(), register(), bytes(64)).prop_map(|(equal, register, value)| Expr::Compare {
             equal,
             register,
@@ -64,7 +64,7 @@ fn expr() -> impl Strategy<Value = Expr> {
         (name(), register()).prop_map(|(set, key)| Expr::Update { set, key }),
         verdict().prop_map(Expr::Verdict),
     ];
-    let acts = prop_oneof![
+    let actions = prop_oneof![
         (any::<u8>(), register(), register()).prop_map(|(family, address, port)| Expr::Dnat {
             family,
             address,
@@ -75,7 +75,7 @@ fn expr() -> impl Strategy<Value = Expr> {
         Just(Expr::Reject(Reject::TcpReset)),
         "x[a-z]{0,10}".prop_map(Expr::Foreign),
     ];
-    prop_oneof![loads, decides, acts]
+    prop_oneof![loads, matches, actions]
 }
 
 fn rule() -> impl Strategy<Value = Rule> {
@@ -133,7 +133,7 @@ fn element() -> impl Strategy<Value = Element> {
         })
 }
 
-/// One object of each kind, as one datagram of messages.
+/// A datagram with one message for each kind of object.
 fn datagram(chain: &Chain, rule: &Rule, set: &Set, elements: &[Element]) -> Vec<u8> {
     let mut b = Buffer::default();
     let header = wire::nfgenmsg(wire::NFPROTO_IPV4, 0);
@@ -161,14 +161,14 @@ fn datagram(chain: &Chain, rule: &Rule, set: &Set, elements: &[Element]) -> Vec<
     b.bytes().to_vec()
 }
 
-/// Feeds bytes to every decoder. Errors are fine, panics are not.
-fn read(garbage: &[u8]) {
-    for message in messages(garbage).flatten() {
+/// Passes bytes to every decoder, to see that none panics.
+fn decode_with_all(bytes: &[u8]) {
+    for message in messages(bytes).flatten() {
         let _ = decode_any(&message);
         let _ = monitor::Change::decode(&message);
         let _ = conntrack::decode(attrs(message.body.get(4..).unwrap_or_default()));
     }
-    let _ = conntrack::decode(attrs(garbage));
+    let _ = conntrack::decode(attrs(bytes));
 }
 
 proptest! {
@@ -205,13 +205,13 @@ proptest! {
     fn elements_decode_to_equal_values(all in prop::collection::vec(element(), 0..10)) {
         let mut b = Buffer::default();
         b.nest(wire::NFTA_SET_ELEM_LIST_ELEMENTS, |b| all.iter().for_each(|e| e.encode(b, true)));
-        let mut read = Vec::new();
-        decode_elements(attrs(b.bytes()), &mut read).unwrap();
-        prop_assert_eq!(read, all);
+        let mut decoded = Vec::new();
+        decode_elements(attrs(b.bytes()), &mut decoded).unwrap();
+        prop_assert_eq!(decoded, all);
     }
 
     #[test]
-    fn an_element_to_delete_is_encoded_by_its_key_alone(element in element()) {
+    fn an_element_to_delete_is_encoded_as_its_key_only(element in element()) {
         let mut b = Buffer::default();
         element.encode(&mut b, false);
         let bare = Element { data: None, userdata: None, ..element };
@@ -220,27 +220,27 @@ proptest! {
 
     #[test]
     fn random_bytes_cause_no_panic(garbage in prop::collection::vec(any::<u8>(), 0..300)) {
-        read(&garbage);
+        decode_with_all(&garbage);
     }
 
     #[test]
     fn damaged_messages_cause_no_panic(
         chain in chain(), rule in rule(), set in set(), all in prop::collection::vec(element(), 0..4),
-        hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        overwrites in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
         let whole = datagram(&chain, &rule, &set, &all);
         let decoded: Result<Vec<_>, _> = messages(&whole).map(|m| decode_any(&m?)).collect();
         prop_assert_eq!(decoded.map(|d| d.len()), Ok(5));
-        read(&whole[..cut.index(whole.len())]);
-        let mut garbled = whole;
-        for (at, value) in hits {
-            let at = at.index(garbled.len());
-            garbled[at] = value;
+        decode_with_all(&whole[..cut.index(whole.len())]);
+        let mut damaged = whole;
+        for (index, value) in overwrites {
+            let index = index.index(damaged.len());
+            damaged[index] = value;
         }
-        read(&garbled);
-        // Each message as if it were of every other type.
-        for message in messages(&garbled).flatten() {
+        decode_with_all(&damaged);
+        // Each message is decoded as every other type, too.
+        for message in messages(&damaged).flatten() {
             for kind in 0..20u16 {
                 let _ = decode_any(&crate::message::Message { kind: wire::NFNL_SUBSYS_NFTABLES << 8 | kind, ..message });
             }
@@ -248,7 +248,7 @@ proptest! {
     }
 
     #[test]
-    fn a_large_batch_of_elements_is_split_and_complete(count in 0..3000usize, with_comment: bool) {
+    fn many_elements_are_split_into_several_messages(count in 0..3000usize, with_comment: bool) {
         let element = |n: usize| {
             let element = Element::key(Key::new().field(&(n as u32).to_be_bytes()));
             if with_comment { element.comment("default/web") } else { element }
@@ -256,14 +256,14 @@ proptest! {
         let all: Vec<Element> = (0..count).map(element).collect();
         let mut batch = Batch::new(Family::Ipv4, "portway");
         batch.add_elements("set", &all);
-        let mut read = Vec::new();
+        let mut decoded = Vec::new();
         for message in messages(batch.bytes()) {
             let message = message.unwrap();
             if message.kind == wire::NFT_MSG_NEWSETELEM {
-                decode_elements(list::body(&message).unwrap(), &mut read).unwrap();
+                decode_elements(list::body(&message).unwrap(), &mut decoded).unwrap();
             }
         }
-        prop_assert_eq!(read, all);
+        prop_assert_eq!(decoded, all);
     }
 }
 
@@ -278,22 +278,22 @@ fn an_unknown_verdict_is_an_error() {
 
 #[test]
 fn an_unknown_verdict_of_another_program_does_not_stop_the_listing() {
-    let cont = |b: &mut Buffer| {
-        b.nest(wire::NFTA_DATA_VERDICT, |b| b.attr_be32(wire::NFTA_VERDICT_CODE, -1i32 as u32));
+    let verdict_continue = |b: &mut Buffer| {
+        b.nest(wire::NFTA_DATA_VERDICT, |b| b.attr_be32(wire::NFTA_VERDICT_CODE, wire::NFT_CONTINUE as u32));
     };
     let mut b = Buffer::default();
     b.nest(wire::NFTA_LIST_ELEM, |b| {
         b.attr_str(wire::NFTA_EXPR_NAME, "immediate");
         b.nest(wire::NFTA_EXPR_DATA, |b| {
             b.attr_be32(wire::NFTA_IMMEDIATE_DREG, wire::NFT_REG_VERDICT);
-            b.nest(wire::NFTA_IMMEDIATE_DATA, cont);
+            b.nest(wire::NFTA_IMMEDIATE_DATA, verdict_continue);
         });
     });
     assert_eq!(Expr::decode(attrs(b.bytes()).next().unwrap()), Ok(Expr::Foreign("immediate".into())));
     let mut b = Buffer::default();
     b.nest(wire::NFTA_LIST_ELEM, |b| {
         b.nest(wire::NFTA_SET_ELEM_KEY, |b| b.attr(wire::NFTA_DATA_VALUE, &[1, 2, 3, 4]));
-        b.nest(wire::NFTA_SET_ELEM_DATA, cont);
+        b.nest(wire::NFTA_SET_ELEM_DATA, verdict_continue);
     });
     let element = Element::decode(attrs(b.bytes()).next().unwrap()).unwrap();
     assert_eq!(element, Element::key(Key::new().field(&[1, 2, 3, 4])));

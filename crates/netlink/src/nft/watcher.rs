@@ -1,4 +1,4 @@
-//! A thread that waits for the kernel's announcements of ruleset changes.
+//! A thread that waits for the kernel's notifications of ruleset changes.
 
 use super::{Commit, Monitor};
 use std::io;
@@ -6,61 +6,61 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Announcements that may wait to be read.
+/// Largest number of notifications that wait for the reader. If there are more, the thread waits.
 const BACKLOG: usize = 64;
-/// How long the thread may outlive its reader.
-const LINGER: Duration = Duration::from_secs(2);
+/// Longest wait for notifications, after which the thread ends if its [`Watcher`] was dropped.
+const WAIT: Duration = Duration::from_secs(2);
 const STACK: usize = 64 * 1024;
 
-/// The reading end of the thread. Dropping it ends the thread.
+/// Receives the notifications of the thread. The thread ends after this is dropped.
 #[derive(Debug)]
 pub struct Watcher {
-    announcements: Receiver<Result<Vec<Commit>, String>>,
-    /// Tells the thread that there is a reader.
+    notifications: Receiver<Result<Vec<Commit>, String>>,
+    /// The thread holds a weak reference, and ends when this one is dropped.
     _alive: Arc<()>,
 }
 
-/// The answer of [`Watcher::next`].
+/// The result of [`Watcher::next`].
 #[derive(Debug)]
-pub enum Announced {
-    /// Another process committed these.
+pub enum Notification {
+    /// Another process made these commits.
     Commits(Vec<Commit>),
-    /// Announcements were lost, or could not be read.
+    /// Notifications were lost or malformed; the text is the error.
     Lost(String),
-    /// Nothing happened since the last call.
+    /// There is no notification.
     Nothing,
     /// The thread has ended.
     Ended,
 }
 
 impl Watcher {
-    /// Listens for changes of `tables` by processes other than those at the netlink `ports`. `wake` is called after each
-    /// announcement.
+    /// Subscribes to changes of `tables`, except those made through sockets with these `ports`. `wake` is called after
+    /// each notification, and when the thread ends.
     pub fn start(
         ports: &[u32],
         tables: &'static [&'static str],
         wake: impl Fn() + Send + 'static,
     ) -> io::Result<Watcher> {
         let monitor = Monitor::open(ports).map_err(io::Error::other)?;
-        let (sender, announcements) = sync_channel(BACKLOG);
+        let (sender, notifications) = sync_channel(BACKLOG);
         let alive = Arc::new(());
         let reader = Arc::downgrade(&alive);
         std::thread::Builder::new().name("nft-monitor".into()).stack_size(STACK).spawn(move || {
-            // Dropped after the sender, also if the thread panics: the reader finds out that it has ended.
+            // Dropped after the sender, also if the thread panics: a woken reader then gets `Ended`.
             let waker = WakeAtEnd(wake);
             let sender = sender;
             watch(monitor, tables, &sender, &reader, &waker.0);
         })?;
-        Ok(Watcher { announcements, _alive: alive })
+        Ok(Watcher { notifications, _alive: alive })
     }
 
-    /// The next announcement, without waiting.
-    pub fn next(&self) -> Announced {
-        match self.announcements.try_recv() {
-            Ok(Ok(commits)) => Announced::Commits(commits),
-            Ok(Err(error)) => Announced::Lost(error),
-            Err(TryRecvError::Empty) => Announced::Nothing,
-            Err(TryRecvError::Disconnected) => Announced::Ended,
+    /// The next notification, without waiting.
+    pub fn next(&self) -> Notification {
+        match self.notifications.try_recv() {
+            Ok(Ok(commits)) => Notification::Commits(commits),
+            Ok(Err(error)) => Notification::Lost(error),
+            Err(TryRecvError::Empty) => Notification::Nothing,
+            Err(TryRecvError::Disconnected) => Notification::Ended,
         }
     }
 }
@@ -82,12 +82,11 @@ fn watch(
     wake: impl Fn(),
 ) {
     while reader.strong_count() > 0 {
-        let heard = monitor.wait_for(tables, LINGER).map_err(|error| error.to_string());
-        let silence = matches!(&heard, Ok(commits) if commits.is_empty());
-        if silence {
+        let result = monitor.wait_for(tables, WAIT).map_err(|error| error.to_string());
+        if matches!(&result, Ok(commits) if commits.is_empty()) {
             continue;
         }
-        if sender.send(heard).is_err() {
+        if sender.send(result).is_err() {
             return;
         }
         wake();

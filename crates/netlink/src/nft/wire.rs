@@ -1,8 +1,8 @@
-//! The kernel's names for the numbers of the nf_tables netlink interface, as far as Portway uses them.
+//! The kernel's names for the numbers of the nf_tables netlink interface that Portway uses.
 //!
 //! They come from `linux/netfilter/nf_tables.h` (`NFT_*`, `NFTA_*`), `linux/netfilter/nfnetlink.h` (`NFNL_*`,
-//! `NFNLGRP_*`), `linux/netfilter.h` (`NF_*`, `NFPROTO_*`) and `linux/netfilter/nf_nat.h` (`NF_NAT_*`). A message type
-//! here includes the subsystem in its upper byte, as it stands in the netlink header.
+//! `NFNLGRP_*`), `linux/netfilter.h` (`NF_*`, `NFPROTO_*`), `linux/netfilter/nf_nat.h` (`NF_NAT_*`) and libnftnl's
+//! `udata.h` (`NFTNL_*`). A message type includes the subsystem in its upper byte, as in the netlink header.
 
 pub(super) const NFNL_SUBSYS_NFTABLES: u16 = 10;
 pub(super) const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
@@ -27,6 +27,7 @@ pub(super) const NFT_MSG_DELSETELEM: u16 = message_type(14);
 pub(super) const NFT_MSG_NEWGEN: u16 = message_type(15);
 pub(super) const NFT_MSG_GETGEN: u16 = message_type(16);
 
+pub(super) const NFPROTO_UNSPEC: u8 = 0;
 pub(super) const NFPROTO_IPV4: u8 = 2;
 pub(super) const NFPROTO_IPV6: u8 = 10;
 
@@ -38,6 +39,8 @@ pub(super) const NF_INET_POST_ROUTING: u32 = 4;
 
 pub(super) const NF_DROP: i32 = 0;
 pub(super) const NF_ACCEPT: i32 = 1;
+#[cfg(test)]
+pub(super) const NFT_CONTINUE: i32 = -1;
 pub(super) const NFT_JUMP: i32 = -3;
 pub(super) const NFT_GOTO: i32 = -4;
 pub(super) const NFT_RETURN: i32 = -5;
@@ -88,6 +91,10 @@ pub(super) const NFTA_SET_ELEM_FLAGS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
 pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
 pub(super) const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
+/// In the userdata of an element: type, length, and the comment with its terminating NUL.
+pub(super) const NFTNL_UDATA_SET_ELEM_COMMENT: u8 = 0;
+/// Largest length of a comment, with its terminating NUL.
+pub(super) const NFTNL_UDATA_COMMENT_MAXLEN: usize = 128;
 
 pub(super) const NFTA_LIST_ELEM: u16 = 1;
 pub(super) const NFTA_DATA_VALUE: u16 = 1;

@@ -30,16 +30,17 @@ pub struct Address {
     /// Whether duplicate address detection is not finished, or the address's multicast group is not joined yet (IPv6
     /// only). The kernel reports it, and ignores it in an address to be added.
     pub tentative: bool,
-    /// Whether the host prefers other addresses as the source of its packets (IPv6 only).
+    /// Whether the host prefers other addresses as source addresses (IPv6 only).
     pub deprecated: bool,
 }
 
 impl Address {
-    /// An address with the usual scope, and without duplicate address detection.
+    /// An address with scope link if it is a link-local address, else universe, and without duplicate address
+    /// detection.
     ///
-    /// Such an IPv6 address is not reachable at once: the kernel joins its multicast group a little later, and a
-    /// neighbour that sends a solicitation before that retries only after a second. A caller that has disabled detection
-    /// for the whole namespace can clear `no_dad`; then `tentative` shows when the address is ready.
+    /// Such an IPv6 address is not reachable immediately: the kernel joins its multicast group a little later, and a
+    /// neighbour that sends a solicitation before that retries only after a second. A caller that has disabled
+    /// detection for the whole namespace can clear `no_dad`; then `tentative` shows when the address is reachable.
     pub fn new(link: u32, net: IpNet) -> Address {
         let scope = match net {
             IpNet::V4(net) if net.addr().is_link_local() => Scope::Link,
@@ -49,8 +50,7 @@ impl Address {
         Address { link, net, scope, no_dad: matches!(net, IpNet::V6(_)), tentative: false, deprecated: false }
     }
 
-    /// The same address, but deprecated: the host prefers other addresses as the source of its packets. Has no effect on
-    /// IPv4.
+    /// The same address, deprecated: the host prefers other addresses as source addresses. Has no effect on IPv4.
     pub fn deprecated(self) -> Address {
         Address { deprecated: self.net.addr().is_ipv6(), ..self }
     }
@@ -60,8 +60,8 @@ impl Address {
         let [family, length, flags, scope, l0, l1, l2, l3]: [u8; IFADDRMSG_LEN] =
             fixed(body, "address header")?;
         let all = attrs(&body[IFADDRMSG_LEN..]);
-        // On a point-to-point link IFA_ADDRESS is the peer's address and IFA_LOCAL the link's own; IPv6 has only
-        // IFA_ADDRESS.
+        // If the address has a peer, IFA_ADDRESS is the address of the peer, and IFA_LOCAL that of the link. An IPv6
+        // address without a peer has only IFA_ADDRESS.
         let own = all.clone().find(IFA_LOCAL).or_else(|| all.clone().find(IFA_ADDRESS));
         let own = own.ok_or(DecodeError::Missing("address"))?;
         let ip = decode_ip(family, own.value, "address")?;
@@ -92,7 +92,8 @@ impl Address {
         attr_ip(b, IFA_ADDRESS, ip);
         b.attr_u32(IFA_FLAGS, flags);
         if self.deprecated {
-            // `struct ifa_cacheinfo`: preferred for no time, valid for ever; from that the kernel derives the flag.
+            // `struct ifa_cacheinfo`: a preferred lifetime of 0, from which the kernel derives the flag, and an
+            // infinite valid lifetime.
             let times = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes);
             b.attr(IFA_CACHEINFO, &times.concat());
         }

@@ -1,5 +1,5 @@
-//! Changes to links, addresses, routes and neighbours as values: each has its message and a description for error
-//! texts.
+//! Changes to links, addresses, routes and neighbours as values: each is encoded to a message, and has a description
+//! for error texts.
 
 use super::{Address, Neighbour, NewLink, Route, link};
 use crate::message::{self, Buffer};
@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 pub enum Change<'a> {
     /// Adds a link.
     AddLink(NewLink<'a>),
-    /// Deletes a link; with a veth also its peer.
+    /// Deletes a link; deleting a veth also deletes its peer.
     DeleteLink { link: u32 },
     /// Sets a link up or down.
     SetUp { link: u32, up: bool },
@@ -20,7 +20,7 @@ pub enum Change<'a> {
     SetMaster { link: u32, master: Option<u32> },
     /// Renames a link.
     SetName { link: u32, name: String },
-    /// Sets the alias of a link; an empty one removes it.
+    /// Sets the alias of a link; an empty alias removes it.
     SetAlias { link: u32, alias: String },
     /// Moves a link to another network namespace.
     SetNamespace { link: u32, namespace: BorrowedFd<'a> },
@@ -28,9 +28,9 @@ pub enum Change<'a> {
     AddAddress(Address),
     /// Deletes an address; fails if it does not exist.
     DeleteAddress(Address),
-    /// Adds a route; fails if there is a route to the same network.
+    /// Adds a route; fails if there is a route to the same network with the same metric.
     AddRoute(Route),
-    /// Adds a route, or replaces the existing one to the same network.
+    /// Adds a route, or replaces the route to the same network with the same metric.
     ReplaceRoute(Route),
     /// Deletes a route; fails if it does not exist.
     DeleteRoute(Route),
@@ -88,7 +88,7 @@ impl Change<'_> {
         }
     }
 
-    /// The change as a verb phrase, for error texts, with the names of the links that are known.
+    /// The change as a verb phrase, for error texts. A link without an entry in `names` is described by its index.
     pub(super) fn describe(&self, names: &BTreeMap<u32, String>) -> String {
         let name = |link: &u32| names.get(link).cloned().unwrap_or_else(|| format!("link {link}"));
         match self {

@@ -37,10 +37,10 @@ pub struct Link {
     pub name: String,
     /// Whether it is set up.
     pub up: bool,
-    /// Whether it has a carrier: its peer is up.
+    /// Whether it has a carrier; a veth has one if its peer is up.
     pub carrier: bool,
-    /// Whether the kernel has set it operational and sends packets (`IF_OPER_UP`). That happens some time after the
-    /// carrier appears; packets sent in between are lost.
+    /// Whether its operational state is up (`IF_OPER_UP`). The kernel sets it some time after the carrier appears;
+    /// packets sent in between are lost.
     pub operational: bool,
     /// The bridge it belongs to.
     pub master: Option<u32>,
@@ -50,7 +50,7 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// The name of its driver, if it has one: `veth`, `bridge`, `dummy`.
     pub kind: Option<String>,
-    /// Its alias, a text for administrators, if one was set.
+    /// Its alias, a free text, if one was set.
     pub alias: Option<String>,
 }
 
@@ -86,9 +86,9 @@ pub struct NewLink<'a> {
     pub name: String,
     /// Its type.
     pub kind: LinkKind<'a>,
-    /// Whether it is set up at once.
+    /// Whether it is created up.
     pub up: bool,
-    /// The bridge it is added to at once.
+    /// The bridge it is added to when it is created.
     pub master: Option<u32>,
 }
 
@@ -98,9 +98,9 @@ pub enum LinkKind<'a> {
     /// One end of a veth pair.
     Veth(Peer<'a>),
     /// A bridge without multicast snooping, so that it floods multicast to every port: there is no multicast querier,
-    /// and neighbour discovery must not depend on one.
+    /// and neighbour discovery must work without one.
     Bridge,
-    /// A link that drops every packet; it only holds addresses.
+    /// A link that drops every packet, for addresses only.
     Dummy,
 }
 
@@ -119,7 +119,7 @@ impl LinkKind<'_> {
 pub struct Peer<'a> {
     /// Its name.
     pub name: String,
-    /// The network namespace it is created in; the current one if there is none.
+    /// The network namespace it is created in; `None` means the namespace of the socket.
     pub namespace: Option<BorrowedFd<'a>>,
 }
 
@@ -175,8 +175,8 @@ pub(super) fn fill_name(b: &mut Buffer, link: u32, name: &str) {
     b.attr_str(IFLA_IFNAME, name);
 }
 
-/// The body of a request that sets the link's alias. It has no terminating NUL: the kernel would count it as text, and
-/// an empty alias would not remove the existing one.
+/// The body of a request that sets the link's alias. The alias has no terminating NUL: the kernel would store it as
+/// part of the alias, and an empty alias would not remove the existing one.
 pub(super) fn fill_alias(b: &mut Buffer, link: u32, alias: &str) {
     header(b, link, None);
     b.attr(IFLA_IFALIAS, alias.as_bytes());
@@ -203,7 +203,7 @@ fn fill_namespace(b: &mut Buffer, namespace: BorrowedFd<'_>) {
     b.attr_u32(IFLA_NET_NS_FD, namespace.as_raw_fd() as u32);
 }
 
-/// `struct ifinfomsg`: family and type, which are 0, index, flags, and the mask of the flags to change.
+/// `struct ifinfomsg`: family (`AF_UNSPEC`) and type, which are 0, index, flags, and the mask of the flags to change.
 fn header(b: &mut Buffer, link: u32, up: Option<bool>) {
     let flags = if up == Some(true) { IFF_UP } else { 0 };
     let change = if up.is_some() { IFF_UP } else { 0 };

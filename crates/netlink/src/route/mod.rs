@@ -1,7 +1,7 @@
 //! Links, addresses, routes and neighbours (`linux/rtnetlink.h`).
 //!
-//! In go [`Change`]s, out come [`Link`]s, [`Address`]es, [`Route`]s and [`Neighbour`]s as the kernel lists them.
-//! [`Rtnetlink::apply`] sends one change; [`Rtnetlink::apply_all`] sends many in few datagrams. There are no
+//! [`Rtnetlink`] lists [`Link`]s, [`Address`]es, [`Route`]s and [`Neighbour`]s, and applies [`Change`]s to them:
+//! [`Rtnetlink::apply`] sends one change, [`Rtnetlink::apply_all`] sends many in few datagrams. There are no
 //! transactions: each change of a batch succeeds or fails independently, and the errors are returned with the index of
 //! the change. A [`Monitor`] reports the changes of other processes.
 
@@ -31,12 +31,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The scope of an address or route (`rt_scope_t`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Everywhere.
+    /// Valid everywhere.
     #[default]
     Universe,
-    /// On the attached link only.
+    /// Valid on the attached link only.
     Link,
-    /// Within this host only.
+    /// Valid within this host only.
     Host,
     /// Another scope, by its number.
     Other(u8),
@@ -66,7 +66,7 @@ impl Scope {
 #[derive(Debug)]
 pub struct Rtnetlink {
     socket: Socket,
-    /// Names of the links listed so far, by index: requests have indices, error texts have names.
+    /// Names of the links listed so far, by index: requests identify links by index, error texts by name.
     names: BTreeMap<u32, String>,
 }
 
@@ -124,12 +124,12 @@ impl Rtnetlink {
         self.list(libc::RTM_GETADDR, "list addresses", &[0; address::IFADDRMSG_LEN], Address::decode)
     }
 
-    /// The addresses of one link, of one family (`AF_INET`, `AF_INET6`), or of both if it is 0; empty if there is no such
-    /// link. The kernel filters them (since 4.20), so that the addresses of other links cost nothing.
+    /// The addresses of one link, of one family (`AF_INET`, `AF_INET6`) or of both (`AF_UNSPEC`); empty if there is no
+    /// such link. The kernel filters them (since 4.20), so the cost does not depend on the addresses of other links.
     pub fn addresses_of(&mut self, link: u32, family: u8) -> Result<Vec<Address>> {
         let [l0, l1, l2, l3] = link.to_ne_bytes();
         let header = [family, 0, 0, 0, l0, l1, l2, l3];
-        // Only for this request: strict checking would change the content of route listings.
+        // For this request only: strict checking would change which routes `routes` lists.
         self.socket.set_strict(true);
         let listed = self.list(libc::RTM_GETADDR, "list addresses of a link", &header, Address::decode);
         self.socket.set_strict(false);
@@ -146,12 +146,12 @@ impl Rtnetlink {
         self.list(libc::RTM_GETROUTE, "list routes", &[0; table::RTMSG_LEN], Route::decode)
     }
 
-    /// All neighbours whose address is an IP address.
+    /// All neighbours with an IPv4 or IPv6 address.
     pub fn neighbours(&mut self) -> Result<Vec<Neighbour>> {
         self.list(libc::RTM_GETNEIGH, "list neighbours", &[0; neighbour::NDMSG_LEN], Neighbour::decode)
     }
 
-    /// Lists objects with a request of type `kind`; a `header` of zeroes requests every family.
+    /// Lists objects with a request of type `kind`; a `header` of zeroes (`AF_UNSPEC`) requests all families.
     fn list<T>(
         &mut self,
         kind: u16,
@@ -197,8 +197,9 @@ impl Request for DescribedChange<'_> {
     }
 }
 
+/// Whether the address is of this family; `AF_UNSPEC` means both.
 fn matches_family(number: u8, address: &Address) -> bool {
-    number == 0 || number == family(address.net.addr())
+    number == libc::AF_UNSPEC as u8 || number == family(address.net.addr())
 }
 
 fn family(ip: IpAddr) -> u8 {

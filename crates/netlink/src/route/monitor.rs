@@ -1,7 +1,7 @@
 //! Reports changes to links and addresses.
 //!
-//! In go the kernel's notifications, out come [`Event`]s. A lost or malformed notification is an error: the caller then
-//! has to list the links and addresses. The groups have their names from `linux/rtnetlink.h`.
+//! [`Monitor`] decodes the kernel's notifications to [`Event`]s. A lost or malformed notification is an error: the
+//! caller then has to list the links and addresses. The groups have their names from `linux/rtnetlink.h`.
 
 use super::{Address, Link};
 use crate::message::Message;
@@ -34,15 +34,15 @@ pub enum Event {
 }
 
 impl Event {
-    /// Decodes a notification; `None` if it is about neither.
+    /// Decodes a notification; `None` if it is not about an address or a link.
     pub fn decode(m: &Message<'_>) -> Result<Option<Event>, DecodeError> {
         match m.kind {
             libc::RTM_NEWADDR | libc::RTM_DELADDR => {
                 let added = m.kind == libc::RTM_NEWADDR;
                 Ok(Some(Event::Address { added, address: Address::decode(m.body)? }))
             }
-            // With family AF_BRIDGE the message is about a bridge's port: its deletion means that the link left the
-            // bridge, not that the link was deleted.
+            // With family AF_BRIDGE the message is about the port of a bridge: RTM_DELLINK then means that the link was
+            // removed from the bridge, not that it was deleted.
             libc::RTM_NEWLINK | libc::RTM_DELLINK if m.body.first() == Some(&(libc::AF_UNSPEC as u8)) => {
                 let Link { index, name, .. } = Link::decode(m.body)?;
                 Ok(Some(Event::Link { added: m.kind == libc::RTM_NEWLINK, index, name }))
@@ -61,7 +61,8 @@ pub struct Monitor {
 impl Monitor {
     /// Subscribes to all changes except those made through sockets with these ports ([`super::Rtnetlink::port`]), as
     /// far as the kernel reports the port. It does so for IPv4 addresses, but not for IPv6 addresses and most changes
-    /// of links (seen in Linux 6.1 and 6.18): of these the caller also receives its own, and has to recognise them.
+    /// of links (seen in Linux 6.1 and 6.18): the caller receives its own changes of these, too, and has to recognise
+    /// them.
     pub fn open(ignore_ports: &[u32]) -> Result<Monitor> {
         let mut socket = Socket::open(Protocol::Route)?;
         socket.ignore_ports(ignore_ports)?;
@@ -80,20 +81,21 @@ impl Monitor {
     /// has to list the links and addresses.
     pub fn read(&mut self) -> Result<Vec<Event>> {
         let mut events = Vec::new();
-        let mut bad = None;
+        let mut malformed = None;
         let read = self.socket.receive_ready(|m| match Event::decode(&m) {
             Ok(event) => events.extend(event),
-            Err(source) => bad = Some(source),
+            Err(source) => malformed = Some(source),
         });
-        let unreadable = |source| Error::Malformed { operation: "a notification".into(), source };
-        let result = read.and_then(|_| bad.map_or(Ok(events), |source| Err(unreadable(source))));
+        let error = |source| Error::Malformed { operation: "read a notification".into(), source };
+        let result = read.and_then(|_| malformed.map_or(Ok(events), |source| Err(error(source))));
         if result.is_err() {
             self.discard();
         }
         result
     }
 
-    /// Discards the notifications that have arrived: the caller lists the state after this and sees every change.
+    /// Discards the notifications that have arrived. The caller lists the links and addresses after this, so it misses
+    /// no change.
     fn discard(&mut self) {
         // The kernel reports the loss first, and then delivers the notifications it kept.
         while let Err(Error::Overrun | Error::Malformed { .. }) = self.socket.receive_ready(|_| {}) {}

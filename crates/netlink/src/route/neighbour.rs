@@ -12,16 +12,16 @@ const NDA_LLADDR: u16 = 2;
 /// Size of `struct ndmsg`.
 pub(super) const NDMSG_LEN: usize = 12;
 
-/// A neighbour.
+/// A neighbour: an entry of the ARP or neighbour discovery table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// Index of the link.
     pub link: u32,
     /// Its IP address.
     pub ip: IpAddr,
-    /// Its hardware address, if it is known.
+    /// Its hardware address, if it is known and has six bytes.
     pub mac: Option<[u8; 6]>,
-    /// Whether it was configured and stays (`NUD_PERMANENT`), or was learnt and expires.
+    /// Whether it was configured and does not expire (`NUD_PERMANENT`), or was learnt and expires.
     pub permanent: bool,
 }
 

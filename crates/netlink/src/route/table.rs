@@ -1,6 +1,6 @@
 //! Entries of the routing tables: `struct rtmsg` and the attributes of `linux/rtnetlink.h`.
 //!
-//! Portway creates no routes with several next hops, and decodes such routes without their next hops.
+//! Portway does not create multipath routes. They are decoded without their next hops.
 
 use super::{Scope, attr_ip, decode_ip, family, fixed};
 use crate::DecodeError;
@@ -19,13 +19,13 @@ const RTNH_F_ONLINK: u32 = 4;
 /// Size of `struct rtmsg`.
 pub(super) const RTMSG_LEN: usize = 12;
 
-/// `RT_TABLE_MAIN`: the table for packets that no routing rule directs to another one.
+/// `RT_TABLE_MAIN`: the table for packets that no routing rule sends to another table.
 pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 
 /// The type of a route (`RTN_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RouteKind {
-    /// Packets go to the gateway, or directly onto the link.
+    /// Packets are sent to the gateway or, without one, directly to hosts on the link.
     #[default]
     Unicast,
     /// Packets are delivered to this host.
@@ -75,7 +75,7 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// Its scope.
     pub scope: Scope,
-    /// Whether the gateway is assumed to be on the link even if no route covers it.
+    /// Whether the gateway is assumed to be on the link even if no route covers it (`RTNH_F_ONLINK`).
     pub onlink: bool,
     /// Its metric; lower is preferred. The kernel's default for IPv6 is 1024.
     pub metric: Option<u32>,

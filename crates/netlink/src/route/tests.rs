@@ -1,5 +1,5 @@
-//! Encoded values decode to equal values, malformed bytes are errors and never a panic, and descriptions are right. The
-//! tests of the lab and `tests/kernel` compare with a kernel.
+//! Encoded values decode to equal values, malformed bytes are errors and never a panic, and changes have the expected
+//! descriptions. The tests of the lab and `tests/kernel` use a real kernel.
 
 use super::*;
 use ipnet::IpNet;
@@ -42,9 +42,9 @@ prop_compose! {
         protocol: u8,
     ) -> Route {
         let to = to.trunc();
-        let other = to.addr();
+        let address = to.addr();
         Route {
-            to, kind, gateway: has_gateway.then_some(other), link, source: has_source.then_some(other),
+            to, kind, gateway: has_gateway.then_some(address), link, source: has_source.then_some(address),
             scope, onlink, metric, table, protocol,
         }
     }

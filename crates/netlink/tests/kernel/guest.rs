@@ -1,4 +1,4 @@
-//! Tests that need a kernel module that many hosts lack, ip_vs or dummy. If this host lacks it, the test runs in a
+//! Runs tests that need a kernel module that many hosts lack (ip_vs, dummy). If this host lacks it, the test runs in a
 //! user-mode Linux guest.
 
 use crate::namespace::in_new_namespace;
@@ -12,5 +12,5 @@ pub(crate) fn with_module(module: &str, name: &str, test: impl FnOnce() + Send) 
     if lab_guest::is_unbootable() {
         return eprintln!("not run: guests do not boot");
     }
-    lab_guest::play(name, env!("CARGO_TARGET_TMPDIR").as_ref()).unwrap_or_else(|error| panic!("{error}"));
+    lab_guest::run_test(name, env!("CARGO_TARGET_TMPDIR").as_ref()).unwrap_or_else(|error| panic!("{error}"));
 }

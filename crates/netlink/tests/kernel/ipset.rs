@@ -7,6 +7,9 @@ use std::collections::BTreeSet;
 const AF_UNSPEC: u8 = libc::AF_UNSPEC as u8;
 const AF_INET: u8 = libc::AF_INET as u8;
 const AF_INET6: u8 = libc::AF_INET6 as u8;
+const TCP: u8 = libc::IPPROTO_TCP as u8;
+const UDP: u8 = libc::IPPROTO_UDP as u8;
+const SCTP: u8 = libc::IPPROTO_SCTP as u8;
 
 fn open() -> Ipset {
     Ipset::open().unwrap().expect("a kernel with sets")
@@ -61,12 +64,16 @@ fn members_of_each_type_are_listed() {
             ..Member::default()
         };
         let second = |member, ip: &str, cidr2| Member { ip2: ip.parse().ok(), cidr2, ..member };
-        let tcp = member("10.0.0.1", Some(80), Some(6));
+        let tcp = member("10.0.0.1", Some(80), Some(TCP));
         let cases = [
             ("hash:ip", "10.0.0.1", member("10.0.0.1", None, None)),
             ("hash:ip family inet6", "fd00::1", member("fd00::1", None, None)),
-            ("hash:ip,port", "10.0.0.1,udp:53", member("10.0.0.1", Some(53), Some(17))),
-            ("hash:ip,port family inet6 timeout 60", "fd00::1,sctp:7", member("fd00::1", Some(7), Some(132))),
+            ("hash:ip,port", "10.0.0.1,udp:53", member("10.0.0.1", Some(53), Some(UDP))),
+            (
+                "hash:ip,port family inet6 timeout 60",
+                "fd00::1,sctp:7",
+                member("fd00::1", Some(7), Some(SCTP)),
+            ),
             ("hash:ip,port,ip comment", "10.0.0.1,tcp:80,10.0.0.2", second(tcp, "10.0.0.2", None)),
             ("hash:ip,port,net", "10.0.0.1,tcp:80,10.9.8.7/16", second(tcp, "10.9.0.0", Some(16))),
             ("hash:ip,port,net", "10.0.0.1,tcp:80,10.9.8.7", second(tcp, "10.9.8.7", Some(32))),
@@ -97,7 +104,7 @@ fn a_set_listed_in_many_messages_is_read_completely() {
         }
         let mut ipset = open();
         let all = ipset.members("many").unwrap();
-        assert_eq!(all.len(), 30001, "no member twice");
+        assert_eq!(all.len(), 30001, "every member is listed once");
         let ports: BTreeSet<u16> = all.iter().filter_map(|m| m.port).collect();
         assert_eq!(ports, (1..=20000).chain(30000..=40000).collect());
         assert_eq!(ipset.names().unwrap(), [info("many", "hash:ip,port", AF_INET, 0, 30001)]);

@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
-/// `linux/netfilter/ipset/ip_set_hash.h`.
+/// From `linux/netfilter/ipset/ip_set_hash.h`.
 const IPSET_ERR_HASH_FULL: i32 = 4352;
+
+const PROTOCOLS: [u8; 3] = [libc::IPPROTO_TCP as u8, libc::IPPROTO_UDP as u8, libc::IPPROTO_SCTP as u8];
 
 const KINDS: [SetKind; 5] =
     [SetKind::Ip, SetKind::IpPort, SetKind::IpPortIp, SetKind::IpPortNet, SetKind::Port];
@@ -31,8 +33,7 @@ fn member(kind: SetKind, v6: bool, n: u16) -> Member {
         true => Ipv6Addr::new(0xfd01, n, 0, 0, 0, 0, 0, 0).into(),
     };
     let bare = Member::default();
-    let port =
-        Member { ip: Some(ip(n)), port: Some(n), protocol: Some([6, 17, 132][n as usize % 3]), ..bare };
+    let port = Member { ip: Some(ip(n)), port: Some(n), protocol: Some(PROTOCOLS[n as usize % 3]), ..bare };
     match kind {
         SetKind::Ip => Member { ip: Some(ip(n)), ..bare },
         SetKind::IpPort => port,
@@ -162,14 +163,14 @@ fn changes_to_several_sets_share_a_datagram() {
 fn errors_name_set_and_member_and_do_not_stop_other_changes() {
     in_new_namespace(|| {
         let mut ipset = open();
-        ipset.create(&new("good", SetKind::IpPort, false)).unwrap();
+        ipset.create(&new("existing", SetKind::IpPort, false)).unwrap();
         let mut members: Vec<Member> = (1..=600).map(|n| member(SetKind::IpPort, false, n)).collect();
         let six = member(SetKind::IpPort, true, 7);
         members[100] = six;
         members[101] = six;
-        members[599] = Member { protocol: Some(0), ..members[599] };
+        members[599] = Member { protocol: Some(libc::IPPROTO_IP as u8), ..members[599] };
         let changes = [
-            SetChange::Add { set: "good", members: &members },
+            SetChange::Add { set: "existing", members: &members },
             SetChange::Add { set: "missing", members: &members[..1] },
             SetChange::Remove { set: "missing", members: &members },
         ];
@@ -178,14 +179,18 @@ fn errors_name_set_and_member_and_do_not_stop_other_changes() {
         let about = |index: usize, words: &[&str]| {
             errors.iter().filter(|(i, text)| *i == index && words.iter().all(|w| text.contains(w))).count()
         };
-        assert_eq!(about(0, &["add fd00::7,udp:7 to set good", "the other family"]), 2, "{errors:#?}");
-        assert_eq!(about(0, &["add 10.0.2.88,0:600 to set good", "a transport protocol"]), 1, "{errors:#?}");
+        assert_eq!(about(0, &["add fd00::7,udp:7 to set existing", "the other family"]), 2, "{errors:#?}");
+        assert_eq!(
+            about(0, &["add 10.0.2.88,0:600 to set existing", "a transport protocol"]),
+            1,
+            "{errors:#?}"
+        );
         assert_eq!(about(1, &["add 10.0.0.1,udp:1 to set missing"]), 1, "{errors:#?}");
         assert_eq!(about(2, &["remove 256 members from set missing"]), 2, "{errors:#?}");
         assert_eq!(about(2, &["remove 88 members from set missing"]), 1, "{errors:#?}");
         assert_eq!(errors.len(), 7, "{errors:#?}");
         assert!(failed.iter().filter(|f| f.index > 0).all(|f| f.error.is_not_found()));
-        assert_eq!(ipset.members("good").unwrap().len(), 597, "all other members were added");
+        assert_eq!(ipset.members("existing").unwrap().len(), 597, "all other members were added");
     });
 }
 
@@ -204,7 +209,7 @@ fn a_full_set_refuses_new_members_and_accepts_existing_ones() {
         let failed = ipset.apply_all(&changes).unwrap();
         assert_eq!(ipset.sent() - before, 40, "no member is sent again");
         assert!(failed.iter().all(|f| f.index == 0));
-        assert_eq!(failed.len(), 19, "all messages but the first");
+        assert_eq!(failed.len(), 19, "every message except the first is refused");
         let text = failed[0].error.to_string();
         assert!(text.contains("to set small") && text.contains("the set is full"), "{text}");
         assert_eq!(failed[0].error.errno(), Some(IPSET_ERR_HASH_FULL));
@@ -227,11 +232,11 @@ fn invalid_members_and_names_are_refused() {
         {
             let set = new(&format!("{}{v6}", kind.name()), kind, v6);
             ipset.create(&set).unwrap();
-            let bad = match kind {
+            let invalid = match kind {
                 SetKind::IpPortNet => Member { cidr2: Some(0), ..member(kind, v6, 1) },
                 _ => Member { mark: Some((1, 1)), ..member(kind, v6, 1) },
             };
-            let error = ipset.add(&set.name, &[bad]).unwrap_err();
+            let error = ipset.add(&set.name, &[invalid]).unwrap_err();
             let expected = if kind == SetKind::IpPortNet {
                 "prefix length of a network is invalid"
             } else {

@@ -10,6 +10,10 @@ use portway_netlink::ipvs::{
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
+const TCP: u8 = libc::IPPROTO_TCP as u8;
+const UDP: u8 = libc::IPPROTO_UDP as u8;
+const SCTP: u8 = libc::IPPROTO_SCTP as u8;
+
 /// The kernel sets this flag on every virtual server in its table.
 const IP_VS_SVC_F_HASHED: u32 = 2;
 
@@ -47,7 +51,7 @@ fn virtual_servers_are_listed_with_their_real_servers_and_deleted() {
     with_module("ip_vs", "ipvs::virtual_servers_are_listed_with_their_real_servers_and_deleted", || {
         let mut genl = ipvs::open().unwrap().expect("a kernel with ip_vs");
         assert_eq!(ipvs::services(&mut genl).unwrap(), []);
-        // Without a local address, the kernel treats the address of every real server as a broadcast.
+        // Without a local address, the kernel takes the address of every real server for a broadcast address.
         run("ip", "link set lo up");
         run("ipvsadm", "-A -t 10.96.0.1:443 -s rr");
         run("ipvsadm", "-A -u 10.96.0.10:53 -s rr -p 600 -M 255.255.255.0");
@@ -56,23 +60,23 @@ fn virtual_servers_are_listed_with_their_real_servers_and_deleted() {
         run("ipvsadm", "-a -t 10.96.0.1:443 -r 10.244.1.2:6443 -m -w 3");
         run("ipvsadm", "-a -t 10.96.0.1:443 -r 10.244.1.3:443 -g -w 0");
         run("ipvsadm", "-a -t [fd96::1]:80 -r [fd10::7]:8080 -m");
-        let plain = service(6, "10.96.0.1", 443, "rr");
-        let sticky = VirtualServer {
+        let plain = service(TCP, "10.96.0.1", 443, "rr");
+        let persistent = VirtualServer {
             flags: IP_VS_SVC_F_HASHED | PERSISTENT,
             timeout: 600,
             netmask: 0xffff_ff00,
-            ..service(17, "10.96.0.10", 53, "rr")
+            ..service(UDP, "10.96.0.10", 53, "rr")
         };
         let six = VirtualServer {
             flags: IP_VS_SVC_F_HASHED | PERSISTENT,
             timeout: 300,
             netmask: 64,
-            ..service(6, "fd96::1", 80, "wrr")
+            ..service(TCP, "fd96::1", 80, "wrr")
         };
         let marked = VirtualServer { fwmark: 17, ..service(0, "0.0.0.0", 0, "rr") };
         let mut listed = ipvs::services(&mut genl).unwrap();
         listed.sort_by_key(|s| (s.fwmark, s.family, s.address));
-        assert_eq!(listed, [plain.clone(), sticky.clone(), six.clone(), marked.clone()]);
+        assert_eq!(listed, [plain.clone(), persistent.clone(), six.clone(), marked.clone()]);
 
         let mut listed = ipvs::servers(&mut genl, &plain.key()).unwrap();
         listed.sort_by_key(|s| s.address);
@@ -91,7 +95,7 @@ fn virtual_servers_are_listed_with_their_real_servers_and_deleted() {
             [],
             "a deleted virtual server has no real servers"
         );
-        assert_eq!(ipvs::services(&mut genl).unwrap(), [sticky]);
+        assert_eq!(ipvs::services(&mut genl).unwrap(), [persistent]);
     });
 }
 
@@ -118,20 +122,20 @@ fn ipvsadm_lists_the_servers_that_were_added() {
     with_module("ip_vs", "ipvs::ipvsadm_lists_the_servers_that_were_added", || {
         let mut genl = open_with_lo_up();
         let services = [
-            service(6, "10.96.0.1", 443, "rr"),
+            service(TCP, "10.96.0.1", 443, "rr"),
             VirtualServer {
                 flags: IP_VS_SVC_F_HASHED | PERSISTENT,
                 timeout: 10800,
                 netmask: 0xffff_ff00,
-                ..service(17, "10.96.0.10", 53, "wrr")
+                ..service(UDP, "10.96.0.10", 53, "wrr")
             },
-            service(132, "10.96.0.11", 7, "sh"),
-            service(6, "fd96::1", 80, "lc"),
+            service(SCTP, "10.96.0.11", 7, "sh"),
+            service(TCP, "fd96::1", 80, "lc"),
             VirtualServer {
                 flags: IP_VS_SVC_F_HASHED | PERSISTENT,
                 timeout: 300,
                 netmask: 64,
-                ..service(17, "fd96::2", 53, "rr")
+                ..service(UDP, "fd96::2", 53, "rr")
             },
         ];
         for service in &services {
@@ -182,7 +186,7 @@ fn ipvsadm_lists_the_servers_that_were_added() {
 fn new_options_of_a_virtual_server_keep_its_real_servers() {
     with_module("ip_vs", "ipvs::new_options_of_a_virtual_server_keep_its_real_servers", || {
         let mut genl = open_with_lo_up();
-        let mut wanted = service(6, "10.96.0.1", 443, "rr");
+        let mut wanted = service(TCP, "10.96.0.1", 443, "rr");
         let key = wanted.key();
         let real = socket("10.244.1.2:6443");
         apply(
@@ -209,8 +213,8 @@ fn new_options_of_a_virtual_server_keep_its_real_servers() {
 fn errors_distinguish_existing_and_missing_objects() {
     with_module("ip_vs", "ipvs::errors_distinguish_existing_and_missing_objects", || {
         let mut genl = open_with_lo_up();
-        let existing = Key::new(6, socket("10.96.0.1:443"));
-        let missing = Key::new(6, socket("10.96.0.2:443"));
+        let existing = Key::new(TCP, socket("10.96.0.1:443"));
+        let missing = Key::new(TCP, socket("10.96.0.2:443"));
         let server = socket("10.244.1.2:6443");
         let unknown_scheduler = ServiceOptions { scheduler: "nosuch", ..PLAIN };
         let no_prefix = ServiceOptions { netmask: 0, ..PLAIN };
@@ -229,7 +233,7 @@ fn errors_distinguish_existing_and_missing_objects() {
         let out_of_range = |_: &Change<'_>, e: &Error| e.errno() == Some(libc::ERANGE);
         type Expected<'a> = &'a dyn Fn(&Change<'_>, &Error) -> bool;
         let other = socket("10.244.1.3:80");
-        let six = Key::new(6, socket("[fd96::1]:80"));
+        let six = Key::new(TCP, socket("[fd96::1]:80"));
         let cases: [(Change<'_>, Expected<'_>); 14] = [
             (Change::AddService { service: existing, options: PLAIN }, &exists),
             (Change::AddService { service: missing, options: unknown_scheduler }, &no_scheduler),
@@ -278,7 +282,7 @@ fn timeouts_are_set_and_zero_does_not_change_them() {
 fn twenty_two_thousand_changes_at_once_and_one_at_a_time() {
     with_module("ip_vs", "ipvs::twenty_two_thousand_changes_at_once_and_one_at_a_time", || {
         let mut genl = open_with_lo_up();
-        let key = |n: u32| Key::new(6, SocketAddr::new(Ipv4Addr::from_bits(0x0a60_0000 + n).into(), 80));
+        let key = |n: u32| Key::new(TCP, SocketAddr::new(Ipv4Addr::from_bits(0x0a60_0000 + n).into(), 80));
         let real = |n: u32| SocketAddr::new(Ipv4Addr::from_bits(0x0af4_0000 + n).into(), 8080);
         let mut changes = Vec::new();
         for n in 1..=2000 {
@@ -304,7 +308,7 @@ fn twenty_two_thousand_changes_at_once_and_one_at_a_time() {
             ipvs::apply(&mut genl, &change).unwrap();
         }
         println!("100 changes one at a time in {:?}", start.elapsed());
-        // All of them exist: every change is refused, and no answer is lost.
+        // All servers exist, so every change is refused; no answer is lost.
         assert_eq!(ipvs::apply_all(&mut genl, &changes).unwrap().len(), 22_000);
     });
 }

@@ -1,4 +1,4 @@
-//! The wire formats against a real kernel, each test in a network namespace of its own.
+//! Tests of the wire formats with a real kernel. Each test has its own network namespace.
 
 mod genl;
 mod guest;

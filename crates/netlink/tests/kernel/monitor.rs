@@ -86,7 +86,7 @@ fn a_loss_is_an_error_and_later_commits_are_reported() {
             batch.commit(&mut socket).unwrap();
         }
         assert!(matches!(monitor.read(&WATCHED), Err(Error::Overrun)));
-        // The notifications before the loss end in the middle of a transaction, and must not be counted to the next one.
+        // The notifications before the loss end within a transaction, and must not count to the next commit.
         run("nft", "add table ip other");
         assert_eq!(monitor.read(&WATCHED).unwrap(), []);
         run("nft", "add table ip6 kube-proxy");

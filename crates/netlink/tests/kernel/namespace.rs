@@ -1,16 +1,16 @@
 //! A new network namespace for a test.
 //!
-//! The lab, which offers more, depends on this crate; here a thread in a new namespace is enough. Without root, the test
-//! runs again as root of a user namespace.
+//! A thread in a new namespace is enough here; the lab, which has more features, depends on this crate. Without root
+//! privileges, the test runs again as root of a user namespace.
 
 use portway_netlink::namespace::unshare_network;
 use std::process::{Command, Output};
 use std::thread;
 
-/// Set for the run in a user namespace, which is not repeated.
+/// This variable is set in the run as root of a user namespace, which is not repeated.
 const IN_USER_NAMESPACE: &str = "PORTWAY_TEST_USER_NAMESPACE";
 
-/// Runs `test` in a new network namespace. Processes that it starts are in the same one.
+/// Runs `test` in a new network namespace. Processes that it starts are in the same namespace.
 pub(crate) fn in_new_namespace(test: impl FnOnce() + Send) {
     let entered = thread::scope(|scope| {
         let work = || {
@@ -49,7 +49,7 @@ fn repeat_in_user_namespace() {
 pub(crate) fn run(program: &str, arguments: &str) -> String {
     let output = Command::new(program)
         .args(arguments.split_whitespace())
-        // Root of a user namespace may not write to the directory of iptables' lock; any file can be the lock.
+        // Root of a user namespace may not create iptables' lock file in its default directory.
         .env("XTABLES_LOCKFILE", "/dev/null")
         .output()
         .unwrap_or_else(|error| panic!("{program} is needed: {error}"));

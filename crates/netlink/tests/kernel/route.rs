@@ -9,8 +9,12 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+const AF_UNSPEC: u8 = libc::AF_UNSPEC as u8;
 const AF_INET: u8 = libc::AF_INET as u8;
 const AF_INET6: u8 = libc::AF_INET6 as u8;
+
+/// Index of `lo`.
+const LOOPBACK_IFINDEX: u32 = 1;
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
@@ -39,7 +43,7 @@ fn addresses_of_other_processes_are_reported_and_own_ipv4_addresses_are_not() {
         let mut network = Rtnetlink::open().unwrap();
         let mut monitor = Monitor::open(&[network.port()]).unwrap();
         assert_eq!(monitor.wait_for(Duration::from_millis(1)).unwrap(), []);
-        let own = Address::new(1, net("10.0.0.1/32"));
+        let own = Address::new(LOOPBACK_IFINDEX, net("10.0.0.1/32"));
         network.apply(&Change::AddAddress(own)).unwrap();
         run("ip", "addr add 10.0.0.2/32 dev lo");
         network.apply(&Change::DeleteAddress(own)).unwrap();
@@ -48,22 +52,22 @@ fn addresses_of_other_processes_are_reported_and_own_ipv4_addresses_are_not() {
             address_events(&mut monitor, Duration::ZERO, false),
             [(true, net("10.0.0.2/32")), (false, net("10.0.0.2/32"))]
         );
-        let mut everything = Monitor::open(&[]).unwrap();
+        let mut unfiltered = Monitor::open(&[]).unwrap();
         network.apply(&Change::AddAddress(own)).unwrap();
-        assert_eq!(address_events(&mut everything, Duration::ZERO, false), [(true, own.net)]);
+        assert_eq!(address_events(&mut unfiltered, Duration::ZERO, false), [(true, own.net)]);
         assert_eq!(address_events(&mut monitor, Duration::ZERO, false), []);
     });
 }
 
-/// The kernel does not report the port of the socket that added an IPv6 address. If a kernel does so one day, callers
-/// need not recognise their own addresses any more.
+/// The kernel does not report the port of the socket that added an IPv6 address. If this test fails because a newer
+/// kernel does, callers need not recognise their own addresses any more.
 #[test]
 fn ipv6_addresses_of_every_process_are_reported() {
     in_new_namespace(|| {
         let mut network = Rtnetlink::open().unwrap();
         run("ip", "link set lo up");
         let mut monitor = Monitor::open(&[network.port()]).unwrap();
-        let own = Address::new(1, net("fd00::1/128"));
+        let own = Address::new(LOOPBACK_IFINDEX, net("fd00::1/128"));
         network.apply(&Change::AddAddress(own)).unwrap();
         run("ip", "addr add fd00::2/128 dev lo nodad");
         let both = BTreeSet::from([(true, own.net), (true, net("fd00::2/128"))]);
@@ -96,7 +100,10 @@ fn added_changed_and_deleted_links_are_reported() {
         run("ip", "link add bridge type bridge");
         run("ip", "link set near master bridge");
         run("ip", "link set near nomaster");
-        assert!(links(&mut monitor).iter().all(|(added, _)| *added), "leaving a bridge is not a deletion");
+        assert!(
+            links(&mut monitor).iter().all(|(added, _)| *added),
+            "removal from a bridge is not a deletion"
+        );
         run("ip", "link del near");
         assert!(links(&mut monitor).is_superset(&both(false)));
     });
@@ -107,7 +114,7 @@ fn a_loss_is_an_error_and_later_events_are_reported() {
     in_new_namespace(|| {
         let mut network = Rtnetlink::open().unwrap();
         let mut monitor = Monitor::open(&[]).unwrap();
-        let own = Address::new(1, net("10.0.0.1/32"));
+        let own = Address::new(LOOPBACK_IFINDEX, net("10.0.0.1/32"));
         let both = [Change::AddAddress(own), Change::DeleteAddress(own)];
         // More notifications than the receive buffer holds.
         let many: Vec<_> = both.iter().cycle().take(40_000).cloned().collect();
@@ -135,7 +142,7 @@ fn a_link_has_an_alias_until_it_is_removed() {
 }
 
 #[test]
-fn addresses_of_one_link_are_listed_without_those_of_others() {
+fn only_the_addresses_of_the_requested_link_are_listed() {
     in_new_namespace(|| {
         let mut network = Rtnetlink::open().unwrap();
         run("ip", "link set lo up");
@@ -150,9 +157,9 @@ fn addresses_of_one_link_are_listed_without_those_of_others() {
         };
         assert_eq!(nets(link, AF_INET), [net("10.0.0.1/32"), net("10.0.0.2/24")].into());
         assert_eq!(nets(link, AF_INET6), [net("fd00::1/128")].into());
-        assert_eq!(nets(link, 0), own.map(|a| a.net).into());
-        assert_eq!(nets(1, 0), [net("127.0.0.1/8"), net("::1/128")].into());
-        assert_eq!(nets(999, 0), [].into(), "there is no such link");
+        assert_eq!(nets(link, AF_UNSPEC), own.map(|a| a.net).into());
+        assert_eq!(nets(LOOPBACK_IFINDEX, AF_UNSPEC), [net("127.0.0.1/8"), net("::1/128")].into());
+        assert_eq!(nets(999, AF_UNSPEC), [].into(), "there is no such link");
         assert_eq!(nets(999, AF_INET), [].into());
         assert_eq!(network.addresses().unwrap().len(), 5, "afterwards all addresses are listed again");
     });
@@ -184,7 +191,7 @@ fn a_dummy_holds_ten_thousand_addresses() {
         assert_eq!(network.addresses_of(link, AF_INET).unwrap(), wanted);
         assert_eq!(network.addresses_of(link, AF_INET6).unwrap().len(), 1);
         let start = Instant::now();
-        assert_eq!(network.addresses_of(1, 0).unwrap().len(), 2);
+        assert_eq!(network.addresses_of(LOOPBACK_IFINDEX, AF_UNSPEC).unwrap().len(), 2);
         println!("two addresses of another link listed in {:?}", start.elapsed());
         run("ip", "addr del 10.96.0.7/32 dev kube-ipvs0");
         assert_eq!(address_events(&mut monitor, Duration::ZERO, false), [(false, net("10.96.0.7/32"))]);

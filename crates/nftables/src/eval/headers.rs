@@ -1,10 +1,10 @@
-//! The bytes of a packet's headers, as far as rules read them.
+//! The bytes of a packet's headers that rules can read.
 
 use portway_dataplane::trace::PacketState;
 use portway_netlink::nft::expr::Base;
 use std::net::IpAddr;
 
-/// Bytes of a header; `None` if it ends before that.
+/// Bytes of a header; `None` if the header is shorter.
 pub(super) fn payload(packet: &PacketState, base: Base, offset: u32, len: u32) -> Option<Vec<u8>> {
     let header = match base {
         Base::Network => network_header(packet),
@@ -35,7 +35,7 @@ fn network_header(packet: &PacketState) -> Vec<u8> {
     }
 }
 
-/// The ports. No rule reads the source port.
+/// The ports. The source port is 0: a trace has none, and no rule of Portway reads it.
 fn transport_header(packet: &PacketState) -> Vec<u8> {
     let port = packet.port.to_be_bytes();
     vec![0, 0, port[0], port[1]]

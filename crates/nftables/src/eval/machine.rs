@@ -1,4 +1,4 @@
-//! The register machine that runs rules (`nft_do_chain` in net/netfilter/nf_tables_core.c).
+//! The register machine that evaluates rules (`nft_do_chain` in net/netfilter/nf_tables_core.c).
 
 use super::headers::payload;
 use super::sets;
@@ -9,19 +9,19 @@ use portway_netlink::nft::expr::{CT_STATE_NEW, CtKey, FIB_LOCAL, FibOf, MetaKey}
 use portway_netlink::nft::{Data, Element, Expr, Register, Rule, Verdict};
 use std::net::IpAddr;
 
-/// `fib … type`: an address of another machine.
+/// `fib … type`: an address of another host (`RTN_UNICAST`).
 const FIB_UNICAST: u32 = 1;
-/// `fib … type`: a group's address.
+/// `fib … type`: a multicast address (`RTN_MULTICAST`).
 const FIB_MULTICAST: u32 = 5;
 /// Conntrack's status bits `IPS_SRC_NAT` and `IPS_DST_NAT`.
 const STATUS_SRC_NAT: u32 = 1 << 4;
 const STATUS_DST_NAT: u32 = 1 << 5;
-/// How deep jumps may nest (`NFT_JUMP_STACK_SIZE`).
+/// The deepest nesting of jumps (`NFT_JUMP_STACK_SIZE`).
 const STACK: usize = 16;
-/// The kernel refuses chains that go round in circles; this only keeps us from following them.
+/// The limit of jumps, for tables with loops, which the kernel would refuse.
 const HOPS: usize = 1024;
 
-/// How a base chain ended.
+/// The verdict of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Accept,
@@ -34,20 +34,20 @@ pub(super) enum End {
 struct Draw {
     number: u32,
     modulus: u32,
-    /// It, or a smaller one in its place, led its rule nowhere.
+    /// The rule did not match with this number, or with a smaller one at the same position.
     missed: bool,
 }
 
 /// The random numbers of one path.
 ///
-/// A number that leads its rule nowhere leaves the packet as it was, so what comes after is the same for all such
-/// numbers: it is followed for the first of them, and the others are abandoned. That keeps the number of paths
-/// proportional to the numbers, where rules try again and again.
+/// A number with which the rule does not match leaves the packet unchanged, so the rest of the path is the same for all
+/// such numbers: it is evaluated for the first of them, and the other paths are abandoned. Without that, the number of
+/// paths would grow exponentially with the rules that draw again.
 #[derive(Debug, Default)]
 pub(super) struct RandomChoices {
     planned: Vec<Draw>,
     made: Vec<Draw>,
-    /// This path is like one that was followed before.
+    /// The rest of this path is the same as that of a path that was evaluated before.
     pub(super) abandoned: bool,
 }
 
@@ -58,7 +58,7 @@ impl RandomChoices {
         plan.number
     }
 
-    /// The rule in which the numbers from `first` on were drawn does not concern the packet.
+    /// Records that the rule in which the numbers from `first` on were drawn did not match.
     fn missed(&mut self, first: usize) {
         if let Some(last) = self.made[first..].last_mut() {
             self.abandoned |= last.missed;
@@ -66,7 +66,7 @@ impl RandomChoices {
         }
     }
 
-    /// The next combination after the one that was drawn, if there is one.
+    /// The next combination of numbers, if there is one.
     pub(super) fn next(mut self) -> Option<RandomChoices> {
         while let Some(last) = self.made.pop() {
             if last.number + 1 < last.modulus {
@@ -78,19 +78,19 @@ impl RandomChoices {
     }
 }
 
-/// What an expression does to the rule it is in.
+/// The effect of an expression on the evaluation of its rule.
 enum Flow {
-    /// The next expression.
+    /// Evaluate the next expression.
     Continue,
-    /// The rule does not concern this packet.
+    /// The rule does not match.
     Break,
-    /// A verdict.
+    /// The rule has a verdict.
     Verdict(Verdict),
-    /// Accepted, dropped or refused for this base chain.
+    /// The base chain ends.
     End(End),
 }
 
-/// The machine, with a packet in it.
+/// The state of the evaluation of one packet.
 pub(super) struct Machine<'t> {
     pub(super) table: &'t Table,
     host: &'t Host,
@@ -110,14 +110,14 @@ impl<'t> Machine<'t> {
         Machine { table, host, packet, choices, steps: Vec::new(), registers: [0; 64] }
     }
 
-    /// Runs a base chain to its end. Its policy is to accept.
+    /// Evaluates a base chain, whose policy is accept.
     pub(super) fn run(&mut self, base: &Name) -> End {
         let mut stack: Vec<(Name, usize)> = Vec::new();
         let (mut chain, mut at) = (base.clone(), 0);
         self.registers = [0; 64];
         for _ in 0..HOPS {
             let flow = self.rules(&chain, &mut at);
-            let back = match flow {
+            let caller = match flow {
                 Flow::End(end) => return end,
                 Flow::Verdict(Verdict::Accept) => return End::Accept,
                 Flow::Verdict(Verdict::Drop) => return End::Drop,
@@ -132,7 +132,7 @@ impl<'t> Machine<'t> {
                 }
                 Flow::Verdict(Verdict::Return) | Flow::Continue | Flow::Break => Some(stack.pop()),
             };
-            match back {
+            match caller {
                 None => at = 0,
                 Some(Some(frame)) => (chain, at) = frame,
                 Some(None) => return End::Accept,
@@ -141,7 +141,7 @@ impl<'t> Machine<'t> {
         End::Drop
     }
 
-    /// Runs the rules of a chain from `at` until one gives a verdict; `at` is then behind it.
+    /// Evaluates the rules of a chain from `at` until one has a verdict; `at` is then the index of the next rule.
     fn rules(&mut self, chain: &Name, at: &mut usize) -> Flow {
         let table = self.table;
         let rules: &[Rule] = table.chains.get(chain).map_or(&[], |c| &c.rules);
@@ -156,7 +156,7 @@ impl<'t> Machine<'t> {
         Flow::Continue
     }
 
-    /// Runs one rule. Of one that does not concern the packet no step stays.
+    /// Evaluates one rule. A rule that does not match leaves no steps in the trace.
     fn rule(&mut self, rule: &Rule, step: Step) -> Flow {
         let before = self.steps.len();
         let drawn = self.choices.made.len();
@@ -175,7 +175,7 @@ impl<'t> Machine<'t> {
         Flow::Continue
     }
 
-    /// Runs one expression; none if what it wants to read is not there, which ends the rule too.
+    /// Evaluates one expression. `None` if its operand does not exist: then the rule does not match.
     fn expr(&mut self, expr: &Expr) -> Option<Flow> {
         match expr {
             Expr::Meta(key, to) => {
@@ -303,13 +303,13 @@ impl<'t> Machine<'t> {
         Some(Flow::End(End::Accept))
     }
 
-    /// `len` bytes from a register on.
+    /// Reads `len` bytes from a register on.
     fn load(&self, from: Register, len: usize) -> &[u8] {
         let start = from.index() * 4;
         self.registers.get(start..start + len).unwrap_or_default()
     }
 
-    /// Fills whole words: what is behind the value in its last word becomes zero.
+    /// Writes whole words: the rest of the last word becomes zero.
     fn store(&mut self, to: Register, value: &[u8]) {
         let start = to.index() * 4;
         let words = value.len().next_multiple_of(4);
@@ -328,7 +328,7 @@ fn when(condition: bool) -> Flow {
     if condition { Flow::Continue } else { Flow::Break }
 }
 
-/// What nft's user data says of an element: type 0, length, text.
+/// The comment in the user data of an element: type 0, length, text with a final NUL.
 pub(super) fn comment(element: &Element) -> Option<String> {
     match element.userdata.as_deref()? {
         [0, len, text @ ..] => {

@@ -1,4 +1,4 @@
-//! The machine itself, on tables made by hand: what rules of ours never do, others' do.
+//! Evaluation of tables built by hand, including constructs that the mode does not render.
 
 use super::*;
 use crate::rules::{self, ExprBuilder};
@@ -46,7 +46,7 @@ fn is(verdict: nft::Verdict) -> Rule {
 }
 
 #[test]
-fn a_jump_comes_back_and_a_goto_goes_back_to_the_last_jump() {
+fn evaluation_continues_after_a_jump_but_not_after_a_goto() {
     use nft::Verdict::{Accept, Drop, Return};
     let [side, other] = [name("side"), name("other")];
     let jump = |to: &Name| rules::jump(to);
@@ -54,10 +54,18 @@ fn a_jump_comes_back_and_a_goto_goes_back_to_the_last_jump() {
     type Chains = Vec<(&'static str, Vec<Rule>)>;
     let rows: Vec<(&str, Chains, Verdict)> = vec![
         ("empty", vec![("base", vec![])], Verdict::Untouched),
-        ("behind a jump", vec![("base", vec![jump(&side), is(Drop)]), ("side", vec![])], Verdict::Dropped),
-        ("behind a goto", vec![("base", vec![goto(&side), is(Drop)]), ("side", vec![])], Verdict::Untouched),
         (
-            "return from a goto lands behind the jump before it",
+            "rule after a jump",
+            vec![("base", vec![jump(&side), is(Drop)]), ("side", vec![])],
+            Verdict::Dropped,
+        ),
+        (
+            "rule after a goto",
+            vec![("base", vec![goto(&side), is(Drop)]), ("side", vec![])],
+            Verdict::Untouched,
+        ),
+        (
+            "return from a goto continues after the last jump",
             vec![
                 ("base", vec![jump(&side), is(Drop)]),
                 ("side", vec![goto(&other), is(Accept)]),
@@ -67,18 +75,18 @@ fn a_jump_comes_back_and_a_goto_goes_back_to_the_last_jump() {
         ),
         ("return from a base chain", vec![("base", vec![is(Return), is(Drop)])], Verdict::Untouched),
         (
-            "accept in a jump ends the base chain",
+            "accept in a jumped-to chain ends the base chain",
             vec![("base", vec![jump(&side), is(Drop)]), ("side", vec![is(Accept)])],
             Verdict::Untouched,
         ),
     ];
-    for (what, chains, expected) in rows {
-        assert_eq!(end(&forwarded(&chains), "10.9.9.9:80"), expected, "{what}");
+    for (case, chains, expected) in rows {
+        assert_eq!(end(&forwarded(&chains), "10.9.9.9:80"), expected, "{case}");
     }
 }
 
 #[test]
-fn chains_that_go_in_circles_end() {
+fn evaluation_of_looping_chains_ends() {
     let round = forwarded(&[("base", vec![rules::jump(&name("base"))])]);
     assert_eq!(end(&round, "10.9.9.9:80"), Verdict::Dropped);
     let round =
@@ -87,7 +95,7 @@ fn chains_that_go_in_circles_end() {
 }
 
 #[test]
-fn accept_is_for_one_base_chain_and_priority_orders_them() {
+fn accept_ends_one_base_chain_and_priority_orders_base_chains() {
     let chains = table(&[("early", vec![is(nft::Verdict::Accept)]), ("base", vec![is(nft::Verdict::Drop)])]);
     let chains = hook(chains, "base", ChainKind::Filter, HookPoint::Forward, 5);
     let chains = hook(chains, "early", ChainKind::Filter, HookPoint::Forward, -5);
@@ -106,20 +114,20 @@ fn accept_is_for_one_base_chain_and_priority_orders_them() {
 }
 
 #[test]
-fn ranges_of_addresses() {
+fn addresses_are_looked_up_in_ranges() {
     let set = rules::address_ranges(&name("ranges"), nft::Family::Ipv4);
     let drop = rules::rule(EXPRS.destination_in(&set.name), nft::Verdict::Drop);
     let mut table = forwarded(&[("base", vec![drop])]);
-    let mark = |a: [u8; 4], end| Element { interval_end: end, ..Element::key(Key::new().field(&a)) };
-    // Two neighbours, and one that is open at its end.
-    let marks = [
-        mark([10, 0, 0, 0], false),
-        mark([10, 1, 0, 0], true),
-        mark([10, 1, 0, 0], false),
-        mark([10, 2, 0, 0], true),
-        mark([240, 0, 0, 0], false),
+    let boundary = |a: [u8; 4], end| Element { interval_end: end, ..Element::key(Key::new().field(&a)) };
+    // Two adjacent ranges, and one without an end element.
+    let boundaries = [
+        boundary([10, 0, 0, 0], false),
+        boundary([10, 1, 0, 0], true),
+        boundary([10, 1, 0, 0], false),
+        boundary([10, 2, 0, 0], true),
+        boundary([240, 0, 0, 0], false),
     ];
-    marks.into_iter().for_each(|m| table.element(&set.name, m));
+    boundaries.into_iter().for_each(|element| table.element(&set.name, element));
     table.sets.insert(set.name.clone(), set);
     table.normalize();
     for (to, inside) in [
@@ -137,7 +145,7 @@ fn ranges_of_addresses() {
 }
 
 #[test]
-fn ranges_of_concatenations_hold_in_every_part() {
+fn ranges_of_concatenations_match_in_every_field() {
     let set = rules::source_range_set(&name("ranges"), nft::Family::Ipv4);
     let drop = rules::rule(EXPRS.source_allowed(&set.name), nft::Verdict::Drop);
     let mut table = forwarded(&[("base", vec![drop])]);
@@ -155,7 +163,7 @@ fn ranges_of_concatenations_hold_in_every_part() {
     }
 }
 
-/// A chain that balances over `endpoints`, of which the first `filled` are there.
+/// A chain that balances over `endpoints`, with elements for the first `filled` of them.
 fn balancing(endpoints: usize, filled: usize) -> Table {
     let map = rules::endpoint_map(&name("map"), nft::Family::Ipv4, false);
     let chains = table(&[("base", EXPRS.balance(false, &map.name, endpoints))]);
@@ -178,7 +186,7 @@ fn balanced(table: &Table) -> Trace {
 }
 
 #[test]
-fn every_number_that_could_come_up_is_a_path() {
+fn every_random_number_is_evaluated() {
     for endpoints in [1, 2, 3, 5, 64, 513, 1000] {
         let trace = balanced(&balancing(endpoints, endpoints));
         let to = (0..endpoints).map(target).collect();
@@ -188,7 +196,7 @@ fn every_number_that_could_come_up_is_a_path() {
 }
 
 #[test]
-fn an_index_that_leads_nowhere_shows() {
+fn an_index_without_an_endpoint_leaves_the_packet_untouched() {
     let trace = balanced(&balancing(2, 1));
     let to = [target(0)].into();
     assert_eq!(trace.verdicts, [Verdict::Delivered { to, masqueraded: false }, Verdict::Untouched]);
@@ -196,7 +204,7 @@ fn an_index_that_leads_nowhere_shows() {
 }
 
 #[test]
-fn two_random_numbers_make_all_pairs() {
+fn all_pairs_of_two_random_numbers_are_evaluated() {
     let mut choices = Some(machine::RandomChoices::default());
     let mut seen = 0;
     while let Some(these) = choices {
@@ -215,7 +223,7 @@ fn random(modulus: u32) -> Rule {
 }
 
 #[test]
-fn what_cannot_be_read_ends_the_rule() {
+fn a_rule_with_a_missing_operand_does_not_match() {
     let drop = |expr: Expr| forwarded(&[("base", vec![rules::rule([expr], nft::Verdict::Drop)])]);
     let to = Register::word(0);
     let beyond = Expr::Payload { base: Base::Transport, offset: 2, len: 4, to };
@@ -224,12 +232,12 @@ fn what_cannot_be_read_ends_the_rule() {
     assert_eq!(end(&drop(foreign), "10.9.9.9:80"), Verdict::Untouched);
     let missing = Expr::Lookup { set: name("missing"), key: to };
     assert_eq!(end(&drop(missing), "10.9.9.9:80"), Verdict::Untouched);
-    let there = Expr::Meta(MetaKey::InputName, to);
-    assert_eq!(end(&drop(there), "10.9.9.9:80"), Verdict::Dropped);
+    let readable = Expr::Meta(MetaKey::InputName, to);
+    assert_eq!(end(&drop(readable), "10.9.9.9:80"), Verdict::Dropped);
 }
 
 #[test]
-fn a_value_leaves_nothing_of_what_was_in_its_word() {
+fn a_stored_value_overwrites_the_whole_word() {
     let to = Register::word(0);
     let rule = rules::rule(
         [
@@ -243,7 +251,7 @@ fn a_value_leaves_nothing_of_what_was_in_its_word() {
 }
 
 #[test]
-fn what_the_node_sends_itself_comes_in_again_without_translation() {
+fn a_packet_to_the_node_itself_arrives_again_without_translation() {
     let drop_at_input = |port: u16| {
         let compare = [
             Expr::Payload { base: Base::Transport, offset: 2, len: 2, to: Register::word(0) },
@@ -271,16 +279,16 @@ fn what_the_node_sends_itself_comes_in_again_without_translation() {
 }
 
 #[test]
-fn another_familys_packets_are_not_ours() {
+fn packets_of_the_other_family_are_untouched() {
     let everything = forwarded(&[("base", vec![is(nft::Verdict::Drop)])]);
     let trace = eval(&everything, Family::V6, &packet("10.9.9.9:80"), &Host::default());
     assert_eq!(trace.verdict(), Some(&Verdict::Untouched));
 }
 
 #[test]
-fn comments_say_whose_an_element_is() {
+fn the_comment_of_an_element_is_read() {
     let element = Element::map(Key::new(), Data::Value(Value::new())).comment("default/web:http");
     assert_eq!(machine::comment(&element).as_deref(), Some("default/web:http"));
-    let odd = Element { userdata: Some([0u8, 200, 1].as_slice().into()), ..element };
-    assert_eq!(machine::comment(&odd), None);
+    let malformed = Element { userdata: Some([0u8, 200, 1].as_slice().into()), ..element };
+    assert_eq!(machine::comment(&malformed), None);
 }

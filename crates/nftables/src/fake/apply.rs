@@ -1,7 +1,7 @@
-//! A transaction, operation by operation, in the order in which the real kernel gets them.
+//! Applies a transaction, operation by operation, in the order in which [`crate::commit::Netlink`] sends them.
 //!
-//! Names are shared, so an element costs a comparison, not a copy; but references are counted by looking at
-//! everything, and only where something is deleted.
+//! References to a set or chain are not counted continuously, but by a scan of all rules and elements when a set or
+//! chain is deleted.
 
 use super::{EBUSY, EEXIST, EINVAL, ENOENT, EOPNOTSUPP, refused, validate};
 use crate::diff::Transaction;
@@ -10,7 +10,7 @@ use portway_netlink::Result;
 use portway_netlink::nft::object::{SET_CONCAT, SET_DYNAMIC, SET_INTERVAL, SET_MAP, VALUE_VERDICT};
 use portway_netlink::nft::{Chain, Data, Element, Expr, Rule, Set, Verdict};
 
-/// Does to `table` what `tx` says, or tells what is wrong with it; the table is then to be thrown away.
+/// Applies `tx` to `table`. After an error the table is partly changed, and the caller discards it.
 pub(super) fn apply(table: &mut Option<Table>, tx: &Transaction) -> Result<()> {
     if tx.rebuild && table.take().is_none() {
         return Err(refused(ENOENT, "delete table"));
@@ -44,7 +44,7 @@ pub(super) fn apply(table: &mut Option<Table>, tx: &Transaction) -> Result<()> {
     Ok(())
 }
 
-/// Making again what is there is no error, if it is the same.
+/// Adding a set that exists is no error if the definition is the same.
 fn add_set(table: &mut Table, set: &Set) -> Result<()> {
     match table.sets.get(&set.name) {
         Some(old) if old != set => Err(refused(EEXIST, format!("add set {}", set.name))),
@@ -72,11 +72,11 @@ fn add_rule(table: &mut Table, chain: &Name, rule: &Rule) -> Result<()> {
     let operation = || format!("add rule to chain {chain}");
     for expr in &rule.exprs {
         let errno = match expr {
-            Expr::Lookup { set, .. } => set_fits(table, set, |_| true),
-            Expr::Map { set, .. } => set_fits(table, set, |s| s.value.is_some_and(|v| v != VALUE_VERDICT)),
-            Expr::VerdictMap { set, .. } => set_fits(table, set, |s| s.value == Some(VALUE_VERDICT)),
-            Expr::Update { set, .. } => set_fits(table, set, |s| s.flags & SET_DYNAMIC != 0),
-            Expr::Verdict(verdict) => target_fits(table, verdict),
+            Expr::Lookup { set, .. } => set_error(table, set, |_| true),
+            Expr::Map { set, .. } => set_error(table, set, |s| s.value.is_some_and(|v| v != VALUE_VERDICT)),
+            Expr::VerdictMap { set, .. } => set_error(table, set, |s| s.value == Some(VALUE_VERDICT)),
+            Expr::Update { set, .. } => set_error(table, set, |s| s.flags & SET_DYNAMIC != 0),
+            Expr::Verdict(verdict) => target_error(table, verdict),
             _ => None,
         };
         if let Some(errno) = errno {
@@ -88,15 +88,16 @@ fn add_rule(table: &mut Table, chain: &Name, rule: &Rule) -> Result<()> {
     Ok(())
 }
 
-fn set_fits(table: &Table, set: &Name, fits: impl Fn(&Set) -> bool) -> Option<i32> {
+/// The errno for an expression that uses a set, if the set does not exist or is of another kind.
+fn set_error(table: &Table, set: &Name, fits: impl Fn(&Set) -> bool) -> Option<i32> {
     match table.sets.get(set) {
         None => Some(ENOENT),
         Some(set) => (!fits(set)).then_some(EINVAL),
     }
 }
 
-/// Only chains without a hook can be jumped to.
-fn target_fits(table: &Table, verdict: &Verdict) -> Option<i32> {
+/// The errno for a verdict, if its chain does not exist or is a base chain.
+fn target_error(table: &Table, verdict: &Verdict) -> Option<i32> {
     let (Verdict::Jump(to) | Verdict::Goto(to)) = verdict else { return None };
     match table.chains.get(to) {
         None => Some(ENOENT),
@@ -104,18 +105,18 @@ fn target_fits(table: &Table, verdict: &Verdict) -> Option<i32> {
     }
 }
 
-/// Elements are sorted between transactions, and the new ones are in no order: sort once, then merge.
+/// Adds elements. The existing elements are sorted and the new ones are not, so all are sorted once.
 fn add_elements(table: &mut Table, name: &Name, new: &[Element]) -> Result<()> {
     let operation = || format!("add elements to {name}");
     let set = table.sets.get(name).ok_or_else(|| refused(ENOENT, operation()))?.clone();
     for element in new {
-        if let Some(errno) = misfit(table, &set, element) {
+        if let Some(errno) = element_error(table, &set, element) {
             return Err(refused(errno, operation()));
         }
     }
     let mut all = table.elements.remove(name).unwrap_or_default();
     all.extend(new.iter().cloned());
-    // Stable: of two with the same key the one that was there comes first, and stays.
+    // The sort is stable: of two elements with the same key, the existing one comes first and is kept.
     all.sort_by(|a, b| order(a).cmp(&order(b)));
     if all.windows(2).any(|w| order(&w[0]) == order(&w[1]) && w[0].data != w[1].data) {
         return Err(refused(EEXIST, operation()));
@@ -128,12 +129,12 @@ fn add_elements(table: &mut Table, name: &Name, new: &[Element]) -> Result<()> {
     Ok(())
 }
 
-/// Why an element cannot be in a set, if it cannot.
-fn misfit(table: &Table, set: &Set, element: &Element) -> Option<i32> {
+/// The errno for an element that a set cannot have.
+fn element_error(table: &Table, set: &Set, element: &Element) -> Option<i32> {
     let value_fits = match (&element.data, set.value) {
         (None, None) => true,
         (Some(Data::Verdict(verdict)), Some(VALUE_VERDICT)) => {
-            if let Some(errno) = target_fits(table, verdict) {
+            if let Some(errno) = target_error(table, verdict) {
                 return Some(errno);
             }
             true
@@ -148,23 +149,24 @@ fn misfit(table: &Table, set: &Set, element: &Element) -> Option<i32> {
     (!(value_fits && key_fits && range_fits && end_fits && map_fits)).then_some(EINVAL)
 }
 
-/// Whether two ranges share an address.
+/// Whether two ranges of a set overlap.
 fn overlaps(set: &Set, sorted: &[Element]) -> bool {
     if set.flags & SET_CONCAT != 0 {
         let mut pairs = sorted.iter().enumerate().flat_map(|(i, a)| sorted[..i].iter().map(move |b| (a, b)));
-        return pairs.any(|(a, b)| share(a, b, &set.fields));
+        return pairs.any(|(a, b)| overlap(a, b, &set.fields));
     }
     if set.flags & SET_INTERVAL == 0 {
         return false;
     }
-    // An end and a beginning at the same address: the end belongs to the range before.
-    let mut marks: Vec<&Element> = sorted.iter().collect();
-    marks.sort_by_key(|e| (e.key, !e.interval_end));
-    marks.windows(2).any(|w| w[0].interval_end == w[1].interval_end)
-        || marks.first().is_some_and(|e| e.interval_end)
+    // Where a range begins at the end of another, the end element is sorted first.
+    let mut boundaries: Vec<&Element> = sorted.iter().collect();
+    boundaries.sort_by_key(|e| (e.key, !e.interval_end));
+    boundaries.windows(2).any(|w| w[0].interval_end == w[1].interval_end)
+        || boundaries.first().is_some_and(|e| e.interval_end)
 }
 
-fn share(a: &Element, b: &Element, fields: &[u32]) -> bool {
+/// Whether two ranges of a concatenation overlap in every field.
+fn overlap(a: &Element, b: &Element, fields: &[u32]) -> bool {
     let end = |e: &Element| e.key_end.as_deref().copied().unwrap_or(e.key);
     let (a_end, b_end) = (end(a), end(b));
     let mut at = 0;
@@ -176,23 +178,23 @@ fn share(a: &Element, b: &Element, fields: &[u32]) -> bool {
     })
 }
 
-fn delete_elements(table: &mut Table, name: &Name, gone: &[Element]) -> Result<()> {
+fn delete_elements(table: &mut Table, name: &Name, removed: &[Element]) -> Result<()> {
     let missing = || refused(ENOENT, format!("delete elements from {name}"));
     if !table.sets.contains_key(name) {
         return Err(missing());
     }
     let list = table.elements.entry(name.clone()).or_default();
-    let mut doomed = std::collections::BTreeSet::new();
-    for element in gone {
+    let mut to_delete = std::collections::BTreeSet::new();
+    for element in removed {
         let found = list.binary_search_by(|e| order(e).cmp(&order(element))).map_err(|_| missing())?;
-        if !doomed.insert(found) {
+        if !to_delete.insert(found) {
             return Err(missing());
         }
     }
     let mut index = 0;
     list.retain(|_| {
         index += 1;
-        !doomed.contains(&(index - 1))
+        !to_delete.contains(&(index - 1))
     });
     Ok(())
 }
@@ -213,20 +215,21 @@ fn delete_set(table: &mut Table, name: &Name) -> Result<()> {
     table.sets.remove(name).map(drop).ok_or_else(|| refused(ENOENT, operation()))
 }
 
-/// A chain is removed with its rules, but not while a rule jumps to it; removing one chain may make another removable.
+/// Deletes chains with their rules. A chain that a rule or element points to cannot be deleted; deleting a chain
+/// removes the references in its rules.
 fn delete_chains(table: &mut Table, names: &[Name]) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    let leads = |v: &Verdict| match v {
+    let target = |v: &Verdict| match v {
         Verdict::Jump(to) | Verdict::Goto(to) => Some(to.clone()),
         _ => None,
     };
     let of_rule = |r: &Rule| -> Vec<Name> {
-        let verdicts = r.exprs.iter().filter_map(|e| if let Expr::Verdict(v) = e { leads(v) } else { None });
+        let verdicts = r.exprs.iter().filter_map(|e| if let Expr::Verdict(v) = e { target(v) } else { None });
         verdicts.collect()
     };
-    let of_element = |e: &Element| if let Some(Data::Verdict(v)) = &e.data { leads(v) } else { None };
+    let of_element = |e: &Element| if let Some(Data::Verdict(v)) = &e.data { target(v) } else { None };
     let mut uses: std::collections::HashMap<Name, usize> = std::collections::HashMap::new();
     let rules = table.chains.values().flat_map(|c| &c.rules).flat_map(of_rule);
     for to in rules.chain(table.elements.values().flatten().filter_map(of_element)) {

@@ -1,4 +1,4 @@
-//! The fake refuses what the kernel refuses, and leaves everything as it was.
+//! The fake returns the kernel's errors, and a refused transaction changes nothing.
 
 use super::*;
 use crate::rules::{self, TableNames};
@@ -15,7 +15,7 @@ fn element(n: u8, verdict: Verdict) -> Element {
     Element::map(key, Data::Verdict(verdict))
 }
 
-/// A base chain that looks up `map`, whose one element leads to `side`.
+/// A base chain that looks up `map`, whose only element goes to the chain `side`.
 fn start() -> Fake {
     let map = rules::verdict_map(&name("map"), Family::Ipv4, false);
     let hook = Some(Hook { kind: ChainKind::Nat, point: HookPoint::Prerouting, priority: 0, accept: true });
@@ -38,9 +38,9 @@ fn refuses(change: impl FnOnce(&mut Transaction), errno: i32) {
     let before = fake.table().cloned();
     let mut tx = Transaction::default();
     change(&mut tx);
-    let error = fake.commit(&tx).expect_err("this cannot be done");
+    let error = fake.commit(&tx).expect_err("the transaction is refused");
     assert_eq!(error.errno(), Some(errno), "{error}");
-    assert_eq!(fake.table().cloned(), before, "a refused transaction leaves its traces");
+    assert_eq!(fake.table().cloned(), before, "a refused transaction changed the table");
 }
 
 fn allows(change: impl FnOnce(&mut Transaction)) -> Fake {
@@ -52,7 +52,7 @@ fn allows(change: impl FnOnce(&mut Transaction)) -> Fake {
 }
 
 #[test]
-fn what_is_not_there_cannot_be_used() {
+fn missing_objects_cannot_be_used() {
     let map = || name("map");
     refuses(|tx| drop(tx.delete.insert(map(), vec![element(2, Verdict::Drop)])), ENOENT);
     refuses(|tx| drop(tx.delete.insert(name("nothing"), vec![element(1, Verdict::Drop)])), ENOENT);
@@ -73,7 +73,7 @@ fn the_same_element_cannot_be_deleted_twice() {
 }
 
 #[test]
-fn without_a_table_nothing_can_be_changed() {
+fn a_missing_table_cannot_be_changed() {
     let mut fake = Fake::default();
     let tx = Transaction { delete_chains: vec![name("side")], ..Transaction::default() };
     assert_eq!(fake.commit(&tx).unwrap_err().errno(), Some(ENOENT));
@@ -83,11 +83,11 @@ fn without_a_table_nothing_can_be_changed() {
 }
 
 #[test]
-fn what_is_there_cannot_become_something_else() {
+fn existing_objects_cannot_be_added_with_another_definition() {
     refuses(|tx| drop(tx.add.insert(name("map"), vec![element(1, Verdict::Drop)])), EEXIST);
     refuses(|tx| tx.add_chains.push(Chain { name: name("base"), hook: None }), EEXIST);
     refuses(|tx| tx.add_sets.push(rules::choice_map(&name("map"), Family::Ipv4)), EEXIST);
-    // But it may be made again as it is.
+    // Adding an object with the same definition is no error.
     let fake = allows(|tx| {
         tx.add_chains.push(Chain { name: name("side"), hook: None });
         tx.add_sets.push(rules::verdict_map(&name("map"), Family::Ipv4, false));
@@ -97,10 +97,10 @@ fn what_is_there_cannot_become_something_else() {
 }
 
 #[test]
-fn what_is_in_use_cannot_go() {
+fn objects_in_use_cannot_be_deleted() {
     refuses(|tx| tx.delete_chains.push(name("side")), EBUSY);
     refuses(|tx| tx.delete_sets.push(name("map")), EBUSY);
-    // An element that goes in the same transaction frees its chain, and a flushed chain its map.
+    // Deleting an element in the same transaction releases its chain, and flushing a chain releases its map.
     allows(|tx| {
         tx.delete.insert(name("map"), vec![element(1, Verdict::Drop)]);
         tx.delete_chains.push(name("side"));
@@ -114,7 +114,7 @@ fn what_is_in_use_cannot_go() {
 }
 
 #[test]
-fn an_element_can_be_replaced_in_one_go() {
+fn an_element_can_be_replaced_in_one_transaction() {
     let fake = allows(|tx| {
         tx.delete.insert(name("map"), vec![element(1, Verdict::Drop)]);
         tx.add.insert(name("map"), vec![element(1, Verdict::Drop)]);
@@ -123,7 +123,7 @@ fn an_element_can_be_replaced_in_one_go() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_rules_and_elements_are_refused() {
     let side = name("side");
     refuses(|tx| drop(tx.add_rules.insert(side.clone(), vec![rules::jump(&side)])), ELOOP);
     refuses(|tx| drop(tx.add_rules.insert(side.clone(), vec![rules::jump(&name("base"))])), EOPNOTSUPP);
@@ -136,7 +136,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn ranges_may_touch_but_not_overlap() {
+fn ranges_may_be_adjacent_but_not_overlap() {
     let names = TableNames::default();
     let set = rules::source_range_set(&names.source_ranges, Family::Ipv4);
     let range = |from: u8, to: u8| {
@@ -153,20 +153,23 @@ fn ranges_may_touch_but_not_overlap() {
     allows(with(vec![range(1, 4), range(5, 9)]));
     refuses(with(vec![range(1, 4), range(4, 9)]), EEXIST);
     let set = rules::address_ranges(&names.service_cidrs, Family::Ipv4);
-    let mark = |n: u8, end| Element { interval_end: end, ..Element::key(Key::new().field(&[n, 0, 0, 0])) };
-    let with = |marks: Vec<Element>| {
+    let boundary =
+        |n: u8, end| Element { interval_end: end, ..Element::key(Key::new().field(&[n, 0, 0, 0])) };
+    let with = |boundaries: Vec<Element>| {
         let set = set.clone();
         move |tx: &mut Transaction| {
-            tx.add.insert(set.name.clone(), marks);
+            tx.add.insert(set.name.clone(), boundaries);
             tx.add_sets.push(set);
         }
     };
-    allows(with(vec![mark(1, false), mark(2, true), mark(2, false), mark(3, true), mark(9, false)]));
-    refuses(with(vec![mark(1, false), mark(2, false), mark(3, true), mark(4, true)]), EEXIST);
+    let adjacent = [(1, false), (2, true), (2, false), (3, true), (9, false)];
+    allows(with(adjacent.map(|(n, end)| boundary(n, end)).into()));
+    let nested = [(1, false), (2, false), (3, true), (4, true)];
+    refuses(with(nested.map(|(n, end)| boundary(n, end)).into()), EEXIST);
 }
 
 #[test]
-fn faults_come_when_they_are_told_to() {
+fn faults_hit_the_commits_they_were_injected_into() {
     let mut fake = start();
     let before = fake.table().cloned();
     fake.fail(2, Fault::Refuse(ENOBUFS));

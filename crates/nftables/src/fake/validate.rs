@@ -1,5 +1,5 @@
-//! What the kernel checks before it swaps the tables: from every base chain, along every jump
-//! (`nft_chain_validate` in net/netfilter/nf_tables_api.c).
+//! The kernel's validation before a commit: follows every jump from every base chain (`nft_chain_validate` in
+//! net/netfilter/nf_tables_api.c).
 
 use super::{ELOOP, EMLINK, EOPNOTSUPP, refused};
 use crate::table::{Name, Table};
@@ -8,10 +8,11 @@ use portway_netlink::nft::expr::Reject;
 use portway_netlink::nft::{ChainKind, Data, Expr, Hook, HookPoint, Verdict};
 use std::collections::HashSet;
 
-/// How deep jumps may nest.
+/// The deepest nesting of jumps (`NFT_JUMP_STACK_SIZE`).
 const DEPTH: usize = 16;
 
-/// Whether every rule may do what it does where it is reached.
+/// Checks that every rule is allowed at the hooks that it is reached from, and that jumps neither loop nor nest too
+/// deep.
 pub(super) fn validate(table: &Table) -> Result<()> {
     for (name, body) in &table.chains {
         if let Some(hook) = body.hook {
@@ -24,49 +25,49 @@ pub(super) fn validate(table: &Table) -> Result<()> {
 struct Walk<'t> {
     table: &'t Table,
     hook: Hook,
-    /// Chains that are known to be well at this depth.
+    /// Chains that were validated at this depth.
     done: HashSet<(&'t Name, usize)>,
 }
 
 impl<'t> Walk<'t> {
-    fn chain(&mut self, name: &'t Name, above: &mut Vec<&'t Name>) -> Result<()> {
-        if above.contains(&name) {
+    fn chain(&mut self, name: &'t Name, callers: &mut Vec<&'t Name>) -> Result<()> {
+        if callers.contains(&name) {
             return Err(refused(ELOOP, format!("follow the jump to chain {name}")));
         }
-        if above.len() == DEPTH {
+        if callers.len() == DEPTH {
             return Err(refused(EMLINK, format!("follow the jump to chain {name}")));
         }
-        if !self.done.insert((name, above.len())) {
+        if !self.done.insert((name, callers.len())) {
             return Ok(());
         }
-        above.push(name);
+        callers.push(name);
         let table = self.table;
         for expr in table.chains[name].rules.iter().flat_map(|r| &r.exprs) {
             if !self.allowed(expr) {
-                return Err(refused(EOPNOTSUPP, format!("have {expr} in chain {name}")));
+                return Err(refused(EOPNOTSUPP, format!("use {expr} in chain {name}")));
             }
             match expr {
-                Expr::Verdict(verdict) => self.verdict(verdict, above)?,
+                Expr::Verdict(verdict) => self.verdict(verdict, callers)?,
                 Expr::VerdictMap { set, .. } => {
                     let mut seen = HashSet::new();
                     for element in table.elements.get(set).into_iter().flatten() {
                         if let Some(Data::Verdict(verdict)) = &element.data
                             && seen.insert(verdict)
                         {
-                            self.verdict(verdict, above)?;
+                            self.verdict(verdict, callers)?;
                         }
                     }
                 }
                 _ => {}
             }
         }
-        above.pop();
+        callers.pop();
         Ok(())
     }
 
-    fn verdict(&mut self, verdict: &'t Verdict, above: &mut Vec<&'t Name>) -> Result<()> {
+    fn verdict(&mut self, verdict: &'t Verdict, callers: &mut Vec<&'t Name>) -> Result<()> {
         match verdict {
-            Verdict::Jump(to) | Verdict::Goto(to) => self.chain(to, above),
+            Verdict::Jump(to) | Verdict::Goto(to) => self.chain(to, callers),
             _ => Ok(()),
         }
     }
@@ -78,7 +79,7 @@ impl<'t> Walk<'t> {
                 kind == ChainKind::Nat && matches!(point, HookPoint::Prerouting | HookPoint::Output)
             }
             Expr::Masquerade { .. } => kind == ChainKind::Nat && point == HookPoint::Postrouting,
-            // A reset answers a packet that came in; in postrouting it is too late for either answer.
+            // The kernel allows `reject` at every hook but postrouting.
             Expr::Reject(Reject::TcpReset | Reject::Unreachable(_)) => {
                 matches!(
                     point,

@@ -1,20 +1,20 @@
-//! Session affinity: the one thing that needs chains of its own.
+//! Session affinity. Only Service ports with affinity have chains and maps of their own.
 //!
-//! Each endpoint of a Service port with affinity has a set of the clients that stick to it, with the Service's
-//! time-out, and a chain that remembers a client, or for longer, and leads it there. A client that some endpoint
-//! knows goes to its chain; one that none knows goes to a random one. An endpoint that is no longer eligible takes its
-//! chain and its clients with it, in the same transaction. All frontends of a port share the sets, so a client sticks
-//! however it comes. Endpoints on this node and endpoints in the cluster are remembered apart, because a client
-//! may be entitled to different ones.
+//! Each endpoint of such a port has a set of clients, with the Service's timeout, and a chain that adds the client to
+//! the set, or renews its timeout, and translates to the endpoint. A client that is in the set of an endpoint goes to
+//! that endpoint's chain; any other client goes to a random one. When an endpoint is removed, its chain and its set are
+//! deleted in the same transaction. All frontends of a port use the same sets, so affinity does not depend on the
+//! frontend that the client connects to. Traffic policy Local and Cluster have separate sets, because they may allow
+//! different endpoints.
 
-use crate::rules::{ExprBuilder, choice_map, choose, client_set, own_name};
+use crate::rules::{ExprBuilder, affinity_name, choice_map, choose, client_set};
 use crate::table::Table;
 use portway_model::{FrontendKind, Outcome, PortPlan, Protocol, ServicePlan, Target, TrafficPolicy};
 use portway_netlink::nft::{Data, Element, Key, Rule, Verdict};
 use std::collections::BTreeMap;
 
-/// A Service port's memory of its clients, for one set of endpoints.
-pub(super) struct Sticky<'a> {
+/// Session affinity of a Service port for one traffic policy.
+pub(super) struct AffinityGroup<'a> {
     id: String,
     seconds: u32,
     targets: &'a [Target],
@@ -23,8 +23,8 @@ pub(super) struct Sticky<'a> {
 /// The longest id that leaves room for a prefix and an endpoint in a name of 127 characters.
 const ID_LIMIT: usize = 67;
 
-/// The memories a port needs.
-pub(super) fn groups<'a>(plan: &ServicePlan, port: &'a PortPlan) -> Vec<Sticky<'a>> {
+/// The affinity groups that a port needs: none, one or two.
+pub(super) fn groups<'a>(plan: &ServicePlan, port: &'a PortPlan) -> Vec<AffinityGroup<'a>> {
     let Some(seconds) = port.affinity else { return Vec::new() };
     let kinds = || port.frontends.iter().map(|f| f.kind);
     let balanced = |policy| {
@@ -33,19 +33,19 @@ pub(super) fn groups<'a>(plan: &ServicePlan, port: &'a PortPlan) -> Vec<Sticky<'
     };
     let mut groups = Vec::new();
     if balanced(TrafficPolicy::Cluster) || kinds().any(|k| port.short_cut(k).is_some()) {
-        let id = Sticky::name(plan, port, TrafficPolicy::Cluster);
-        groups.push(Sticky { id, seconds, targets: &port.cluster });
+        let id = AffinityGroup::id(plan, port, TrafficPolicy::Cluster);
+        groups.push(AffinityGroup { id, seconds, targets: &port.cluster });
     }
     if balanced(TrafficPolicy::Local) {
-        let id = Sticky::name(plan, port, TrafficPolicy::Local);
-        groups.push(Sticky { id, seconds, targets: &port.local });
+        let id = AffinityGroup::id(plan, port, TrafficPolicy::Local);
+        groups.push(AffinityGroup { id, seconds, targets: &port.local });
     }
     groups
 }
 
-impl Sticky<'_> {
-    /// What tells a port's memory from all others, as a part of names.
-    pub(super) fn name(plan: &ServicePlan, port: &PortPlan, policy: TrafficPolicy) -> String {
+impl AffinityGroup<'_> {
+    /// The id of a group, which is unique in the table and part of the names of its objects.
+    pub(super) fn id(plan: &ServicePlan, port: &PortPlan, policy: TrafficPolicy) -> String {
         let mut id = format!("{}/{}", plan.name, port.protocol.lower());
         if !port.name.is_empty() {
             id = format!("{id}/{}", port.name);
@@ -53,38 +53,39 @@ impl Sticky<'_> {
         if policy == TrafficPolicy::Local {
             id.push_str("/local");
         }
-        // The time-out is the sets', and a set cannot change it: another time-out is another name.
+        // The timeout of a set cannot be changed, so another timeout needs sets with other names.
         id = format!("{id}/{}s", port.affinity.unwrap_or_default());
         shorten(id)
     }
 
     pub(super) fn render(&self, exprs: ExprBuilder, protocol: Protocol, part: &mut Table) {
-        let choice = own_name("choice", &self.id);
+        let choice = affinity_name("choice", &self.id);
         part.sets.insert(choice.clone(), choice_map(&choice, exprs.family));
         let mut known = BTreeMap::new();
         for (i, target) in self.targets.iter().enumerate() {
             let id = format!("{}/{}", self.id, path(*target));
-            let (clients, chain) = (own_name("clients", &id), own_name("endpoint", &id));
+            let (clients, chain) = (affinity_name("clients", &id), affinity_name("endpoint", &id));
             part.sets.insert(clients.clone(), client_set(&clients, exprs.family, self.seconds));
-            // Two rules: a set that is full must not keep the packet from its endpoint.
-            part.chain(&chain, vec![exprs.remember(&clients), exprs.lead_to(protocol, *target)]);
-            known.insert(*target, exprs.known(&clients, &chain));
+            // Two rules: adding a client to a full set fails, which ends the rule, and the packet must still be
+            // translated.
+            part.chain(&chain, vec![exprs.remember(&clients), exprs.dnat_to(protocol, *target)]);
+            known.insert(*target, exprs.known_client(&clients, &chain));
             let key = Key::new().field(&(i as u32).to_ne_bytes());
             part.element(&choice, Element::map(key, Data::Verdict(Verdict::Goto(chain))));
         }
-        // In an order that does not depend on which index an endpoint has.
+        // Sorted by endpoint, so that the order does not depend on their indices.
         let mut rules: Vec<Rule> = known.into_values().collect();
         rules.push(choose(&choice, self.targets.len()));
-        part.chain(&own_name("sticky", &self.id), rules);
+        part.chain(&affinity_name("sticky", &self.id), rules);
     }
 }
 
-/// A target as a part of a chain's name, which may hold no colon.
+/// A target as a part of a chain's name, without colons: nft does not accept them in a name.
 fn path(target: Target) -> String {
     format!("{}/{}", target.ip.to_string().replace(':', "."), target.port)
 }
 
-/// Keeps the beginning, for the reader, and a hash of the whole (FNV-1a), so that names stay apart.
+/// Shortens an id that exceeds [`ID_LIMIT`] to its beginning, and a hash of all of it (FNV-1a) that keeps ids distinct.
 fn shorten(id: String) -> String {
     if id.len() <= ID_LIMIT {
         return id;

@@ -1,4 +1,4 @@
-//! What is there whatever the Services are: hooks, policy, and empty maps.
+//! The part of the table that does not depend on Services: base chains, policy chains, and empty sets and maps.
 
 use super::dispatch::dispatch;
 use crate::rules::{
@@ -14,9 +14,10 @@ use portway_netlink::nft::expr::{CT_STATE_INVALID, FibOf, Reject};
 use portway_netlink::nft::{ChainKind, Element, Expr, Family, Hook, HookPoint, Key, Rule, Set, Verdict};
 use std::net::IpAddr;
 
-/// Where destinations are translated (`NF_IP_PRI_NAT_DST`); what must see the VIP hooks in before, what must see
-/// the endpoint hooks in after.
+/// The priority of destination NAT (`NF_IP_PRI_NAT_DST`). Chains that match the VIP have a lower priority number, and
+/// chains that run after translation a higher one.
 const DNAT: i32 = -100;
+/// The priority of source NAT (`NF_IP_PRI_NAT_SRC`).
 const SNAT: i32 = 100;
 
 /// The constant part of the table.
@@ -63,7 +64,7 @@ fn sets(table: &mut Table, n: &TableNames, family: Family) {
     table.sets.extend(all.into_iter().map(|set| (set.name.clone(), set)));
 }
 
-/// The base chains, each of which hooks into a packet's path and sends it on.
+/// The base chains, and the chain `refuse` that two of them jump to.
 fn hooks(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Settings) {
     let mut hook = |name: &str, kind, point, priority, rules| {
         let hook = Some(Hook { kind, point, priority, accept: true });
@@ -75,7 +76,7 @@ fn hooks(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Setti
         let bypass = settings.bypass_mark.map(|mark| rule(is_marked(mark), Verdict::Return));
         bypass.into_iter().chain(rules).collect()
     };
-    // What this node sends itself was looked at when it left.
+    // A packet that this node sends to itself has passed filter-output, with its exception for bypassing packets.
     let from_itself = settings.bypass_mark.map(|_| rule(input_is("lo", false), Verdict::Return));
     let unless_from_itself = from_itself.into_iter().chain(check()).collect();
     hook("filter-prerouting", ChainKind::Filter, HookPoint::Prerouting, DNAT - 10, unless_from_itself);
@@ -89,17 +90,19 @@ fn hooks(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Setti
         };
         [jump(&n.services)].into_iter().chain(at_node.iter().map(to_nodeports)).collect()
     };
-    // A chain's rules are those of one generation, but each lookup in a set is made in the current one. A packet that is
-    // between two lookups when a frontend moves to another set finds it in neither. The kernel calls the second chain
-    // only for connections that the first did not translate, and with the rules of the new generation.
+    // The kernel evaluates a chain with the rules of one generation, but each set lookup with the current generation. A
+    // packet between two lookups, while a frontend moves from one set to another, matches neither set. The kernel runs
+    // the second chain only for connections that the first one did not translate, and with the rules of the new
+    // generation.
     for (suffix, priority) in [("", DNAT), ("-retry", DNAT + 1)] {
         let (prerouting, output) = (format!("nat-prerouting{suffix}"), format!("nat-output{suffix}"));
         hook(&prerouting, ChainKind::Nat, HookPoint::Prerouting, priority, dispatch());
         hook(&output, ChainKind::Nat, HookPoint::Output, priority, unless_bypassing(dispatch()));
     }
 
-    // What was not translated by now has no endpoint here. The node's own packets are looked at after
-    // translation, so that policy Local without a local endpoint does not stop those that take the short cut.
+    // A packet to a frontend that is not translated by now has no endpoint. Packets of the node itself are checked
+    // after translation, so that policy Local without a local endpoint does not stop connections that use the
+    // shortcut.
     let refuse = "refuse".into();
     let new_to_refuse = || rule(is_new(), Verdict::Jump("refuse".into()));
     let reject = || Verdict::Goto(n.reject.clone());
@@ -146,9 +149,10 @@ fn postrouting(n: &TableNames, exprs: ExprBuilder, settings: &Settings) -> Vec<R
     ]
 }
 
-/// The destination is an address at which node ports answer, if it is one of this node's: one list of expressions for each
-/// range. The ranges are in rules, not in a set, because the kernel (6.18) makes the elements of interval sets visible some
-/// time after the rules of the same transaction: new connections to node ports were refused in between.
+/// Matches destinations in the ranges of `nodePortAddresses`, without loopback: one list of expressions per range. The
+/// caller checks that the address is local. The ranges are in rules, not in a set, because the kernel (6.18) makes the
+/// elements of interval sets visible some time after the rules of the same transaction: new connections to node ports
+/// were refused in between.
 fn at_node_addresses(exprs: ExprBuilder, settings: &Settings) -> Vec<Vec<Expr>> {
     let outside_loopback = exprs.destination_outside(loopback(exprs.family));
     match settings.node_ports.ranges(model_family(exprs.family)) {
@@ -167,7 +171,7 @@ fn loopback(family: Family) -> IpNet {
     }
 }
 
-/// The chains that policy is made of.
+/// The chains that mark, apply the shortcut of policy Local, reject, and check source ranges.
 fn policy(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Settings) {
     let mark = settings.masquerade_mark;
     table.chain(&n.mark, vec![Rule { exprs: set_mark(mark).to_vec() }]);
@@ -182,13 +186,13 @@ fn policy(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Sett
     }
     table.chain(&n.mark_unless_pod, unless_pod);
 
-    for (chain, elsewhere) in [(&n.short_cut, &n.short_cuts), (&n.nodeport_short_cut, &n.nodeport_short_cuts)]
+    for (chain, shortcuts) in [(&n.short_cut, &n.short_cuts), (&n.nodeport_short_cut, &n.nodeport_short_cuts)]
     {
         let mut rules: Vec<Rule> =
-            pods.iter().map(|pod| rule(pod.clone(), Verdict::Goto(elsewhere.clone()))).collect();
+            pods.iter().map(|pod| rule(pod.clone(), Verdict::Goto(shortcuts.clone()))).collect();
         let own = is_local(FibOf::Source);
         rules.push(rule(own.clone(), Verdict::Jump(n.mark.clone())));
-        rules.push(rule(own, Verdict::Goto(elsewhere.clone())));
+        rules.push(rule(own, Verdict::Goto(shortcuts.clone())));
         table.chain(chain, rules);
     }
 
@@ -198,7 +202,7 @@ fn policy(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Sett
     table.chain(&n.check_source, vec![rule(allowed, Verdict::Return), rule([], Verdict::Drop)]);
 }
 
-/// How a pod's traffic is told, once for each range.
+/// Matches packets from pods: one list of expressions per range; none if pod traffic cannot be recognised.
 fn from_pods(exprs: ExprBuilder, local: &LocalTraffic) -> Vec<Vec<Expr>> {
     match local {
         LocalTraffic::Unknown => Vec::new(),
@@ -211,9 +215,9 @@ fn from_pods(exprs: ExprBuilder, local: &LocalTraffic) -> Vec<Vec<Expr>> {
     }
 }
 
-/// Ranges as a kernel's interval set wants them: where one begins, and behind where it ends.
+/// Adds ranges to an interval set: an element for the first address, and an end element for the address after the last.
 fn ranges(table: &mut Table, set: &crate::table::Name, ranges: &[IpNet]) {
-    // nft's mark of a range that has no end because it reaches the last address (`SET_ELEM_F_INTERVAL_OPEN`).
+    // nft's flag for a range without an end element, which reaches the last address (`SET_ELEM_F_INTERVAL_OPEN`).
     let open = || -> std::sync::Arc<[u8]> { [&[1u8, 4][..], &1u32.to_ne_bytes()].concat().into() };
     for range in ranges {
         let first = Element::key(Key::new().field(&octets(range.network())));
@@ -241,7 +245,7 @@ mod tests {
     use portway_dataplane::NodePortAddresses;
     use portway_netlink::nft::object::SET_INTERVAL;
 
-    /// The base chains of a kind at one hook, in the order in which packets pass them.
+    /// The NAT chains at one hook, in the order in which packets pass them.
     fn nat_chains(table: &Table, point: HookPoint) -> Vec<&ChainBody> {
         let of_hook = |body: &&ChainBody| {
             body.hook.is_some_and(|hook| hook.kind == ChainKind::Nat && hook.point == point)
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_that_a_commit_interrupted_is_repeated_by_a_second_chain() {
+    fn a_second_nat_chain_repeats_the_lookup() {
         let table = base(&TableNames::default(), Family::Ipv4, &Settings::default());
         for point in [HookPoint::Prerouting, HookPoint::Output] {
             let [first, second] = nat_chains(&table, point)[..] else { panic!("{point:?}") };
@@ -267,13 +271,16 @@ mod tests {
             Settings { node_ports: NodePortAddresses::Within(ranges.into()), ..Settings::default() };
         let table = base(&TableNames::default(), Family::Ipv4, &settings);
         let is_interval = |name: &_| table.sets.get(name).is_some_and(|set| set.flags & SET_INTERVAL != 0);
-        assert!(table.sets.keys().any(is_interval), "the test knows interval sets when it sees them");
+        assert!(
+            table.sets.keys().any(is_interval),
+            "no interval set in the table: this test would check nothing"
+        );
         for point in [HookPoint::Prerouting, HookPoint::Output] {
             for rule in nat_chains(&table, point).iter().flat_map(|body| &body.rules) {
                 let looks_up = |expr: &Expr| matches!(expr, Expr::Lookup { set, .. } if is_interval(set));
                 assert!(!rule.exprs.iter().any(looks_up), "{rule:?}");
             }
         }
-        assert_eq!(nat_chains(&table, HookPoint::Output)[0].rules.len(), 1 + 2, "a rule for each range");
+        assert_eq!(nat_chains(&table, HookPoint::Output)[0].rules.len(), 1 + 2, "one rule per range");
     }
 }

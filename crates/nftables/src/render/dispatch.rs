@@ -1,15 +1,15 @@
-//! From a frontend to its policy chain.
+//! The dispatch chains, which send a packet to the policy chain of its frontend.
 //!
-//! One set of frontends for each policy chain in use, and one rule for each set: a new connection looks into some
-//! ten sets, however many Services there are. A verdict map would be one look, but the kernel re-checks every
-//! element of every verdict map, and all that is behind it, whenever one of them changes: at 50,000 Services that
-//! took a fifth of a second per change. Elements of sets cost only themselves.
+//! Each policy chain in use has a set of frontends, and each set has one rule. A new connection is looked up in about
+//! ten sets, independently of the number of Services. A verdict map would need one lookup, but the kernel validates
+//! every element of every verdict map, and the chains that they point to, at each change: at 50,000 Services that took
+//! a fifth of a second. A change of a set costs only the changed elements.
 
 use crate::rules::{ExprBuilder, TableNames};
 use crate::table::Name;
 use portway_netlink::nft::{Family, Rule, Verdict};
 
-/// Which chain a set belongs into, and how its rules are sorted there.
+/// The dispatch chain of a set, and the policy and capacity by which its rules are sorted; none for any other set.
 fn dispatch_chain(set: &str) -> Option<(DispatchChain, &'static str, usize)> {
     const POLICIES: [(&str, DispatchChain); 6] = [
         ("cluster-ip-", DispatchChain::Services),
@@ -19,11 +19,11 @@ fn dispatch_chain(set: &str) -> Option<(DispatchChain, &'static str, usize)> {
         ("nodeport-local-", DispatchChain::Nodeports),
         ("nodeport-short-cut-", DispatchChain::NodeportShortCuts),
     ];
-    let (place, policy, capacity) = POLICIES
+    let (chain, policy, capacity) = POLICIES
         .iter()
         .chain(&[("short-cut-", DispatchChain::ShortCuts)])
-        .find_map(|(prefix, place)| Some((*place, *prefix, set.strip_prefix(prefix)?)))?;
-    Some((place, policy, capacity.parse().ok()?))
+        .find_map(|(prefix, chain)| Some((*chain, *prefix, set.strip_prefix(prefix)?)))?;
+    Some((chain, policy, capacity.parse().ok()?))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,28 +34,28 @@ enum DispatchChain {
     NodeportShortCuts,
 }
 
-/// Whether a set decides which policy chain a frontend leads to.
+/// Whether a dispatch chain has a rule for this set.
 pub(crate) fn is_dispatch_set(set: &str) -> bool {
     dispatch_chain(set).is_some()
 }
 
-/// The four chains that look frontends up, given the sets that exist.
+/// The four dispatch chains for the given sets.
 pub(crate) fn dispatch<'n>(
     names: &TableNames,
     family: Family,
     sets: impl IntoIterator<Item = &'n Name>,
 ) -> [(Name, Vec<Rule>); 4] {
     let exprs = ExprBuilder { family };
-    let mut switches: Vec<(DispatchChain, &'static str, usize, &Name)> = sets
+    let mut dispatch_sets: Vec<(DispatchChain, &'static str, usize, &Name)> = sets
         .into_iter()
-        .filter_map(|s| dispatch_chain(s).map(|(place, policy, n)| (place, policy, n, s)))
+        .filter_map(|s| dispatch_chain(s).map(|(chain, policy, n)| (chain, policy, n, s)))
         .collect();
-    switches.sort_by_key(|(_, policy, capacity, _)| (*policy, *capacity));
+    dispatch_sets.sort_by_key(|(_, policy, capacity, _)| (*policy, *capacity));
     let chain = |at: DispatchChain, chain: &Name, sticky: &Name| {
         let with_address = matches!(at, DispatchChain::Services | DispatchChain::ShortCuts);
-        let mut rules: Vec<Rule> = switches
+        let mut rules: Vec<Rule> = dispatch_sets
             .iter()
-            .filter(|(place, ..)| *place == at)
+            .filter(|(of, ..)| *of == at)
             .map(|(.., set)| exprs.frontend_in(&[], with_address, set, Verdict::Goto((*set).clone())))
             .collect();
         rules.push(exprs.frontend_verdict(&[], with_address, sticky));

@@ -1,15 +1,16 @@
-//! A Service's share of the table.
+//! Renders the objects that one Service adds to the table.
 
-use super::affinity::{self, Sticky};
+use super::affinity::{self, AffinityGroup};
 use crate::rules::{
-    ExprBuilder, TableNames, capacity, frontend_key, frontend_set, goto, jump, octets, target_value,
+    ExprBuilder, TableNames, affinity_name, capacity, frontend_key, frontend_set, goto, jump, octets,
+    target_value,
 };
 use crate::table::{Name, Table};
 use portway_model::{Frontend, FrontendKind, Outcome, PortPlan, ServicePlan, Target, TrafficPolicy};
 use portway_netlink::nft::{Data, Element, Family, Key, Rule, Verdict};
 use std::net::IpAddr;
 
-/// What a Service adds to the table. Endpoints keep the order the plan gives them.
+/// The objects that a Service adds to the table. The index of an endpoint is its position in the plan.
 pub fn service(names: &TableNames, family: Family, plan: &ServicePlan) -> Table {
     let mut part = Table::default();
     for port in &plan.ports {
@@ -26,7 +27,7 @@ struct Port<'a> {
     port: &'a PortPlan,
 }
 
-/// A frontend's maps and sets: VIPs and node ports have the same, with and without an address in the key.
+/// The maps, sets and chains for one kind of frontend. VIPs have an address in the key, node ports do not.
 struct Maps<'a> {
     with_address: bool,
     endpoints: &'a Name,
@@ -48,8 +49,8 @@ impl Port<'_> {
             let pair = octets(*ip);
             part.element(&self.names.hairpin, Element::key(Key::new().field(&pair).field(&pair)));
         }
-        for sticky in affinity::groups(self.plan, self.port) {
-            sticky.render(self.exprs, self.port.protocol, part);
+        for group in affinity::groups(self.plan, self.port) {
+            group.render(self.exprs, self.port.protocol, part);
         }
     }
 
@@ -134,8 +135,8 @@ impl Port<'_> {
         }
     }
 
-    /// Leads a frontend to the chain that applies its policy and then balances over `targets`: one for each policy
-    /// and capacity, or the port's own if clients stick.
+    /// Sends a frontend to the chain that applies its traffic policy and then balances over `targets`. With session
+    /// affinity that is a chain of the Service port, otherwise the one for the policy and capacity.
     fn add_frontend(
         &self,
         part: &mut Table,
@@ -153,10 +154,10 @@ impl Port<'_> {
         };
         let prefix = maps.prefix;
         if self.port.affinity.is_some() && !targets.is_empty() {
-            let sticky = Sticky::name(self.plan, self.port, self.port.policy(kind));
-            let chain: Name = format!("{prefix}{policy}-{sticky}").into();
-            part.chain(&chain, vec![first, goto(&format!("sticky-{sticky}").into())]);
-            return self.stick(part, maps.sticky, key, chain);
+            let id = AffinityGroup::id(self.plan, self.port, self.port.policy(kind));
+            let chain: Name = format!("{prefix}{policy}-{id}").into();
+            part.chain(&chain, vec![first, goto(&affinity_name("sticky", &id))]);
+            return self.add_to_verdict_map(part, maps.sticky, key, chain);
         }
         let mut rules = vec![first];
         let mut number = 0;
@@ -164,27 +165,27 @@ impl Port<'_> {
             number = capacity(targets.len());
             rules.extend(self.exprs.balance(maps.with_address, maps.endpoints, targets.len()));
         }
-        self.join(part, maps, format!("{prefix}{policy}-{number}").into(), key, rules);
+        self.add_to_dispatch_set(part, maps, format!("{prefix}{policy}-{number}").into(), key, rules);
     }
 
-    /// Leads traffic that begins on this node, to a frontend with policy Local, to any endpoint.
+    /// Sends connections from this node and its pods, to a frontend with policy Local, to any endpoint.
     fn add_local_shortcut(&self, part: &mut Table, maps: &Maps<'_>, key: Key, targets: &[Target]) {
         if self.port.affinity.is_some() {
-            let chain = format!("sticky-{}", Sticky::name(self.plan, self.port, TrafficPolicy::Cluster));
-            return self.stick(part, maps.sticky_short_cuts, key, chain.into());
+            let id = AffinityGroup::id(self.plan, self.port, TrafficPolicy::Cluster);
+            return self.add_to_verdict_map(part, maps.sticky_short_cuts, key, affinity_name("sticky", &id));
         }
         let name: Name = format!("{}short-cut-{}", maps.prefix, capacity(targets.len())).into();
         let rules = self.exprs.balance(maps.with_address, maps.short_cut_endpoints, targets.len());
-        self.join(part, maps, name, key, rules);
+        self.add_to_dispatch_set(part, maps, name, key, rules);
     }
 
-    fn stick(&self, part: &mut Table, map: &Name, key: Key, chain: Name) {
+    fn add_to_verdict_map(&self, part: &mut Table, map: &Name, key: Key, chain: Name) {
         let element = Element::map(key, Data::Verdict(Verdict::Goto(chain)));
         part.element(map, element.comment(&self.comment()));
     }
 
-    /// Puts a frontend among those that lead to a chain; set and chain have one name.
-    fn join(&self, part: &mut Table, maps: &Maps<'_>, name: Name, key: Key, rules: Vec<Rule>) {
+    /// Adds a frontend to the set of a policy chain. The set and the chain have the same name.
+    fn add_to_dispatch_set(&self, part: &mut Table, maps: &Maps<'_>, name: Name, key: Key, rules: Vec<Rule>) {
         part.sets.insert(name.clone(), frontend_set(&name, self.exprs.family, maps.with_address));
         part.element(&name, Element::key(key).comment(&self.comment()));
         part.chain(&name, rules);

@@ -1,5 +1,5 @@
-//! The sets and maps that rules refer to. They carry the type information that nft keeps in user data, so that
-//! `nft list ruleset` prints them and `nft -f` reads them back.
+//! The definitions of sets and maps. Their user data has the type information that nft expects, so that
+//! `nft list ruleset` prints them and `nft -f` loads the output again.
 
 use crate::table::Name;
 use portway_netlink::nft::object::{
@@ -7,7 +7,7 @@ use portway_netlink::nft::object::{
 };
 use portway_netlink::nft::{Family, Set};
 
-/// Kinds of key parts, with nft's number for each (`enum datatypes`).
+/// The fields of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyField {
     Address,
@@ -17,6 +17,7 @@ enum KeyField {
 }
 
 impl KeyField {
+    /// nft's number of the type (`enum datatypes`).
     fn number(self, family: Family) -> u32 {
         match (self, family) {
             (KeyField::Index, _) => 4,
@@ -36,7 +37,7 @@ impl KeyField {
         }
     }
 
-    /// How nft remembers which expression a part was typed as (`expr_ops::build_udata`).
+    /// nft's encoding of the expression of a field (`expr_ops::build_udata`).
     fn typeof_data(self, family: Family) -> Vec<u8> {
         let payload = |header: u32, field: u32| [tlv_u32(0, header), tlv_u32(1, field)].concat();
         let (kind, data): (u32, Vec<u8>) = match (self, family) {
@@ -60,8 +61,8 @@ fn tlv_u32(kind: u8, value: u32) -> Vec<u8> {
     tlv(kind, &value.to_ne_bytes())
 }
 
-/// nft's note of the expressions a concatenation was typed as.
-fn typeof_note(parts: &[KeyField], family: Family) -> Vec<u8> {
+/// nft's encoding of the expressions of a key or value.
+fn typeof_userdata(parts: &[KeyField], family: Family) -> Vec<u8> {
     const CONCAT: u32 = 13;
     if let [part] = parts {
         return part.typeof_data(family);
@@ -71,7 +72,7 @@ fn typeof_note(parts: &[KeyField], family: Family) -> Vec<u8> {
     [tlv_u32(0, CONCAT), tlv(1, &list)].concat()
 }
 
-/// Byte order of a key or value as nft notes it: none for a concatenation, else host or network.
+/// nft's number of the byte order of a key or value: 0 for a concatenation, 1 for host order, 2 for network order.
 fn byte_order(parts: &[KeyField]) -> u32 {
     match parts {
         [KeyField::Index] => 1,
@@ -80,6 +81,7 @@ fn byte_order(parts: &[KeyField]) -> u32 {
     }
 }
 
+/// The definition of a set or map, before it has a name and a family.
 struct Shape<'a> {
     key: &'a [KeyField],
     value: Option<&'a [KeyField]>,
@@ -99,9 +101,10 @@ impl Shape<'_> {
             userdata.extend(tlv_u32(1, self.value.map_or(0, byte_order)));
         }
         if self.key.contains(&KeyField::Index) {
-            userdata.extend(tlv(3, &typeof_note(self.key, family)));
-            let value =
-                self.value.map_or_else(|| [tlv_u32(0, 1), tlv(1, &[])].concat(), |v| typeof_note(v, family));
+            userdata.extend(tlv(3, &typeof_userdata(self.key, family)));
+            let value = self
+                .value
+                .map_or_else(|| [tlv_u32(0, 1), tlv(1, &[])].concat(), |v| typeof_userdata(v, family));
             userdata.extend(tlv(4, &value));
         }
         let map = if self.verdict || self.value.is_some() { SET_MAP } else { 0 };
@@ -152,17 +155,17 @@ pub fn choice_map(name: &Name, family: Family) -> Set {
     Shape { key: &[KeyField::Index], value: None, verdict: true, flags: 0 }.build(name, family)
 }
 
-/// How many clients one endpoint is remembered by. More are served too, but do not stick.
+/// The number of clients that can have affinity to one endpoint. Further clients are balanced without affinity.
 const CLIENTS: u32 = 1 << 18;
 
-/// A set that remembers clients for so many seconds.
+/// A set of clients with affinity, each for this number of seconds.
 pub fn client_set(name: &Name, family: Family, seconds: u32) -> Set {
     let flags = SET_DYNAMIC | SET_TIMEOUT;
     let shape = Shape { key: &[KeyField::Address], value: None, verdict: false, flags };
     Set { timeout: u64::from(seconds) * 1000, size: CLIENTS, ..shape.build(name, family) }
 }
 
-/// The set of `saddr . daddr`.
+/// A set of `saddr . daddr`.
 pub fn address_pairs(name: &Name, family: Family) -> Set {
     Shape { key: &[KeyField::Address, KeyField::Address], value: None, verdict: false, flags: 0 }
         .build(name, family)

@@ -1,4 +1,4 @@
-//! The mode against a real kernel, in a network namespace of its own.
+//! Tests of the mode with a real kernel, each in a network namespace of its own.
 
 mod services;
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         ("kernel_lists_the_wanted_rules", kernel_lists_the_wanted_rules),
         ("incremental_changes_equal_a_fresh_start", incremental_changes_equal_a_fresh_start),
         ("nft_prints_the_ruleset_and_loads_it_again", nft_prints_the_ruleset_and_loads_it_again),
-        ("damage_is_found_and_repaired", damage_is_found_and_repaired),
+        ("changes_by_nft_are_reported_and_repaired", changes_by_nft_are_reported_and_repaired),
         ("cleanup_leaves_foreign_tables_alone", cleanup_leaves_foreign_tables_alone),
     ];
     let tests = table.into_iter().flat_map(|(name, test)| {
@@ -58,7 +58,7 @@ fn nft(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn word(family: Family) -> &'static str {
+fn family_name(family: Family) -> &'static str {
     if family == Family::V4 { "ip" } else { "ip6" }
 }
 
@@ -68,7 +68,7 @@ fn kernel_lists_the_wanted_rules(family: Family) {
     assert!(report.full && report.added > 50, "{report:?}");
     let drift = mode.verify().unwrap();
     assert!(drift.is_empty(), "{drift}");
-    // A second agent that starts on top of it finds nothing to do.
+    // A second agent that starts with these rules in the kernel changes nothing.
     let mut next = open(family);
     let report = next.sync(&settings(), every_kind_of_service().changes(family)).unwrap();
     assert_eq!((report.added, report.removed), (0, 0), "{report:?}");
@@ -127,20 +127,21 @@ fn nft_prints_the_ruleset_and_loads_it_again(family: Family) {
     assert_eq!(nft(&["list", "ruleset"]), printed);
 }
 
-fn damage_is_found_and_repaired(family: Family) {
-    let table = word(family);
-    let theirs = "{ type ipv6_addr . ipv6_addr . ipv6_addr; elements = { ::1 . ::1 . ::1 }; }";
-    let damage: [&[&str]; 11] = [
+fn changes_by_nft_are_reported_and_repaired(family: Family) {
+    let table = family_name(family);
+    let long_key = "{ type ipv6_addr . ipv6_addr . ipv6_addr; elements = { ::1 . ::1 . ::1 }; }";
+    let changes: [&[&str]; 11] = [
         &["flush", "ruleset"],
         &["flush", "chain", table, "portway", "services"],
         &["flush", "map", table, "portway", "endpoints"],
         &["add", "rule", table, "portway", "refuse", "accept"],
         &["add", "chain", table, "portway", "intruder"],
         &["flush", "table", table, "portway"],
-        // Objects that we never write must not prevent the listing: other verdicts, longer keys, anonymous sets.
+        // Objects that the mode never creates must not prevent the listing: other verdicts, longer keys, anonymous
+        // sets.
         &["add", "rule", table, "portway", "refuse", "continue"],
         &["add", "element", table, "portway", "sticky-nodeports", "{ tcp . 1 : continue }"],
-        &["add", "set", table, "portway", "theirs", theirs],
+        &["add", "set", table, "portway", "foreign", long_key],
         &["add", "rule", table, "portway", "refuse", "tcp", "dport", "{ 80, 81 }", "drop"],
         &[
             "add",
@@ -156,9 +157,9 @@ fn damage_is_found_and_repaired(family: Family) {
     ];
     let mut mode = open(family);
     mode.sync(&settings(), every_kind_of_service().changes(family)).unwrap();
-    for arguments in damage {
+    for arguments in changes {
         nft(arguments);
-        assert!(!mode.verify().unwrap().is_empty(), "{arguments:?} was not noticed");
+        assert!(!mode.verify().unwrap().is_empty(), "{arguments:?} was not detected");
         mode.mark_stale();
         let report = mode.sync(&settings(), Vec::new()).unwrap();
         assert!(!report.drift.is_empty(), "{arguments:?} was not reported");
@@ -168,11 +169,11 @@ fn damage_is_found_and_repaired(family: Family) {
 }
 
 fn cleanup_leaves_foreign_tables_alone(family: Family) {
-    nft(&["add", "table", word(family), "theirs"]);
+    nft(&["add", "table", family_name(family), "foreign"]);
     let mut mode = open(family);
     mode.sync(&settings(), every_kind_of_service().changes(family)).unwrap();
     let removed = leftovers::clear(family, TABLE, Clear::Now).unwrap();
     assert_eq!(removed.len(), 1, "{removed:?}");
-    assert_eq!(nft(&["list", "tables"]).trim(), format!("table {} theirs", word(family)));
+    assert_eq!(nft(&["list", "tables"]).trim(), format!("table {} foreign", family_name(family)));
     assert!(leftovers::clear(family, TABLE, Clear::Now).unwrap().is_empty());
 }

@@ -1,4 +1,4 @@
-//! A cluster with one Service of every kind.
+//! A cluster with a Service for each combination of features that the mode renders differently.
 
 use portway_model::Protocol;
 use portway_testkit::cluster::{TestCluster, both, service, service_with_all_frontends};

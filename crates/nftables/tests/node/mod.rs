@@ -1,4 +1,4 @@
-//! A node in the cluster of tests, with this mode at work.
+//! The nftables mode on a fake kernel with the addresses of the test cluster's node.
 
 use portway_dataplane::Driver;
 use portway_model::Family;
@@ -7,7 +7,7 @@ use portway_nftables::Nftables;
 use portway_nftables::fake::Fake;
 use portway_testkit::cluster::own_addresses;
 
-/// The nftables mode over a kernel that is a value.
+/// The nftables mode on a fake kernel.
 pub(crate) fn mode(family: Family) -> Driver<Nftables<Fake>> {
     let nft_family = if family == Family::V4 { nft::Family::Ipv4 } else { nft::Family::Ipv6 };
     let mut kernel = Fake::default();

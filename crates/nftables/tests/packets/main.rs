@@ -1,4 +1,4 @@
-//! The packet tables, followed through the rules of this mode.
+//! The packet tables that all modes share, evaluated with the rules of this mode.
 
 #[path = "../node/mod.rs"]
 mod node;
@@ -19,12 +19,12 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let own = [Case {
         name: "affinity::policy_local_keeps_internal_and_external_affinity_apart",
-        script: internal_and_external_affinity_are_apart,
+        script: internal_and_external_affinity_are_separate,
     }];
     packets::main::<Node>(&own, &[], Vec::new())
 }
 
-/// The mode over a fake kernel, which keeps affinity in the table.
+/// The mode on a fake kernel, whose table has the clients with affinity.
 struct Node(Driver<Nftables<Fake>>);
 
 impl Node {
@@ -50,7 +50,7 @@ impl FakeNode for Node {
         Followed { verdicts, paths: paths.collect() }
     }
 
-    fn remember(&mut self, packet: &Packet, n: usize) -> bool {
+    fn store_affinity(&mut self, packet: &Packet, n: usize) -> bool {
         let steps = self.trace(packet).paths.swap_remove(n).steps;
         let before = self.0.program().kernel().table().cloned();
         for step in steps {
@@ -62,8 +62,8 @@ impl FakeNode for Node {
     }
 }
 
-/// Affinity of a cluster IP does not count for an external IP, though the endpoint may be reached there.
-fn internal_and_external_affinity_are_apart() -> Vec<Scenario> {
+/// With external policy Local, affinity at a cluster IP has no effect at an external IP, even if the endpoint is local.
+fn internal_and_external_affinity_are_separate() -> Vec<Scenario> {
     let scenario = Scenario::new(service_with_affinity(Service::external_local), &[])
         .connect("client", "svc1:80", "b")
         .rows(&[("client", "svc1:80", "b masqueraded"), ("client", "ext1:80", "a b")]);

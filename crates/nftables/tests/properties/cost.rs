@@ -1,4 +1,4 @@
-//! The cost of a change is that of the change.
+//! The size of a transaction depends on the change, not on the size of the cluster.
 
 use crate::node::mode;
 use portway_model::Family;
@@ -11,13 +11,13 @@ fn elements(tx: &Transaction) -> usize {
     tx.add.values().chain(tx.delete.values()).map(Vec::len).sum()
 }
 
-/// A thousand hosts called by numbers, one of them replaced.
+/// A thousand endpoints whose hosts are numbers, `without` one and `with` another.
 fn thousand(without: Option<u32>, with: Option<u32>) -> Vec<Endpoint> {
     let numbers = (0..1000u32).filter(|n| Some(*n) != without).chain(with);
     numbers.map(|n| Endpoint::ready(&n.to_string())).collect()
 }
 
-/// Hosts called by numbers, all on another node.
+/// Hosts whose names are numbers, all on another node.
 struct Numbered(Family);
 
 impl AddressBook for Numbered {
@@ -46,7 +46,7 @@ fn apply(cluster: &mut TestCluster, endpoints: &[Endpoint]) {
     }
 }
 
-/// What one step costs in a cluster with so many other Services.
+/// The numbers of elements, rules and other objects in the transaction of each step, with this many other Services.
 fn costs(others: u8, family: Family) -> Vec<(usize, usize, usize)> {
     let mut cluster = TestCluster::new().service(service("big", 1));
     apply(&mut cluster, &thousand(None, None));
@@ -75,22 +75,22 @@ fn costs(others: u8, family: Family) -> Vec<(usize, usize, usize)> {
 }
 
 #[test]
-fn one_endpoint_of_a_thousand_is_a_handful_of_elements() {
+fn a_change_of_one_endpoint_of_a_thousand_changes_few_elements() {
     for family in Family::ALL {
         let alone = costs(0, family);
         for (elements, rules, objects) in &alone {
             assert!(*elements <= 8 && *rules <= 2 && *objects <= 2, "{alone:?}");
         }
-        assert_eq!(alone, costs(200, family), "other Services make it dearer");
+        assert_eq!(alone, costs(200, family), "the number of other Services changed the transactions");
     }
 }
 
 #[test]
-fn nothing_changed_costs_nothing() {
+fn unchanged_plans_cause_no_commit() {
     let mut cluster = TestCluster::new().service(service("web", 1));
     let mut mode = cluster.programmed(mode(Family::V4), &settings());
     let commits = mode.program().kernel().commits();
     let report = mode.sync(&settings(), cluster.all(Family::V4)).unwrap();
     assert_eq!((report.added, report.removed), (0, 0));
-    assert_eq!(mode.program().kernel().commits(), commits, "the kernel was told nothing");
+    assert_eq!(mode.program().kernel().commits(), commits, "unchanged plans caused a commit");
 }

@@ -1,4 +1,4 @@
-//! Single faults, and what must come of them.
+//! Recovery from single faults of the kernel, and deletion of stale conntrack entries.
 
 use crate::assert_from_scratch;
 use crate::node::mode;
@@ -19,7 +19,8 @@ fn dns_cluster(hosts: &[&str]) -> TestCluster {
     cluster
 }
 
-fn flow(family: Family, to: (&str, u16), led_to: (&str, u16)) -> Flow {
+/// A UDP flow from the client to `to`, which was translated to `endpoint`.
+fn flow(family: Family, to: (&str, u16), endpoint: (&str, u16)) -> Flow {
     let client = address(family, "client");
     let tuple = |source, source_port, destination, destination_port| Tuple {
         source,
@@ -30,14 +31,14 @@ fn flow(family: Family, to: (&str, u16), led_to: (&str, u16)) -> Flow {
     };
     Flow {
         original: tuple(client, 4000, address(family, to.0), to.1),
-        reply: tuple(address(family, led_to.0), led_to.1, client, 4000),
+        reply: tuple(address(family, endpoint.0), endpoint.1, client, 4000),
         zone: 0,
         translated: true,
     }
 }
 
 #[test]
-fn changes_that_come_while_the_kernel_refuses_are_not_lost() {
+fn changes_during_failed_commits_are_not_lost() {
     for family in Family::ALL {
         let mut cluster = TestCluster::new().service(service("one", 1));
         let mut mode = cluster.programmed(mode(family), &settings());
@@ -48,13 +49,13 @@ fn changes_that_come_while_the_kernel_refuses_are_not_lost() {
         }
         let report = mode.sync(&settings(), Vec::new()).unwrap();
         assert!(report.full);
-        assert!(report.drift.is_empty(), "our own failure is nobody's tampering: {}", report.drift);
+        assert!(report.drift.is_empty(), "a failed commit was reported as drift: {}", report.drift);
         assert_from_scratch(&mut mode, &mut cluster, family, &settings());
     }
 }
 
 #[test]
-fn a_lost_answer_is_found_out() {
+fn a_transaction_whose_answer_was_lost_is_not_repeated() {
     for family in Family::ALL {
         let mut cluster = TestCluster::new().service(service("one", 1));
         let mut mode = cluster.programmed(mode(family), &settings());
@@ -62,36 +63,44 @@ fn a_lost_answer_is_found_out() {
         mode.program().kernel().fail(1, Fault::LoseAnswer);
         mode.sync(&settings(), cluster.changes(family)).unwrap_err();
         let report = mode.sync(&settings(), Vec::new()).unwrap();
-        assert_eq!((report.full, report.added, report.removed), (true, 0, 0), "it was all there");
+        assert_eq!(
+            (report.full, report.added, report.removed),
+            (true, 0, 0),
+            "the lost transaction was complete"
+        );
         assert_from_scratch(&mut mode, &mut cluster, family, &settings());
     }
 }
 
 #[test]
-fn stale_flows_are_forgotten_even_if_the_first_commit_failed() {
+fn stale_flows_are_deleted_after_a_failed_commit_is_retried() {
     for family in Family::ALL {
         let mut cluster = dns_cluster(&["a", "c"]);
         let mut mode = cluster.programmed(mode(family), &settings());
         let stale = [flow(family, ("svc1", 53), ("c", 5353)), flow(family, ("node", 30053), ("c", 5353))];
-        let fine = [
+        let valid = [
             flow(family, ("svc1", 53), ("a", 5353)),
             flow(family, ("node", 30053), ("a", 5353)),
             flow(family, ("svc1", 54), ("c", 5353)),
             flow(family, ("stranger", 30053), ("stranger", 30053)),
             flow(family, ("alternative", 30053), ("alternative", 30053)),
         ];
-        mode.program().kernel().flows = [&stale[..], &fine[..]].concat();
+        mode.program().kernel().flows = [&stale[..], &valid[..]].concat();
         dns(&mut cluster, &["a"]);
         mode.program().kernel().fail(1, Fault::Refuse(ENOBUFS));
         mode.sync(&settings(), cluster.changes(family)).unwrap_err();
-        assert_eq!(mode.program().kernel().flows.len(), 7, "the rules still lead there");
+        assert_eq!(
+            mode.program().kernel().flows.len(),
+            7,
+            "flows were deleted while the old rules were in force"
+        );
         let report = mode.sync(&settings(), Vec::new()).unwrap();
-        assert_eq!((report.flows_deleted, &*mode.program().kernel().flows), (2, &fine[..]));
+        assert_eq!((report.flows_deleted, &*mode.program().kernel().flows), (2, &valid[..]));
     }
 }
 
 #[test]
-fn what_changes_twice_is_judged_by_the_last() {
+fn flows_are_compared_with_the_latest_plan() {
     let family = Family::V4;
     let mut cluster = dns_cluster(&["a"]);
     let mut mode = cluster.programmed(mode(family), &settings());
@@ -106,7 +115,7 @@ fn what_changes_twice_is_judged_by_the_last() {
 }
 
 #[test]
-fn a_restart_disturbs_no_flow_that_arrives() {
+fn a_restart_deletes_only_stale_flows() {
     for family in Family::ALL {
         let mut cluster = dns_cluster(&["a", "c"]);
         let mut before = cluster.programmed(mode(family), &settings());
@@ -122,7 +131,7 @@ fn a_restart_disturbs_no_flow_that_arrives() {
 }
 
 #[test]
-fn flows_that_began_without_endpoints_start_anew() {
+fn flows_from_before_the_first_endpoint_are_deleted() {
     let family = Family::V4;
     let mut cluster = dns_cluster(&[]);
     let mut mode = cluster.programmed(mode(family), &settings());
@@ -130,7 +139,7 @@ fn flows_that_began_without_endpoints_start_anew() {
     dns(&mut cluster, &["a"]);
     let report = mode.sync(&settings(), cluster.changes(family)).unwrap();
     assert_eq!(report.flows_deleted, 1);
-    // And when the last one goes, what led there ends too.
+    // When the last endpoint is removed, flows to it are deleted too.
     mode.program().kernel().flows = vec![flow(family, ("svc1", 53), ("a", 5353))];
     dns(&mut cluster, &[]);
     assert_eq!(mode.sync(&settings(), cluster.changes(family)).unwrap().flows_deleted, 1);

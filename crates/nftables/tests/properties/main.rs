@@ -1,4 +1,4 @@
-//! Properties of the nftables mode: those that every mode has, and those of its own.
+//! Properties of the nftables mode: those that all modes share, and its own.
 
 #[path = "../node/mod.rs"]
 mod node;
@@ -49,14 +49,14 @@ proptest! {
     }
 }
 
-/// A table without the order of endpoints: by frontend, what its indices lead to. That indices have no gaps is
-/// checked on the way.
+/// A table without the order of endpoints: the endpoints of each frontend, sorted.
 #[derive(Debug, PartialEq, Eq)]
 struct Unordered {
     rest: Table,
     endpoints: BTreeMap<Name, BTreeMap<Vec<u8>, Vec<String>>>,
 }
 
+/// Removes the order of endpoints from a table. Panics if the indices of a frontend have gaps.
 fn unordered(mut table: Table) -> Unordered {
     let mut endpoints: BTreeMap<Name, BTreeMap<Vec<u8>, Vec<String>>> = BTreeMap::new();
     let indexed = |name: &Name| {

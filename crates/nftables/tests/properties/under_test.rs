@@ -1,4 +1,4 @@
-//! The nftables mode as the properties test it.
+//! The nftables mode on a fake kernel, for the properties that all modes share.
 
 use crate::assert_from_scratch;
 use crate::node::mode;
@@ -82,7 +82,7 @@ impl ModeUnderTest for NftablesMode {
         }
     }
 
-    /// A fault may still wait for the next commit, or the one after it.
+    /// An injected fault may still be pending for the next commit; its error is ignored here.
     fn recover(mode: &mut Driver<Nftables<Fake>>, settings: &Settings) {
         let _ = mode.sync(settings, Vec::new());
         mode.mark_stale();
@@ -90,11 +90,12 @@ impl ModeUnderTest for NftablesMode {
     }
 
     fn is_injected(error: &str) -> bool {
-        error.contains("do anything at all") || error.contains("no answer")
+        error.contains("injected fault") || error.contains("no answer")
     }
 }
 
-/// An object that a transaction adds though it exists: the kernel would take it, but it costs, and hides mistakes.
+/// An object that a transaction adds though it exists. The kernel accepts it, but it makes the transaction longer and
+/// can hide an error in the diff.
 fn redundant(before: &Table, tx: &Transaction) -> Option<String> {
     let exists =
         |set: &Name, key: &Key| before.elements.get(set).is_some_and(|l| l.iter().any(|e| e.key == *key));

@@ -1,9 +1,9 @@
-//! New connections per second: straight to a pod, through the only VIP, through one VIP of many.
+//! New connections per second: directly to a pod, through the only VIP, and through one VIP of many.
 //!
-//! Rounds of the two sides alternate, so that what else the machine does hits both alike.
+//! Rounds to the pod and through the VIP alternate, so that other load of the machine affects both alike.
 
 use crate::Options;
-use crate::field::{Field, PORT, Setup};
+use crate::cluster::{Cluster, PORT, Setup};
 use crate::report::{Goal, Report};
 use indicatif::ProgressBar;
 use portway_lab::eventually;
@@ -11,13 +11,13 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// With a single Service.
+/// Measures with a single Service.
 pub(crate) fn one_service(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
     bar.set_message("connections through the only Service");
-    let field = Field::new(Setup::new(options.endpoints))?;
-    field.fill(0, 1);
-    let _agent = field.start_agent()?;
-    let (vip, direct) = compare(options, &field)?;
+    let cluster = Cluster::new(Setup::new(options.endpoints))?;
+    cluster.fill(0, 1);
+    let _agent = cluster.start_agent()?;
+    let (vip, direct) = compare(options, &cluster)?;
     report.add("connections_direct", "connections per second, straight to the pod", direct, "/s");
     report.add("connections_one", "connections per second, one Service", vip, "/s");
     report.add("connections_one_ratio", "one Service against direct", vip / direct, "×");
@@ -25,15 +25,15 @@ pub(crate) fn one_service(options: &Options, bar: &ProgressBar, report: &mut Rep
     Ok(())
 }
 
-/// With as many as there are.
+/// Measures with `--services` Services.
 pub(crate) fn many_services(
     options: &Options,
-    field: &Field,
+    cluster: &Cluster,
     bar: &ProgressBar,
     report: &mut Report,
 ) -> Result<(), String> {
     bar.set_message("connections through one Service of many");
-    let (vip, direct) = compare(options, field)?;
+    let (vip, direct) = compare(options, cluster)?;
     let one = report.get("connections_one_ratio").unwrap_or(f64::NAN);
     report.add(
         "connections_many",
@@ -41,15 +41,15 @@ pub(crate) fn many_services(
         vip,
         "/s",
     );
-    report.judge(
+    report.add_with_goal(
         "connections_vs_direct",
         "many Services against direct",
         vip / direct,
         "×",
         Goal::AtLeast(0.85),
     );
-    // Both as shares of a direct connection in their own minutes.
-    report.judge(
+    // Both are relative to direct connections in the same rounds.
+    report.add_with_goal(
         "connections_vs_one",
         "many Services against one",
         vip / direct / one,
@@ -59,29 +59,30 @@ pub(crate) fn many_services(
     Ok(())
 }
 
-pub(crate) fn compare(options: &Options, field: &Field) -> Result<(f64, f64), String> {
-    let vip = field.vip(0);
-    let direct = SocketAddr::new(field.lab.pod("pod1b").ipv4().into(), PORT);
-    let from = field.lab.pod("pod1a").namespace();
+/// The best rates through the first Service and directly to its pod.
+pub(crate) fn compare(options: &Options, cluster: &Cluster) -> Result<(f64, f64), String> {
+    let vip = cluster.vip(0);
+    let direct = SocketAddr::new(cluster.lab.pod("pod1b").ipv4().into(), PORT);
+    let from = cluster.lab.pod("pod1a").namespace();
     let reachable = || TcpStream::connect_timeout(&vip, Duration::from_millis(50)).map(drop);
     from.run(|| eventually(Duration::from_secs(30), reachable)).map_err(|e| e.to_string())?;
-    let (mut through, mut straight) = (Vec::new(), Vec::new());
+    let (mut through_vip, mut directly) = (Vec::new(), Vec::new());
     let length = Duration::from_millis(options.round_millis);
     for round in 0..=options.rounds {
         let pair = from.run(|| (rate(vip, length), rate(direct, length)));
         // The first round warms caches.
         if round > 0 {
-            through.push(pair.0);
-            straight.push(pair.1);
+            through_vip.push(pair.0);
+            directly.push(pair.1);
         }
     }
-    Ok((best(through), best(straight)))
+    Ok((best(through_vip), best(directly)))
 }
 
-/// Waits until a Service answers, then counts connections through it alone; the best round comes back.
-pub(crate) fn through(options: &Options, field: &Field) -> Result<f64, String> {
-    let vip = field.vip(0);
-    let from = field.lab.pod("pod1a").namespace();
+/// Waits until the first Service answers; returns the best rate through it.
+pub(crate) fn rate_through_service(options: &Options, cluster: &Cluster) -> Result<f64, String> {
+    let vip = cluster.vip(0);
+    let from = cluster.lab.pod("pod1a").namespace();
     let reachable = || TcpStream::connect_timeout(&vip, Duration::from_secs(1)).map(drop);
     from.run(|| eventually(Duration::from_secs(60), reachable)).map_err(|e| e.to_string())?;
     let length = Duration::from_millis(options.round_millis);
@@ -90,7 +91,7 @@ pub(crate) fn through(options: &Options, field: &Field) -> Result<f64, String> {
     Ok(best(rounds.skip(1).collect()))
 }
 
-/// Connections one after the other, each greeted by the server, for so long.
+/// Connections per second, one after the other, each until the server's greeting arrives.
 fn rate(to: SocketAddr, length: Duration) -> f64 {
     let started = Instant::now();
     let mut count = 0u32;
@@ -102,7 +103,7 @@ fn rate(to: SocketAddr, length: Duration) -> f64 {
     f64::from(count) / started.elapsed().as_secs_f64()
 }
 
-/// Noise only ever slows down, so the best round says most.
+/// The highest value: other load only lowers the rate.
 pub(crate) fn best(values: Vec<f64>) -> f64 {
     values.into_iter().fold(0.0, f64::max)
 }

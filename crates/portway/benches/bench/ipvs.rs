@@ -1,16 +1,17 @@
-//! The ipvs mode: 2,000 Services of 10 endpoints each, beside the tools that would load the same, and what a lookup costs.
+//! The ipvs mode, by default with 2,000 Services of 10 endpoints each: syncs compared with the tools that load the same
+//! objects, and the cost of a lookup.
 //!
-//! Where the kernel has no ip_vs it is measured in user-mode Linux, by this program again: its figures are those of a slow
-//! machine with one core, and only their ratios mean anything.
+//! If the kernel has no ip_vs, this program runs again in user-mode Linux. That is a slow machine with one core, so
+//! only ratios of its figures are meaningful.
 
 use crate::Options;
-use crate::connections::through;
-use crate::field::{Field, Mode, Setup, memory};
+use crate::cluster::{Cluster, Mode, Setup, memory};
+use crate::connections::rate_through_service;
 use crate::guest::in_a_guest;
 use crate::iptables::{time_changes, timing};
 use crate::lists::first_packet;
 use crate::report::{Goal, Report};
-use crate::sync::{median, settle};
+use crate::sync::{median, wait_for_first_sync};
 use indicatif::ProgressBar;
 use portway_lab::{Agent, Namespace, guest};
 use std::fmt::Write as _;
@@ -18,18 +19,22 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The fewest and the most Services that a lookup is measured with.
+/// The numbers of Services with which a lookup is measured.
 const SIZES: [usize; 2] = [10, 2_000];
 
-/// Here, or in a guest.
+/// Measures on this kernel, or in a guest.
 pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
     bar.set_message("ipvs mode");
-    let measured = if guest::is_needed() { elsewhere(options, report) } else { here(options, bar, report) };
+    let measured = if guest::is_needed() {
+        measure_in_guest(options, report)
+    } else {
+        measure_here(options, bar, report)
+    };
     bar.inc(1);
     measured
 }
 
-fn elsewhere(options: &Options, report: &mut Report) -> Result<(), String> {
+fn measure_in_guest(options: &Options, report: &mut Report) -> Result<(), String> {
     let arguments = [
         "--only=ipvs".to_owned(),
         format!("--ipvs-services={}", options.ipvs_services),
@@ -40,44 +45,44 @@ fn elsewhere(options: &Options, report: &mut Report) -> Result<(), String> {
     in_a_guest(&arguments, "ipvs", report)
 }
 
-fn here(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
-    // First, so that the kernel has loaded its modules by the time that syncs are measured.
+fn measure_here(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
+    // Lookups first, so that the kernel has loaded its modules when syncs are measured.
     for mode in [Mode::Ipvs, Mode::IptablesLegacy] {
         for size in SIZES {
             bar.set_message(format!("connections in mode {}, {size} Services", mode.name()));
             lookup(options, mode, size, report)?;
         }
-        flatness(mode, report);
+        latency_ratio(mode, report);
     }
     syncs(options, bar, report)
 }
 
-/// The first sync and single changes.
+/// Measures the first sync and single changes.
 fn syncs(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
     let size = options.ipvs_services;
     bar.set_message(format!("ipvs: {size} Services"));
-    let field = Field::new(Setup { mode: Mode::Ipvs, ..Setup::new(options.endpoints) })?;
-    field.fill(0, size);
-    let agent = field.start_agent()?;
-    settle(&field)?;
-    let sync = timing(&field, "full", "sum").ok_or("no metrics")?;
-    let times = timing(&field, "full", "count").unwrap_or(f64::NAN);
-    report.judge("ipvs_full_syncs", "ipvs: full syncs it took", times, "", Goal::AtMost(1.0));
+    let cluster = Cluster::new(Setup { mode: Mode::Ipvs, ..Setup::new(options.endpoints) })?;
+    cluster.fill(0, size);
+    let agent = cluster.start_agent()?;
+    wait_for_first_sync(&cluster)?;
+    let sync = timing(&cluster, "full", "sum").ok_or("no metrics")?;
+    let times = timing(&cluster, "full", "count").unwrap_or(f64::NAN);
+    report.add_with_goal("ipvs_full_syncs", "ipvs: full syncs it took", times, "", Goal::AtMost(1.0));
     report.add("ipvs_sync_seconds", format!("ipvs: first sync of {size} Services"), sync, "s");
 
     bar.set_message("ipvs: loading the same with ipvsadm, ipset and ip");
-    let loaded = yardstick(&field, report)?;
-    let what = "ipvs: first sync against those three together";
-    report.judge("ipvs_sync_ratio", what, sync / loaded, "×", Goal::AtMost(0.5));
+    let loaded = tool_seconds(&cluster, report)?;
+    let label = "ipvs: first sync against those three together";
+    report.add_with_goal("ipvs_sync_ratio", label, sync / loaded, "×", Goal::AtMost(0.5));
 
     bar.set_message("ipvs: one endpoint changed");
-    let change = time_changes(options, &field, size)?;
+    let change = time_changes(options, &cluster, size)?;
     report.add("ipvs_change_ms", "ipvs: one endpoint changed", change * 1e3, "ms");
-    let what = "ipvs: a change against the first sync";
-    report.judge("ipvs_change_ratio", what, change / sync, "×", Goal::AtMost(0.01));
-    let messages = messages(&agent).ok_or("the agent does not say how many messages it sent")?;
-    let what = "ipvs: netlink messages for one endpoint changed, at most";
-    report.judge("ipvs_change_messages", what, messages, "", Goal::AtMost(5.0));
+    let label = "ipvs: a change against the first sync";
+    report.add_with_goal("ipvs_change_ratio", label, change / sync, "×", Goal::AtMost(0.01));
+    let messages = messages(&agent).ok_or("the agent does not log the number of messages")?;
+    let label = "ipvs: netlink messages for one endpoint changed, at most";
+    report.add_with_goal("ipvs_change_messages", label, messages, "", Goal::AtMost(5.0));
     if let Some((now, peak)) = memory(agent.id()) {
         report.add("ipvs_rss_mb", "ipvs: resident memory of the agent", now, "MB");
         report.add("ipvs_rss_peak_mb", "ipvs: resident memory at its peak", peak, "MB");
@@ -88,7 +93,7 @@ fn syncs(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<()
     Ok(())
 }
 
-/// The most messages that a change took, by the agent's log.
+/// The largest number of messages for a change, from the agent's log.
 fn messages(agent: &Agent) -> Option<f64> {
     let log = agent.log().to_string();
     let changes = log.lines().filter(|l| l.contains("synced family=IPv4") && l.contains("full=false"));
@@ -96,14 +101,14 @@ fn messages(agent: &Agent) -> Option<f64> {
     numbers.max_by(f64::total_cmp)
 }
 
-/// What the tools take to load what the node has.
-fn yardstick(field: &Field, report: &mut Report) -> Result<f64, String> {
-    let node = field.lab.node(1).namespace();
+/// The time that the tools take to load the objects of the node.
+fn tool_seconds(cluster: &Cluster, report: &mut Report) -> Result<f64, String> {
+    let node = cluster.lab.node(1).namespace();
     let servers = output(node, "ipvsadm", &["-S", "-n"])?;
     let sets = output(node, "ipset", &["save"])?;
     let mut addresses = String::new();
     for line in output(node, "ip", &["-o", "-4", "address", "show", "kube-ipvs0"])?.lines() {
-        let ip = line.split_whitespace().nth(3).ok_or("an address")?;
+        let ip = line.split_whitespace().nth(3).ok_or("no address in the output of ip")?;
         // Writing into memory does not fail.
         writeln!(addresses, "address add {ip} dev kube-ipvs0").ok();
     }
@@ -122,8 +127,8 @@ fn yardstick(field: &Field, report: &mut Report) -> Result<f64, String> {
             times.push(load(&scratch, program, arguments, input)?);
         }
         let took = median(times);
-        let what = format!("{program} {} of the same", arguments.join(" "));
-        report.add(&format!("load_{program}"), what, took, "s");
+        let label = format!("{program} {} of the same", arguments.join(" "));
+        report.add(&format!("load_{program}"), label, took, "s");
         sum += took;
     }
     Ok(sum)
@@ -155,30 +160,31 @@ fn load(namespace: &Namespace, program: &str, arguments: &[&str], input: &str) -
     }
 }
 
-/// What a connection costs with so many Services.
+/// Measures connections with a number of Services.
 fn lookup(options: &Options, mode: Mode, size: usize, report: &mut Report) -> Result<(), String> {
-    let field = Field::new(Setup { mode, real_after: size / 2, ..Setup::new(1) })?;
-    field.fill(0, size);
-    let _agent = field.start_agent()?;
-    settle(&field)?;
-    // Not beside connections straight to the pod: to ipvs, those from a port that it remembers are the Service's.
-    let rate = through(options, &field)?;
-    let latency = field.lab.pod("pod1a").namespace().run(|| first_packet(field.vip(0)));
+    let cluster = Cluster::new(Setup { mode, position: size / 2, ..Setup::new(1) })?;
+    cluster.fill(0, size);
+    let _agent = cluster.start_agent()?;
+    wait_for_first_sync(&cluster)?;
+    // Direct connections to the pod are not measured meanwhile: ipvs would treat one from a port with an ipvs entry as
+    // the Service's.
+    let rate = rate_through_service(options, &cluster)?;
+    let latency = cluster.lab.pod("pod1a").namespace().run(|| first_packet(cluster.vip(0)));
     let name = mode.name();
-    let row = |what: &str| format!("{what}, {name}, {size} Services (in this kernel)");
+    let row = |label: &str| format!("{label}, {name}, {size} Services (in this kernel)");
     report.add(&format!("uml_rate_{name}_{size}"), row("connections per second"), rate, "/s");
     report.add(&format!("uml_latency_{name}_{size}"), row("to connect"), latency, "µs");
     Ok(())
 }
 
-/// What many cost, against few.
-fn flatness(mode: Mode, report: &mut Report) {
+/// The ratio of the latency with many Services to the latency with few.
+fn latency_ratio(mode: Mode, report: &mut Report) {
     let name = mode.name();
     let of = |size: usize| report.get(&format!("uml_latency_{name}_{size}")).unwrap_or(f64::NAN);
     let ratio = of(SIZES[1]) / of(SIZES[0]);
-    let what = format!("to connect, {name}: {} Services against {}", SIZES[1], SIZES[0]);
+    let label = format!("to connect, {name}: {} Services against {}", SIZES[1], SIZES[0]);
     match mode {
-        Mode::Ipvs => report.judge("ipvs_flat", what, ratio, "×", Goal::AtMost(1.2)),
-        _ => report.add(&format!("{name}_flat"), what, ratio, "×"),
+        Mode::Ipvs => report.add_with_goal("ipvs_flat", label, ratio, "×", Goal::AtMost(1.2)),
+        _ => report.add(&format!("{name}_flat"), label, ratio, "×"),
     }
 }

@@ -1,10 +1,10 @@
-//! `make bench`: what Portway costs, beside a yardstick measured in the same run on the same machine.
+//! `make bench`: measures Portway, and a reference for comparison in the same run on the same machine.
 //!
-//! A lab with one node; the agent is fed by a stand-in API server's watch. Sizes are flags; the result is a table
-//! on standard output and JSON in a file.
+//! The lab has one node, and an API server that the agent watches. Sizes are flags. The result is a table on standard
+//! output and a JSON file.
 
+mod cluster;
 mod connections;
-mod field;
 mod guest;
 mod iptables;
 mod ipvs;
@@ -36,13 +36,13 @@ pub(crate) struct Options {
     /// How many single changes are timed at each size
     #[arg(long, default_value_t = 100)]
     changes: usize,
-    /// How long changes come at a steady rate, in seconds
+    /// How long endpoints change at a steady rate, in seconds
     #[arg(long, default_value_t = 60)]
     churn_seconds: u64,
-    /// How many changes a second then
+    /// The rate of these changes, per second
     #[arg(long, default_value_t = 100)]
     churn_rate: u64,
-    /// How many rounds connections are counted for
+    /// How many rounds of connections are measured
     #[arg(long, default_value_t = 7)]
     rounds: usize,
     /// How long a round lasts, in milliseconds
@@ -60,19 +60,19 @@ pub(crate) struct Options {
     /// Connections without traffic, for the userspace mode; fewer where a process may not open as many files
     #[arg(long, default_value_t = 20_000)]
     idle_connections: usize,
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,ipvs,lists,userspace")]
     only: Vec<Part>,
-    /// Where plots go, as SVG
+    /// The directory for the SVG plots
     #[arg(long, default_value = "target")]
     plots: PathBuf,
-    /// Where the result goes as JSON
+    /// The JSON file for the result
     #[arg(long, default_value = "target/bench.json")]
     json: PathBuf,
-    /// Print what the agent logged
+    /// Print the log of the agent
     #[arg(long)]
     log: bool,
-    /// Given by `cargo bench`
+    /// Passed by `cargo bench`; ignored
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -80,17 +80,17 @@ pub(crate) struct Options {
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// The nftables mode by itself
+    /// The nftables mode
     Nftables,
     /// The iptables mode, both variants
     Iptables,
-    /// The ipvs mode, in a kernel that has it
+    /// The ipvs mode, in a guest if the kernel has no ip_vs
     Ipvs,
-    /// What long lists of Services cost a connection, in each mode
+    /// The cost of a connection by the number of Services, in the nftables and iptables modes
     Lists,
-    /// The userspace mode, beside HAProxy
+    /// The userspace mode, compared with HAProxy
     Userspace,
-    /// Of that, connections without traffic alone
+    /// Only the connections without traffic of the userspace mode
     Idle,
 }
 
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let options = Options::parse();
-    // Cargo runs a bench in its package's directory; what is written belongs where `make bench` was called.
+    // Cargo runs a bench in the directory of its package; files are written relative to the root of the workspace.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     if let Err(e) = std::env::set_current_dir(&root) {
         eprintln!("{}: {e}", root.display());
@@ -157,7 +157,7 @@ fn measure(options: &Options) -> Result<Report, String> {
         userspace::measure(options, &bar, &mut report)?;
     }
     bar.finish_and_clear();
-    report.conclude();
+    report.add_size_ratios();
     Ok(report)
 }
 

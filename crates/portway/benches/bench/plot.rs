@@ -1,4 +1,4 @@
-//! A line plot as SVG, with a logarithmic axis for sizes that are powers apart.
+//! A line plot as SVG, with a logarithmic horizontal axis.
 
 use std::fmt;
 
@@ -8,21 +8,21 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 140.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
-/// Colours that are told apart by those who cannot tell red from green (Okabe and Ito).
+/// Colours that can be distinguished with colour blindness (Okabe and Ito).
 const COLOURS: [&str; 4] = ["#000000", "#0072b2", "#e69f00", "#cc79a7"];
 
-/// Lines over sizes.
+/// Lines of values by size.
 #[derive(Debug)]
 pub(crate) struct Plot {
     title: &'static str,
-    across: &'static str,
-    up: &'static str,
+    x_label: &'static str,
+    y_label: &'static str,
     lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
 impl Plot {
-    pub(crate) fn new(title: &'static str, across: &'static str, up: &'static str) -> Plot {
-        Plot { title, across, up, lines: Vec::new() }
+    pub(crate) fn new(title: &'static str, x_label: &'static str, y_label: &'static str) -> Plot {
+        Plot { title, x_label, y_label, lines: Vec::new() }
     }
 
     pub(crate) fn line(&mut self, name: &str, points: Vec<(f64, f64)>) {
@@ -33,20 +33,20 @@ impl Plot {
         self.lines.iter().flat_map(|(_, points)| points.iter().copied())
     }
 
-    /// Where a size is, from left to right.
+    /// The horizontal position of a size.
     fn x(&self, size: f64) -> f64 {
         let sizes = || self.points().map(|p| p.0.max(1.0).ln());
         let (least, most) = (sizes().fold(f64::MAX, f64::min), sizes().fold(f64::MIN, f64::max));
         LEFT + (size.max(1.0).ln() - least) / (most - least).max(f64::EPSILON) * (WIDTH - LEFT - RIGHT)
     }
 
-    /// Where a value is, from bottom to top; the bottom is zero.
+    /// The vertical position of a value; the axis begins at zero.
     fn y(&self, value: f64) -> f64 {
-        HEIGHT - BOTTOM - value / self.top() * (HEIGHT - TOP - BOTTOM)
+        HEIGHT - BOTTOM - value / self.axis_end() * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// A round number that no value is above.
-    fn top(&self) -> f64 {
+    /// The end of the vertical axis: a round number that no value exceeds.
+    fn axis_end(&self) -> f64 {
         let most = self.points().map(|p| p.1).fold(1.0, f64::max);
         let step = 10f64.powf(most.log10().floor());
         (most / step).ceil() * step
@@ -62,7 +62,7 @@ impl fmt::Display for Plot {
         writeln!(f, r##"<rect width="100%" height="100%" fill="#ffffff"/>"##)?;
         writeln!(f, r##"<text x="{LEFT}" y="28" font-size="16">{}</text>"##, self.title)?;
         for i in 0..=4 {
-            let value = self.top() * f64::from(i) / 4.0;
+            let value = self.axis_end() * f64::from(i) / 4.0;
             let (y, right) = (self.y(value), WIDTH - RIGHT);
             writeln!(f, r##"<line x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="#dddddd"/>"##)?;
             writeln!(
@@ -80,12 +80,12 @@ impl fmt::Display for Plot {
             writeln!(f, r##"<text x="{x:.1}" y="{y}" text-anchor="middle">{size:.0}</text>"##)?;
         }
         let (x, y) = ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 15.0);
-        writeln!(f, r##"<text x="{x}" y="{y}" text-anchor="middle">{}</text>"##, self.across)?;
+        writeln!(f, r##"<text x="{x}" y="{y}" text-anchor="middle">{}</text>"##, self.x_label)?;
         writeln!(
             f,
             r##"<text x="16" y="{0}" transform="rotate(-90 16 {0})" text-anchor="middle">{1}</text>"##,
             HEIGHT / 2.0,
-            self.up
+            self.y_label
         )?;
         for ((_, points), colour) in self.lines.iter().zip(COLOURS) {
             let path: Vec<String> =
@@ -104,7 +104,7 @@ impl fmt::Display for Plot {
                 )?;
             }
         }
-        // Names at the right, by the height of each line's end, kept from covering one another.
+        // The names of the lines, at the height of their ends, moved apart where they would overlap.
         let mut ends: Vec<(f64, &str, &str)> = self
             .lines
             .iter()

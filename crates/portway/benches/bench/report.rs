@@ -1,10 +1,10 @@
-//! Figures, as a table for people and JSON for machines.
+//! The measured figures, printed as a table and written as JSON.
 
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
 
-/// What was measured.
+/// The measured figures.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     rows: Vec<Row>,
@@ -13,10 +13,10 @@ pub(crate) struct Report {
 #[derive(Debug)]
 struct Row {
     key: String,
-    what: String,
+    label: String,
     value: f64,
     unit: &'static str,
-    /// What it should be at most, or at least.
+    /// The limit that the value should keep.
     goal: Option<Goal>,
 }
 
@@ -54,44 +54,51 @@ impl fmt::Display for Goal {
 }
 
 impl Report {
-    pub(crate) fn add(&mut self, key: &str, what: impl Into<String>, value: f64, unit: &'static str) {
-        self.rows.push(Row { key: key.to_owned(), what: what.into(), value, unit, goal: None });
+    pub(crate) fn add(&mut self, key: &str, label: impl Into<String>, value: f64, unit: &'static str) {
+        self.rows.push(Row { key: key.to_owned(), label: label.into(), value, unit, goal: None });
     }
 
-    pub(crate) fn judge(
+    /// Adds a row with a goal.
+    pub(crate) fn add_with_goal(
         &mut self,
         key: &str,
-        what: impl Into<String>,
+        label: impl Into<String>,
         value: f64,
         unit: &'static str,
         goal: Goal,
     ) {
-        self.rows.push(Row { key: key.to_owned(), what: what.into(), value, unit, goal: Some(goal) });
+        self.rows.push(Row { key: key.to_owned(), label: label.into(), value, unit, goal: Some(goal) });
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<f64> {
         self.rows.iter().find(|r| r.key == key).map(|r| r.value)
     }
 
-    /// Lines of a plot: what one of them is called, and its points.
+    /// The points of a plot's line: the values of `{prefix}_{size}`.
     pub(crate) fn points(&self, prefix: &str, sizes: &[usize]) -> Vec<(f64, f64)> {
         let value = |size: &usize| Some((*size as f64, self.get(&format!("{prefix}_{size}"))?));
         sizes.iter().filter_map(value).collect()
     }
 
-    /// The ratios that compare sizes.
-    pub(crate) fn conclude(&mut self) {
+    /// Adds the ratios that compare sizes.
+    pub(crate) fn add_size_ratios(&mut self) {
         for kind in ["replaced", "scaled"] {
             if let (Some(small), Some(large)) =
                 (self.get(&format!("change_{kind}_1000")), self.get(&format!("change_{kind}_50000")))
             {
-                let what = format!("one endpoint {kind}: 50,000 Services against 1,000");
-                self.judge(&format!("change_{kind}_ratio"), what, large / small, "×", Goal::AtMost(3.0));
+                let label = format!("one endpoint {kind}: 50,000 Services against 1,000");
+                self.add_with_goal(
+                    &format!("change_{kind}_ratio"),
+                    label,
+                    large / small,
+                    "×",
+                    Goal::AtMost(3.0),
+                );
             }
         }
     }
 
-    /// Takes in what another run wrote.
+    /// Adds the rows that another run wrote.
     pub(crate) fn read(&mut self, path: &Path) -> std::io::Result<()> {
         let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         for row in rows {
@@ -99,7 +106,7 @@ impl Report {
             let unit = UNITS.iter().find(|unit| **unit == text("unit")).copied().unwrap_or_default();
             let goal = Goal::parse(&text("goal"));
             let value = row["value"].as_f64().unwrap_or(f64::NAN);
-            self.rows.push(Row { key: text("key"), what: text("what"), value, unit, goal });
+            self.rows.push(Row { key: text("key"), label: text("what"), value, unit, goal });
         }
         Ok(())
     }
@@ -111,7 +118,7 @@ impl Report {
             .map(|r| {
                 let goal = r.goal.map(|g| g.to_string());
                 let met = r.goal.map(|g| g.met(r.value));
-                json!({"key": r.key, "what": r.what, "value": r.value, "unit": r.unit, "goal": goal, "met": met})
+                json!({"key": r.key, "what": r.label, "value": r.value, "unit": r.unit, "goal": goal, "met": met})
             })
             .collect();
         if let Some(parent) = path.parent() {
@@ -123,10 +130,10 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self.rows.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
+        let width = self.rows.iter().map(|r| r.label.chars().count()).max().unwrap_or(0);
         for row in &self.rows {
             let digits = if row.value.abs() >= 100.0 { 0 } else { 2 };
-            write!(f, "{:width$}  {:>10.digits$} {:4}", row.what, row.value, row.unit)?;
+            write!(f, "{:width$}  {:>10.digits$} {:4}", row.label, row.value, row.unit)?;
             if let Some(goal) = row.goal {
                 write!(f, "  {goal:10} {}", if goal.met(row.value) { "ok" } else { "MISSED" })?;
             }

@@ -1,7 +1,7 @@
-//! How long it takes to program everything, and to change one thing.
+//! The duration of the first sync and of single changes.
 
 use crate::Options;
-use crate::field::{Field, Setup, cpu, memory};
+use crate::cluster::{Cluster, Setup, cpu, memory};
 use crate::report::{Goal, Report};
 use indicatif::ProgressBar;
 use portway_lab::{Agent, eventually};
@@ -11,27 +11,28 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// The time limit for a condition.
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The first sync at full size, what it costs, one change, and a minute of changes.
+/// Measures the first sync at full size, its memory, single changes, and steady changes.
 pub(crate) fn first(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
     let size = options.services;
     bar.set_message(format!("filling an API server with {size} Services"));
-    let field = Field::new(Setup::new(options.endpoints))?;
-    field.fill(0, size);
+    let cluster = Cluster::new(Setup::new(options.endpoints))?;
+    cluster.fill(0, size);
     bar.inc(1);
 
     bar.set_message("starting the agent");
-    let agent = first_packet(&field, report)?;
-    settle(&field)?;
-    let metric = |what: &str| {
-        let name = format!("kubeproxy_sync_full_proxy_rules_duration_seconds_{what}{{ip_family=\"IPv4\"}}");
-        field.metric(&name).unwrap_or(f64::NAN)
+    let agent = first_packet(&cluster, report)?;
+    wait_for_first_sync(&cluster)?;
+    let metric = |suffix: &str| {
+        let name = format!("kubeproxy_sync_full_proxy_rules_duration_seconds_{suffix}{{ip_family=\"IPv4\"}}");
+        cluster.metric(&name).unwrap_or(f64::NAN)
     };
     let sync = metric("sum");
-    // Another full sync would mean that the agent lost trust in what it had just done, and spoil the figure.
-    report.judge("full_syncs", "full syncs it took", metric("count"), "", Goal::AtMost(1.0));
-    report.judge(
+    // With a second full sync the sum would not be the duration of the first one.
+    report.add_with_goal("full_syncs", "full syncs it took", metric("count"), "", Goal::AtMost(1.0));
+    report.add_with_goal(
         "sync_seconds",
         format!("first sync of {size} Services, kernel included"),
         sync,
@@ -39,21 +40,27 @@ pub(crate) fn first(options: &Options, bar: &ProgressBar, report: &mut Report) -
         Goal::AtMost(0.5),
     );
     if let Some((now, peak)) = memory(agent.id()) {
-        report.judge("rss_mb", "resident memory of the agent", now, "MB", Goal::AtMost(40.0));
-        report.judge("rss_peak_mb", "resident memory at its peak", peak, "MB", Goal::AtMost(60.0));
+        report.add_with_goal("rss_mb", "resident memory of the agent", now, "MB", Goal::AtMost(40.0));
+        report.add_with_goal("rss_peak_mb", "resident memory at its peak", peak, "MB", Goal::AtMost(60.0));
     }
     bar.inc(1);
 
     bar.set_message("loading the same with nft -f");
-    let text = yardstick(&field, report)?;
-    report.judge("sync_vs_nft", "first sync against nft -f of the same", sync / text, "×", Goal::AtMost(0.2));
+    let nft = nft_seconds(&cluster, report)?;
+    report.add_with_goal(
+        "sync_vs_nft",
+        "first sync against nft -f of the same",
+        sync / nft,
+        "×",
+        Goal::AtMost(0.2),
+    );
     bar.inc(1);
 
-    time_changes(options, &field, size, bar, report)?;
+    time_changes(options, &cluster, size, bar, report)?;
     bar.inc(1);
-    churn(options, &field, &agent, bar, report)?;
+    churn(options, &cluster, &agent, bar, report)?;
     bar.inc(1);
-    crate::connections::many_services(options, &field, bar, report)?;
+    crate::connections::many_services(options, &cluster, bar, report)?;
     bar.inc(1);
     if options.log {
         bar.suspend(|| println!("{}", agent.log()));
@@ -61,7 +68,7 @@ pub(crate) fn first(options: &Options, bar: &ProgressBar, report: &mut Report) -
     Ok(())
 }
 
-/// One change at another size.
+/// Measures single changes at another size.
 pub(crate) fn change_at(
     options: &Options,
     size: usize,
@@ -69,25 +76,25 @@ pub(crate) fn change_at(
     report: &mut Report,
 ) -> Result<(), String> {
     bar.set_message(format!("filling an API server with {size} Services"));
-    let field = Field::new(Setup::new(options.endpoints))?;
-    field.fill(0, size);
-    let _agent = field.start_agent()?;
-    settle(&field)?;
-    time_changes(options, &field, size, bar, report)?;
+    let cluster = Cluster::new(Setup::new(options.endpoints))?;
+    cluster.fill(0, size);
+    let _agent = cluster.start_agent()?;
+    wait_for_first_sync(&cluster)?;
+    time_changes(options, &cluster, size, bar, report)?;
     bar.inc(1);
     Ok(())
 }
 
-/// From exec to the first packet through a VIP.
-fn first_packet(field: &Field, report: &mut Report) -> Result<Agent, String> {
-    let to = field.vip(0);
+/// Starts the agent, and measures the time to the first connection through a VIP.
+fn first_packet(cluster: &Cluster, report: &mut Report) -> Result<Agent, String> {
+    let to = cluster.vip(0);
     let started = Instant::now();
-    let agent = field.start_agent()?;
+    let agent = cluster.start_agent()?;
     let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(20)).map(drop);
-    let reached = field.lab.pod("pod1a").namespace().run(|| eventually(PATIENCE, connect));
-    reached.map_err(|e| format!("no packet came through: {e}\n{}", agent.log()))?;
+    let reached = cluster.lab.pod("pod1a").namespace().run(|| eventually(WAIT_TIMEOUT, connect));
+    reached.map_err(|e| format!("no connection to the VIP: {e}\n{}", agent.log()))?;
     let took = started.elapsed().as_secs_f64();
-    report.judge(
+    report.add_with_goal(
         "first_packet_seconds",
         "from exec to the first packet through a VIP",
         took,
@@ -97,16 +104,17 @@ fn first_packet(field: &Field, report: &mut Report) -> Result<Agent, String> {
     Ok(agent)
 }
 
-pub(crate) fn settle(field: &Field) -> Result<(), String> {
+/// Waits for the first full sync.
+pub(crate) fn wait_for_first_sync(cluster: &Cluster) -> Result<(), String> {
     let name = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
-    let synced = || field.metric(name).filter(|n| *n >= 1.0).ok_or("no sync yet");
-    eventually(PATIENCE, synced).map_err(|e| e.to_string())?;
+    let synced = || cluster.metric(name).filter(|n| *n >= 1.0).ok_or("no sync yet");
+    eventually(WAIT_TIMEOUT, synced).map_err(|e| e.to_string())?;
     std::thread::sleep(Duration::from_millis(500));
     Ok(())
 }
 
-/// Loads what the kernel now holds, as text, into a namespace of its own.
-fn yardstick(field: &Field, report: &mut Report) -> Result<f64, String> {
+/// Loads the agent's table with `nft -f` into a new namespace; returns the median seconds.
+fn nft_seconds(cluster: &Cluster, report: &mut Report) -> Result<f64, String> {
     let path =
         std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.nft", std::process::id()));
     let run = |namespace: &portway_lab::Namespace, arguments: &[&str]| -> Result<Vec<u8>, String> {
@@ -119,11 +127,11 @@ fn yardstick(field: &Field, report: &mut Report) -> Result<f64, String> {
             Err(String::from_utf8_lossy(&output.stderr).into())
         }
     };
-    let text = run(field.lab.node(1).namespace(), &["list", "table", "ip", "portway"])?;
+    let text = run(cluster.lab.node(1).namespace(), &["list", "table", "ip", "portway"])?;
     std::fs::write(&path, text).map_err(|e| e.to_string())?;
     let mut times = Vec::new();
     for round in 0..3 {
-        let scratch = portway_lab::Namespace::new(&format!("yardstick{round}")).map_err(|e| e.to_string())?;
+        let scratch = portway_lab::Namespace::new(&format!("nft{round}")).map_err(|e| e.to_string())?;
         let started = Instant::now();
         run(&scratch, &["-f", &path.display().to_string()])?;
         times.push(started.elapsed().as_secs_f64());
@@ -134,17 +142,17 @@ fn yardstick(field: &Field, report: &mut Report) -> Result<f64, String> {
     Ok(median)
 }
 
-/// From an event at the API server to the kernel's acknowledgement, seen from outside: the kernel announces the
-/// transaction.
+/// Measures the time from a change at the API server to the kernel's announcement of the transaction.
 fn time_changes(
     options: &Options,
-    field: &Field,
+    cluster: &Cluster,
     size: usize,
     bar: &ProgressBar,
     report: &mut Report,
 ) -> Result<(), String> {
     let (sender, commits) = mpsc::channel();
-    let mut monitor = field.lab.node(1).namespace().run(|| Monitor::open(&[])).map_err(|e| e.to_string())?;
+    let mut monitor =
+        cluster.lab.node(1).namespace().run(|| Monitor::open(&[])).map_err(|e| e.to_string())?;
     std::thread::spawn(
         move || {
             while monitor.wait(&["portway"]).is_ok() && sender.send(Instant::now()).is_ok() {}
@@ -156,30 +164,30 @@ fn time_changes(
         for i in 0..options.changes {
             let n = 1 + (i * 7919) % (size - 1);
             let endpoints = if kind == "scaled" { options.endpoints - 1 } else { options.endpoints };
-            let slice = field.slice(n, i + 1, endpoints);
+            let slice = cluster.slice(n, i + 1, endpoints);
             while commits.try_recv().is_ok() {}
             let started = Instant::now();
-            field.api.apply(slice);
-            let done = commits.recv_timeout(PATIENCE).map_err(|_| "a change never reached the kernel")?;
+            cluster.api.apply(slice);
+            let done = commits.recv_timeout(WAIT_TIMEOUT).map_err(|_| "no transaction followed a change")?;
             times.push(done.duration_since(started).as_secs_f64() * 1000.0);
             std::thread::sleep(Duration::from_millis(20));
         }
-        let what = format!("one endpoint {kind} among {size} Services, event to kernel");
-        report.judge(&format!("change_{kind}_{size}"), what, median(times), "ms", Goal::AtMost(9.9));
+        let label = format!("one endpoint {kind} among {size} Services, event to kernel");
+        report.add_with_goal(&format!("change_{kind}_{size}"), label, median(times), "ms", Goal::AtMost(9.9));
     }
     Ok(())
 }
 
-/// Steady change, and how much of a core it takes.
+/// Measures the CPU time of the agent while endpoints change at a steady rate.
 fn churn(
     options: &Options,
-    field: &Field,
+    cluster: &Cluster,
     agent: &Agent,
     bar: &ProgressBar,
     report: &mut Report,
 ) -> Result<(), String> {
     let total = options.churn_seconds * options.churn_rate;
-    let before = cpu(agent.id()).ok_or("the agent is gone")?;
+    let before = cpu(agent.id()).ok_or("the agent has exited")?;
     let started = Instant::now();
     for i in 0..total {
         if i % options.churn_rate == 0 {
@@ -191,14 +199,14 @@ fn churn(
             ));
         }
         let n = 1 + (i as usize * 104_729) % (options.services - 1);
-        field.api.apply(field.slice(n, 100_000 + i as usize, options.endpoints));
+        cluster.api.apply(cluster.slice(n, 100_000 + i as usize, options.endpoints));
         let due = started + Duration::from_secs_f64((i + 1) as f64 / options.churn_rate as f64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
-    let used = cpu(agent.id()).ok_or("the agent is gone")? - before;
+    let used = cpu(agent.id()).ok_or("the agent has exited")? - before;
     let share = used / started.elapsed().as_secs_f64();
-    let what = format!("CPU at {} changes a second for {} s", options.churn_rate, options.churn_seconds);
-    report.judge("churn_cores", what, share, "core", Goal::AtMost(0.1));
+    let label = format!("CPU at {} changes a second for {} s", options.churn_rate, options.churn_seconds);
+    report.add_with_goal("churn_cores", label, share, "core", Goal::AtMost(0.1));
     if let Some((now, _)) = memory(agent.id()) {
         report.add("rss_after_churn_mb", "resident memory after that", now, "MB");
     }

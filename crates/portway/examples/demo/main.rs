@@ -1,9 +1,9 @@
-//! `make demo`: a Service, from its YAML to the packet that arrives, on two nodes made of network namespaces.
+//! `make demo`: three Services, from their manifests to the packets, on two nodes made of network namespaces.
 
-mod stage;
+mod cluster;
 
+use cluster::{Cluster, command, heading, note};
 use portway_lab::{Load, Outcome, Probe};
-use stage::{Stage, command, heading, note};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -22,58 +22,58 @@ fn main() -> ExitCode {
 }
 
 fn demo() -> Result<(), String> {
-    heading("Two nodes with three pods each and a client outside, out of network namespaces");
-    let mut stage = Stage::build()?;
-    stage.describe();
+    heading("Two nodes with three pods each and an external client, as network namespaces");
+    let mut cluster = Cluster::build()?;
+    cluster.describe();
 
     heading("Three Services, as YAML in a directory that both agents watch");
-    stage.apply_services()?;
+    cluster.apply_services()?;
 
     heading("One agent on each node");
-    stage.start_agents("nftables")?;
+    cluster.start_agents("nftables")?;
 
-    heading("Requests spread over the pods");
-    stage.show_requests()?;
+    heading("Requests are balanced over the pods");
+    cluster.show_requests()?;
 
-    heading("A pod goes, and comes back");
-    take_a_pod_away(&stage)?;
+    heading("An endpoint is removed and added again");
+    change_endpoints(&cluster)?;
 
-    heading("Somebody flushes all rules");
-    break_the_rules(&mut stage)?;
+    heading("Another process flushes all rules; the agent restores them");
+    flush_rules(&mut cluster)?;
 
-    heading("What did it: elements of a set and a map");
-    show_elements(&stage);
+    heading("The rules of a Service: elements of a set and a map");
+    show_elements(&cluster);
 
-    heading("From nftables to iptables, while requests go on");
-    switch_modes(&mut stage)?;
+    heading("The proxy mode changes from nftables to iptables under load");
+    switch_modes(&mut cluster)?;
 
-    heading("And away with it");
-    stage.tear_down()
+    heading("Cleanup");
+    cluster.tear_down()
 }
 
-/// Pod `pod2a` leaves nginx; requests go to the others at once, and to it again once it is back.
-fn take_a_pod_away(stage: &Stage) -> Result<(), String> {
-    let (vip, from) = (stage::NGINX.address(), stage.lab.pod("pod1c"));
+/// Removes `pod2a` from the endpoints of nginx and adds it again; requests go to the current endpoints.
+fn change_endpoints(cluster: &Cluster) -> Result<(), String> {
+    let (vip, from) = (cluster::NGINX.address(), cluster.lab.pod("pod1c"));
     let count = || Probe::tcp(from, vip).count(90).timeout(Duration::from_secs(2)).run();
-    note("pod2a is taken out of nginx's EndpointSlice");
-    stage.apply_endpoints(&stage::NGINX, &["pod1a", "pod1b"])?;
+    note("pod2a is removed from nginx's EndpointSlice");
+    cluster.apply_endpoints(&cluster::NGINX, &["pod1a", "pod1b"])?;
     let without = wait(count, |o| o.answers.len() == 2)?;
     println!("   pod1c → {vip}: {without}");
-    note("and put back");
-    stage.apply_endpoints(&stage::NGINX, stage::NGINX.pods)?;
+    note("pod2a is added again");
+    cluster.apply_endpoints(&cluster::NGINX, cluster::NGINX.pods)?;
     let with = wait(count, |o| o.answers.len() == 3)?;
     println!("   pod1c → {vip}: {with}");
     Ok(())
 }
 
-fn break_the_rules(stage: &mut Stage) -> Result<(), String> {
-    let (vip, from) = (stage::NGINX.address(), stage.lab.pod("pod1c"));
-    let node = stage.lab.node(1);
+fn flush_rules(cluster: &mut Cluster) -> Result<(), String> {
+    let (vip, from) = (cluster::NGINX.address(), cluster.lab.pod("pod1c"));
+    let node = cluster.lab.node(1);
     println!("{}", command(node, "nft", &["flush", "ruleset"]));
-    stage.agents[0]
+    cluster.agents[0]
         .wait_for("repaired rules that another process had changed", Duration::from_secs(10))
         .map_err(|e| e.to_string())?;
-    for line in stage.agents[0].log().lines().iter().filter(|l| l.text.contains("rules")) {
+    for line in cluster.agents[0].log().lines().iter().filter(|l| l.text.contains("rules")) {
         println!("   agent on node1: {}", line.text);
     }
     let after = Probe::tcp(from, vip).count(90).timeout(Duration::from_secs(2)).run();
@@ -81,35 +81,37 @@ fn break_the_rules(stage: &mut Stage) -> Result<(), String> {
     if after.answered() == 90 { Ok(()) } else { Err("requests failed after the repair".into()) }
 }
 
-/// Only what concerns nginx, out of everything the kernel holds.
-fn show_elements(stage: &Stage) {
-    let ip = stage::NGINX.ip;
+/// Prints the set and map elements of nginx, and the chain that uses them.
+fn show_elements(cluster: &Cluster) {
+    let ip = cluster::NGINX.ip;
     for (kind, name) in [("set", "cluster-ip-4"), ("map", "endpoints")] {
         println!("   $ nft list {kind} ip portway {name} | grep {ip}");
-        let listing = command(stage.lab.node(1), "nft", &["list", kind, "ip", "portway", name]);
+        let listing = command(cluster.lab.node(1), "nft", &["list", kind, "ip", "portway", name]);
         for line in listing.lines().filter(|l| l.contains(ip)) {
             println!("   {}", line.trim().trim_start_matches("elements = { ").trim_end_matches([' ', '}']));
         }
     }
     note(
-        "a frontend is in the set of its policy and size; VIP, protocol, port and a random index lead to a pod",
+        "a frontend is in the set of its policy and size; the map is keyed by VIP, protocol, port and a random index",
     );
-    println!("{}", command(stage.lab.node(1), "nft", &["list", "chain", "ip", "portway", "cluster-ip-4"]));
-    note("an index without a pod is no match, and the next rule tries again; the last one never misses");
+    println!("{}", command(cluster.lab.node(1), "nft", &["list", "chain", "ip", "portway", "cluster-ip-4"]));
+    note(
+        "an index without an endpoint does not match, and the next rule draws again; the last rule draws from indices in use",
+    );
 }
 
-/// The agents are started anew in another mode; its rules are complete before the others go.
-fn switch_modes(stage: &mut Stage) -> Result<(), String> {
-    let loads = [("pod1c", stage::NGINX.address()), ("pod2c", stage::NGINX.address())]
-        .map(|(pod, to)| (pod, Load::start(stage.lab.pod(pod), to, 100.0)));
-    stage.stop_agents()?;
-    stage.start_agents("iptables")?;
-    for agent in &mut stage.agents {
+/// Restarts the agents in another mode. The rules of the new mode are complete before those of the old one are removed.
+fn switch_modes(cluster: &mut Cluster) -> Result<(), String> {
+    let loads = [("pod1c", cluster::NGINX.address()), ("pod2c", cluster::NGINX.address())]
+        .map(|(pod, to)| (pod, Load::start(cluster.lab.pod(pod), to, 100.0)));
+    cluster.stop_agents()?;
+    cluster.start_agents("iptables")?;
+    for agent in &mut cluster.agents {
         agent
             .wait_for("removed leftovers of a previous proxy mode", Duration::from_secs(10))
             .map_err(|e| e.to_string())?;
     }
-    for line in stage.agents[0].log().lines().iter().filter(|l| l.text.contains("leftovers")) {
+    for line in cluster.agents[0].log().lines().iter().filter(|l| l.text.contains("leftovers")) {
         println!("   agent on node1: {}", line.text);
     }
     for (pod, load) in loads {
@@ -120,7 +122,7 @@ fn switch_modes(stage: &mut Stage) -> Result<(), String> {
         }
     }
     println!("   node1$ iptables-save -t nat | grep default/nginx");
-    let saved = command(stage.lab.node(1), "iptables-save", &["-t", "nat"]);
+    let saved = command(cluster.lab.node(1), "iptables-save", &["-t", "nat"]);
     for line in saved.lines().filter(|l| l.contains("default/nginx") && !l.contains("default/nginx-")) {
         println!("{line}");
     }

@@ -1,6 +1,7 @@
-//! The lab of an agent test: one node with two pods, a client outside, a directory of manifests, and at most one agent.
+//! The lab of an agent test: one node with two pods, an external client, a directory of manifests, and at most one
+//! agent.
 //!
-//! There is a Service `web` (10.96.0.1 and fd96::1, node port 30001) with both pods as endpoints, so that every test can
+//! It has a Service `web` (10.96.0.1 and fd96::1, node port 30001) with both pods as endpoints, so that every test can
 //! check whether Services work.
 
 use crate::http::Page;
@@ -16,16 +17,16 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How long a condition is awaited; in a guest everything takes several times as long.
-pub(crate) fn patience() -> Duration {
+/// The time limit for a condition; in a guest everything takes several times as long.
+pub(crate) fn wait_timeout() -> Duration {
     Duration::from_secs(if guest::is_inside() { 120 } else { 60 })
 }
-/// How long an answer may take.
-pub(crate) fn answer() -> Duration {
+/// The time limit for an answer.
+pub(crate) fn answer_timeout() -> Duration {
     Duration::from_millis(if guest::is_inside() { 2000 } else { 500 })
 }
-/// How long a packet that vanishes is waited for.
-pub(crate) fn silence() -> Duration {
+/// The time after which a packet counts as dropped.
+pub(crate) fn drop_timeout() -> Duration {
     Duration::from_millis(if guest::is_inside() { 1000 } else { 250 })
 }
 /// The binary under test.
@@ -35,37 +36,38 @@ pub(crate) const WEB: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), IpAddr::V6(Ipv6Addr::new(0xfd96, 0, 0, 0, 0, 0, 0, 1))];
 /// The node port of `web`.
 pub(crate) const NODE_PORT: u16 = 30001;
-/// Where the health pages are.
+/// The port of the health server.
 pub(crate) const HEALTH_PORT: u16 = 10256;
-/// Where the status pages are.
+/// The address of the status server.
 pub(crate) const STATUS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
+/// The lab, the test's files and the agent.
 pub(crate) struct AgentLab {
     agent: Option<Agent>,
-    folder: Folder,
+    files: TestDirectory,
     lab: Lab,
 }
 
 impl AgentLab {
-    /// Builds it, without an agent.
+    /// Builds the lab, without an agent.
     pub(crate) fn build() -> Result<AgentLab, Failed> {
         let lab = Layout { nodes: 1, pods_per_node: 2, clients: 1 }.build()?;
         for pod in lab.pods() {
             pod.serve(&[Port::Tcp(8080), Port::Udp(8080)])?;
         }
-        let world = AgentLab { agent: None, folder: Folder::new(), lab };
-        world.apply("node1.yaml", &objects::node(&world.lab.node(1).ips(), ""));
+        let agent_lab = AgentLab { agent: None, files: TestDirectory::new(), lab };
+        agent_lab.apply("node1.yaml", &objects::node(&agent_lab.lab.node(1).ips(), ""));
         let ips = "clusterIPs: ['10.96.0.1', 'fd96::1']\ntype: NodePort";
         let web = objects::service("web", "10.96.0.1", ips);
         let web = web.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30001");
-        // It is the oldest Service, so it wins every conflict.
-        world.apply("web.yaml", &web.replace(objects::MADE, "2024-01-01T00:00:00Z"));
+        // The oldest Service, so it wins every conflict.
+        agent_lab.apply("web.yaml", &web.replace(objects::CREATED, "2024-01-01T00:00:00Z"));
         for (i, family) in ["v4", "v6"].into_iter().enumerate() {
-            let pods = ["pod1a", "pod1b"].map(|pod| world.lab.pod(pod).ips()[i]);
+            let pods = ["pod1a", "pod1b"].map(|pod| agent_lab.lab.pod(pod).ips()[i]);
             let name = format!("web-{family}");
-            world.apply(&format!("{name}.yaml"), &objects::slice("web", &name, &pods));
+            agent_lab.apply(&format!("{name}.yaml"), &objects::slice("web", &name, &pods));
         }
-        Ok(world)
+        Ok(agent_lab)
     }
 
     pub(crate) fn node(&self) -> &Namespace {
@@ -95,12 +97,12 @@ impl AgentLab {
         self.lab.client(1).ips()
     }
 
-    /// Serves on the node itself.
+    /// Starts a TCP server on the node itself.
     pub(crate) fn serve_on_node(&self, port: u16) -> Outcome {
         Ok(self.lab.node(1).serve(&[Port::Tcp(port)])?)
     }
 
-    /// Runs a program on the client's machine; it must succeed.
+    /// Runs a program on the client; it must succeed.
     pub(crate) fn client_runs(&self, program: &str, arguments: &[&str]) -> Outcome {
         let mut command = Command::new(program);
         command.args(arguments);
@@ -117,27 +119,27 @@ impl AgentLab {
         ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// Ends what a pod serves.
+    /// Stops the servers of a pod.
     pub(crate) fn stop_servers(&self, pod: &str) {
         self.lab.pod(pod).stop_servers();
     }
 
-    /// Gives the node another address.
+    /// Adds an address to the node.
     pub(crate) fn add_address(&self, net: &str) -> Outcome {
         Ok(self.lab.node(1).add_address(net.parse()?)?)
     }
 
-    /// Takes it away again.
+    /// Removes an address from the node.
     pub(crate) fn remove_address(&self, net: &str) -> Outcome {
         Ok(self.lab.node(1).remove_address(net.parse()?)?)
     }
 
-    /// A folder for files that are no manifests.
+    /// A path in the test's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.0.join(name)
+        self.files.0.join(name)
     }
 
-    /// Writes a manifest, all at once, as `kubectl` and editors do.
+    /// Writes a manifest and renames it into the directory, so that the agent never reads half of it.
     pub(crate) fn apply(&self, file: &str, text: &str) {
         self.write(&format!("manifests/{file}"), text);
     }
@@ -148,7 +150,7 @@ impl AgentLab {
         assert!(removed.is_ok(), "remove {file}: {removed:?}");
     }
 
-    /// Writes any file, all at once.
+    /// Writes a file in the test's directory, by renaming it.
     pub(crate) fn write(&self, file: &str, text: &str) {
         let path = self.path(file);
         let next = self.path(".next");
@@ -156,7 +158,7 @@ impl AgentLab {
         assert!(written.is_ok(), "write {}: {written:?}", path.display());
     }
 
-    /// The flags that every agent gets.
+    /// The flags of every agent.
     pub(crate) fn flags(&self) -> Vec<String> {
         let manifests = self.path("manifests");
         vec![
@@ -166,20 +168,20 @@ impl AgentLab {
         ]
     }
 
-    /// Starts the agent with the usual flags and these, and waits until it runs.
+    /// Starts the agent with the usual flags and these, and waits until it has started.
     pub(crate) fn start(&mut self, flags: &[&str]) -> Result<&mut Agent, Failed> {
         let mut command = Command::new(PORTWAY);
         command.arg("proxy").args(self.flags()).args(flags);
         self.start_as(command)
     }
 
-    /// Starts a command as the agent, and waits until it runs.
+    /// Runs a command as the agent, and waits until it has started.
     pub(crate) fn start_as(&mut self, command: Command) -> Result<&mut Agent, Failed> {
-        self.launch(command)?.wait_for("portway proxy started", patience())?;
+        self.launch(command)?.wait_for("portway proxy started", wait_timeout())?;
         self.agent()
     }
 
-    /// Starts a command as the agent.
+    /// Runs a command as the agent.
     pub(crate) fn launch(&mut self, command: Command) -> Result<&mut Agent, Failed> {
         self.agent = None;
         let agent = Agent::run(self.lab.node(1), command)?;
@@ -187,128 +189,128 @@ impl AgentLab {
     }
 
     pub(crate) fn agent(&mut self) -> Result<&mut Agent, Failed> {
-        self.agent.as_mut().ok_or_else(|| "no agent runs".into())
+        self.agent.as_mut().ok_or_else(|| "no agent is running".into())
     }
 
-    /// Waits for a line in the agent's log that has all these words in it, in any order.
+    /// Waits for a line of the agent's log that contains all of these texts, in any order.
     pub(crate) fn logged(&mut self, words: &[&str]) -> Result<String, Failed> {
-        let what = format!("write a line with {words:?}");
-        let right = |line: &str| words.iter().all(|word| line.contains(word));
-        let line = self.agent()?.wait_until(&what, right, patience())?;
+        let wanted = format!("write a line with {words:?}");
+        let matches = |line: &str| words.iter().all(|word| line.contains(word));
+        let line = self.agent()?.wait_until(&wanted, matches, wait_timeout())?;
         Ok(line)
     }
 
-    /// Asks the agent to end; it must do so with exit code 0.
+    /// Stops the agent with SIGTERM; it must exit with code 0.
     pub(crate) fn stop(&mut self) -> Result<Log, Failed> {
-        let agent = self.agent.take().ok_or("no agent runs")?;
+        let agent = self.agent.take().ok_or("no agent is running")?;
         let (status, log) = agent.terminate()?;
-        ensure(status.code() == Some(0), || format!("it ended with {status}:\n{log}"))?;
+        ensure(status.code() == Some(0), || format!("the agent exited with {status}:\n{log}"))?;
         Ok(log)
     }
 
-    /// Kills the agent.
+    /// Kills the agent with SIGKILL.
     pub(crate) fn kill(&mut self) -> Result<(), Failed> {
-        drop(self.agent.take().ok_or("no agent runs")?.kill());
+        drop(self.agent.take().ok_or("no agent is running")?.kill());
         Ok(())
     }
 
-    /// Runs a command on the node to its end.
+    /// Runs a command on the node and waits for its end.
     pub(crate) fn run(&self, mut command: Command) -> Result<Output, Failed> {
         Ok(self.node().run(|| command.output())?)
     }
 
-    /// Runs `portway` with these arguments on the node to its end.
+    /// Runs `portway` with these arguments on the node and waits for its end.
     pub(crate) fn portway<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Result<Output, Failed> {
         let mut command = Command::new(PORTWAY);
         command.args(arguments);
         self.run(command)
     }
 
-    /// Runs `nft` on the node, and returns what it says.
+    /// Runs `nft` on the node, and returns its output; it must succeed.
     pub(crate) fn nft(&self, arguments: &[&str]) -> Result<String, Failed> {
         let mut command = Command::new("nft");
         command.args(arguments);
         let output = self.run(command)?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure(output.status.success(), || format!("nft {arguments:?}: {complaint}"))?;
-        Ok(said)
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure(output.status.success(), || format!("nft {arguments:?}: {stderr}"))?;
+        Ok(stdout)
     }
 
-    /// Waits until `web` is answered by both pods, from outside, in both families.
+    /// Waits until both pods answer the client at the cluster IPs of `web`, in both families.
     pub(crate) fn web_works(&self) -> Outcome {
         WEB.iter().try_for_each(|ip| self.reaches(SocketAddr::new(*ip, 80), &["pod1a", "pod1b"]))
     }
 
-    /// Waits until all of these pods, and no others, answer the client at an address.
+    /// Waits until each of these pods, and no other, answers the client at an address.
     pub(crate) fn reaches(&self, to: SocketAddr, pods: &[&str]) -> Outcome {
         let wanted: BTreeSet<&str> = pods.iter().copied().collect();
-        let right = |count| {
-            let outcome = Probe::tcp(self.client(), to).count(count).timeout(answer()).run();
+        let probe = |count| {
+            let outcome = Probe::tcp(self.client(), to).count(count).timeout(answer_timeout()).run();
             let servers = outcome.servers();
             let all = if count == 1 { servers.is_subset(&wanted) } else { servers == wanted };
             if all && outcome.all_answered() { Ok(()) } else { Err(format!("{to}: {outcome}")) }
         };
-        eventually(patience(), || right(1).and_then(|()| right(8 + 16 * pods.len())))?;
+        eventually(wait_timeout(), || probe(1).and_then(|()| probe(8 + 16 * pods.len())))?;
         Ok(())
     }
 
     /// Waits until no pod answers the client at an address.
-    pub(crate) fn reaches_nobody(&self, to: SocketAddr) -> Outcome {
+    pub(crate) fn reaches_no_pod(&self, to: SocketAddr) -> Outcome {
         let attempt = || {
-            let outcome = Probe::tcp(self.client(), to).timeout(silence()).run();
+            let outcome = Probe::tcp(self.client(), to).timeout(drop_timeout()).run();
             if outcome.answered() == 0 { Ok(()) } else { Err(format!("{to}: {outcome}")) }
         };
-        eventually(patience(), attempt)?;
+        eventually(wait_timeout(), attempt)?;
         Ok(())
     }
 
-    /// A page of the health server, asked from outside.
+    /// A page of the health server, requested by the client.
     pub(crate) fn health(&self, path: &str) -> Result<Page, String> {
         Page::get(self.client(), SocketAddr::new(self.node_ips()[0], HEALTH_PORT), path)
     }
 
-    /// A page of the status server, asked on the node.
+    /// A page of the status server, requested on the node.
     pub(crate) fn status(&self, path: &str) -> Result<Page, String> {
         Page::get(self.node(), STATUS, path)
     }
 
-    /// The metrics as they stand.
+    /// The current metrics.
     pub(crate) fn metrics(&self) -> Result<Metrics, String> {
         Metrics::parse(&self.status("/metrics")?.body)
     }
 
-    /// Waits until a metric fulfils a condition.
+    /// Waits until a metric meets a condition.
     pub(crate) fn metric(&self, series: &str, condition: impl Fn(f64) -> bool) -> Result<f64, Failed> {
-        let value = eventually(patience(), || {
+        let value = eventually(wait_timeout(), || {
             let value = self.metrics()?.value(series);
             if condition(value) { Ok(value) } else { Err(format!("{series} is {value}")) }
         })?;
         Ok(value)
     }
 
-    /// The end of the log, for a test that fails.
-    pub(crate) fn evidence(&self) -> String {
-        self.agent.as_ref().map_or("no agent runs".to_owned(), |agent| agent.log().tail(40))
+    /// The end of the agent's log, for a test that fails.
+    pub(crate) fn diagnostics(&self) -> String {
+        self.agent.as_ref().map_or("no agent is running".to_owned(), |agent| agent.log().tail(40))
     }
 }
 
 /// The directory of a test, removed when dropped.
-struct Folder(PathBuf);
+struct TestDirectory(PathBuf);
 
-impl Folder {
-    fn new() -> Folder {
-        static FOLDERS: AtomicUsize = AtomicUsize::new(1);
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+impl TestDirectory {
+    fn new() -> TestDirectory {
+        static DIRECTORIES: AtomicUsize = AtomicUsize::new(1);
+        let number = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
         let path =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("agent-{}-{number}", std::process::id()));
-        let made = std::fs::create_dir_all(path.join("manifests"));
-        assert!(made.is_ok(), "make {}: {made:?}", path.display());
-        Folder(path)
+        let created = std::fs::create_dir_all(path.join("manifests"));
+        assert!(created.is_ok(), "create {}: {created:?}", path.display());
+        TestDirectory(path)
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).ok();
     }

@@ -1,6 +1,6 @@
 //! The configuration file and the command line (docs/semantics.md, section 9).
 
-use crate::agent_lab::{AgentLab, PORTWAY, patience};
+use crate::agent_lab::{AgentLab, PORTWAY, wait_timeout};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::{Probe, eventually};
@@ -9,12 +9,12 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Output};
 
 pub(crate) const TESTS: &[Test] = &[
-    ("an_invalid_file_ends_the_process_with_all_errors", mistakes),
-    ("an_invalid_flag_ends_the_process_with_an_error", wrong_flag),
+    ("an_invalid_file_ends_the_process_with_all_errors", invalid_file),
+    ("an_invalid_flag_ends_the_process_with_an_error", invalid_flag),
     ("flags_ignored_because_of_a_file_are_logged", ignored_flags),
-    ("a_changed_file_is_applied_while_running", live),
-    ("a_changed_file_is_applied_while_manifests_keep_changing", live_while_busy),
-    ("an_invalid_change_of_the_file_keeps_the_old_configuration", broken_change),
+    ("a_changed_file_is_applied_while_running", changed_file),
+    ("a_changed_file_is_applied_while_manifests_keep_changing", changed_file_and_manifests),
+    ("an_invalid_change_of_the_file_keeps_the_old_configuration", invalid_change),
     ("changes_that_need_a_restart_are_logged_and_not_applied", needs_restart),
     ("write_config_to_writes_a_file_that_can_be_read_again", round_trip),
     ("version", version),
@@ -24,14 +24,15 @@ pub(crate) const TESTS: &[Test] = &[
 
 const HEADER: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-/// Fields that come after the two lines of the header, and the line and words of each mistake in them.
-type Mistakes = (&'static str, &'static [(u64, &'static str)]);
+/// Fields after the two lines of the header, and the line and text of each error in them; line 0 if it varies.
+type InvalidFile = (&'static str, &'static [(u64, &'static str)]);
 
-/// All errors of a file at once, with their lines. Which values are errors is proven by the unit tests of the configuration.
-const MISTAKES: &[Mistakes] = &[
+/// All errors of a file are reported at once, with their lines. The unit tests of the configuration cover which values
+/// are errors.
+const INVALID_FILES: &[InvalidFile] = &[
     (
         "bindAddress: here\nconntrack:\n  min: [1]\n  maxPerCores: 3\n",
-        // Values are checked once every field can be read.
+        // Values are checked only if every field can be parsed.
         &[
             (5, "conntrack.min: should be a whole number, but is a list"),
             (6, "conntrack.maxPerCores: unknown field, did you mean \"maxPerCore\"?"),
@@ -44,150 +45,147 @@ const MISTAKES: &[Mistakes] = &[
     ("conntrack: [\n", &[(0, "cannot be read")]),
 ];
 
-fn mistakes(world: &mut AgentLab) -> Outcome {
-    let file = world.path("config.yaml").display().to_string();
-    for (fields, told) in MISTAKES {
-        world.write("config.yaml", &format!("{HEADER}{fields}"));
-        let output = proxy(world, &[&format!("--config={file}")])?;
-        let said = stderr(&output);
-        ensure(output.status.code() == Some(1), || format!("{fields}{}: {said}", output.status))?;
-        let count = format!("{} mistake(s)", told.len());
-        ensure(said.contains(&count), || format!("not {count}:\n{said}"))?;
-        for (line, words) in *told {
-            let place = if *line > 0 { format!("{file}:{line}: {words}") } else { (*words).to_owned() };
-            ensure(said.contains(&place), || format!("not said: {place}\nbut:\n{said}"))?;
+fn invalid_file(lab: &mut AgentLab) -> Outcome {
+    let file = lab.path("config.yaml").display().to_string();
+    for (fields, errors) in INVALID_FILES {
+        lab.write("config.yaml", &format!("{HEADER}{fields}"));
+        let output = proxy(lab, &[&format!("--config={file}")])?;
+        let message = stderr(&output);
+        ensure(output.status.code() == Some(1), || format!("{fields}{}: {message}", output.status))?;
+        let count = format!("{} mistake(s)", errors.len());
+        ensure(message.contains(&count), || format!("no {count:?} in:\n{message}"))?;
+        for (line, text) in *errors {
+            let error = if *line > 0 { format!("{file}:{line}: {text}") } else { (*text).to_owned() };
+            ensure(message.contains(&error), || format!("no {error:?} in:\n{message}"))?;
         }
     }
-    let output = proxy(world, &["--config=/nowhere/config.yaml"])?;
-    let said = stderr(&output);
-    ensure(output.status.code() == Some(1) && said.contains("/nowhere/config.yaml"), || said.clone())
+    let output = proxy(lab, &["--config=/nowhere/config.yaml"])?;
+    let message = stderr(&output);
+    ensure(output.status.code() == Some(1) && message.contains("/nowhere/config.yaml"), || message.clone())
 }
 
-fn wrong_flag(world: &mut AgentLab) -> Outcome {
+fn invalid_flag(lab: &mut AgentLab) -> Outcome {
     for (flag, words) in [
         ("--masquerade-al", &["--masquerade-al", "--masquerade-all"][..]),
         ("--cluster-cidr=10.0.0.0/40", &["--cluster-cidr", "10.0.0.0/40"]),
     ] {
-        let output = proxy(world, &[flag])?;
-        let said = stderr(&output);
+        let output = proxy(lab, &[flag])?;
+        let message = stderr(&output);
         ensure(!output.status.success(), || format!("{flag} was accepted"))?;
-        ensure(words.iter().all(|word| said.contains(word)), || format!("{flag}: not {words:?}:\n{said}"))?;
+        ensure(words.iter().all(|word| message.contains(word)), || {
+            format!("{flag}: no {words:?} in:\n{message}")
+        })?;
     }
     Ok(())
 }
 
-fn ignored_flags(world: &mut AgentLab) -> Outcome {
-    world.write("config.yaml", &format!("{HEADER}oomScoreAdj: 5\n"));
-    let config = format!("--config={}", world.path("config.yaml").display());
-    world.start(&[&config, "--cluster-cidr=10.244.0.0/16", "--masquerade-all"])?;
+fn ignored_flags(lab: &mut AgentLab) -> Outcome {
+    lab.write("config.yaml", &format!("{HEADER}oomScoreAdj: 5\n"));
+    let config = format!("--config={}", lab.path("config.yaml").display());
+    lab.start(&[&config, "--cluster-cidr=10.244.0.0/16", "--masquerade-all"])?;
     for (flag, field) in [("--cluster-cidr", "clusterCIDR"), ("--masquerade-all", "nftables.masqueradeAll")] {
-        world.logged(&["WARN", flag, "has no effect beside --config", field])?;
+        lab.logged(&["WARN", flag, "has no effect together with --config", field])?;
     }
-    world.web_works()?;
-    let log = world.agent()?.log().clone();
-    let heard = ["--hostname-override", "--manifests", "--v"];
-    let complaint = |flag: &&str| log.contains(&format!("{flag} has no effect"));
-    ensure(!heard.iter().any(complaint), || "flags that are heard were said not to be".to_owned())?;
-    let config = world.status("/configz")?.json()?;
+    lab.web_works()?;
+    let log = lab.agent()?.log().clone();
+    let effective = ["--hostname-override", "--manifests", "--v"];
+    let warned = |flag: &&str| log.contains(&format!("{flag} has no effect"));
+    ensure(!effective.iter().any(warned), || "flags that have an effect were logged as ignored".to_owned())?;
+    let config = lab.status("/configz")?.json()?;
     ensure(config["kubeproxy.config.k8s.io"]["clusterCIDR"] == "", || config.to_string())
 }
 
-/// Waits until the pods see other, or the same, addresses for a pod's traffic to a cluster IP.
-fn sources(world: &AgentLab, masqueraded: bool) -> Outcome {
-    let own = world.pod_ips("pod1a");
+/// Waits until connections of a pod to a cluster IP are masqueraded, or no longer are.
+fn wait_for_masquerading(lab: &AgentLab, masqueraded: bool) -> Outcome {
+    let own = lab.pod_ips("pod1a");
     let attempt = || {
-        let outcome = Probe::tcp(world.pod("pod1a"), "10.96.0.1:80".parse().map_err(|e| format!("{e}"))?)
-            .count(8)
-            .run();
-        // To itself a pod is masqueraded anyhow.
-        let others = outcome.answers.get("pod1b").map(|a| a.sources.clone()).unwrap_or_default();
-        let kept = |ip: &IpAddr| own.contains(ip);
-        let right = if masqueraded { !others.iter().any(kept) } else { others.iter().all(kept) };
-        if outcome.all_answered() && !others.is_empty() && right { Ok(()) } else { Err(outcome.to_string()) }
+        let outcome =
+            Probe::tcp(lab.pod("pod1a"), "10.96.0.1:80".parse().map_err(|e| format!("{e}"))?).count(8).run();
+        // Connections of a pod to itself are always masqueraded.
+        let sources = outcome.answers.get("pod1b").map(|a| a.sources.clone()).unwrap_or_default();
+        let is_own = |ip: &IpAddr| own.contains(ip);
+        let right = if masqueraded { !sources.iter().any(is_own) } else { sources.iter().all(is_own) };
+        if outcome.all_answered() && !sources.is_empty() && right { Ok(()) } else { Err(outcome.to_string()) }
     };
-    eventually(patience(), attempt)?;
+    eventually(wait_timeout(), attempt)?;
     Ok(())
 }
 
-fn live(world: &mut AgentLab) -> Outcome {
+fn changed_file(lab: &mut AgentLab) -> Outcome {
     let cidrs = "clusterCIDR: 10.244.0.0/16,fd10:244::/32\n";
-    world.write("config.yaml", &format!("{HEADER}{cidrs}"));
-    let config = format!("--config={}", world.path("config.yaml").display());
-    world.start(&[&config])?;
-    world.web_works()?;
-    sources(world, false)?;
-    world.write("config.yaml", &format!("{HEADER}{cidrs}nftables: {{masqueradeAll: true}}\n"));
-    world.logged(&["configuration applied", "nftables.masqueradeAll"])?;
-    sources(world, true)?;
-    let config = world.status("/configz")?.json()?;
+    lab.write("config.yaml", &format!("{HEADER}{cidrs}"));
+    let config = format!("--config={}", lab.path("config.yaml").display());
+    lab.start(&[&config])?;
+    lab.web_works()?;
+    wait_for_masquerading(lab, false)?;
+    lab.write("config.yaml", &format!("{HEADER}{cidrs}nftables: {{masqueradeAll: true}}\n"));
+    lab.logged(&["configuration applied", "nftables.masqueradeAll"])?;
+    wait_for_masquerading(lab, true)?;
+    let config = lab.status("/configz")?.json()?;
     let shown = &config["kubeproxy.config.k8s.io"]["nftables"]["masqueradeAll"];
-    ensure(*shown == true, || format!("/configz says {shown}"))
+    ensure(*shown == true, || format!("/configz shows {shown}"))
 }
 
-fn live_while_busy(world: &mut AgentLab) -> Outcome {
-    world.write("config.yaml", HEADER);
-    let config = format!("--config={}", world.path("config.yaml").display());
-    world.start(&[&config])?;
-    world.web_works()?;
-    world.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAll: true}}\n"));
-    let pods = ["pod1a", "pod1b"].map(|pod| world.pod_ips(pod)[0]);
-    let mut turn = 0;
-    eventually(patience(), || {
-        turn += 1;
-        world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &pods[..1 + turn % 2]));
-        let applied = world.agent().is_ok_and(|agent| agent.log().contains("configuration applied"));
-        if applied { Ok(()) } else { Err("a changed file is not seen while manifests change") }
+fn changed_file_and_manifests(lab: &mut AgentLab) -> Outcome {
+    lab.write("config.yaml", HEADER);
+    let config = format!("--config={}", lab.path("config.yaml").display());
+    lab.start(&[&config])?;
+    lab.web_works()?;
+    lab.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAll: true}}\n"));
+    let pods = ["pod1a", "pod1b"].map(|pod| lab.pod_ips(pod)[0]);
+    let mut writes = 0;
+    eventually(wait_timeout(), || {
+        writes += 1;
+        lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &pods[..1 + writes % 2]));
+        let applied = lab.agent().is_ok_and(|agent| agent.log().contains("configuration applied"));
+        if applied { Ok(()) } else { Err("the changed file is not applied while manifests change") }
     })?;
     Ok(())
 }
 
-fn broken_change(world: &mut AgentLab) -> Outcome {
+fn invalid_change(lab: &mut AgentLab) -> Outcome {
     let good = format!("{HEADER}nftables: {{masqueradeAll: true}}\n");
-    world.write("config.yaml", &good);
-    let file = world.path("config.yaml").display().to_string();
-    world.start(&[&format!("--config={file}")])?;
-    sources(world, true)?;
-    world.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAl: false}}\n"));
-    let place = format!("{file}:3: nftables.masqueradeAl: unknown field");
-    world.logged(&["ERROR", "the changed configuration is not used", &place, "masqueradeAll"])?;
-    sources(world, true)?;
-    let status = world.agent()?.status()?;
-    ensure(status.is_none(), || format!("it ended: {status:?}"))?;
-    world.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAll: false}}\n"));
-    sources(world, false)
+    lab.write("config.yaml", &good);
+    let file = lab.path("config.yaml").display().to_string();
+    lab.start(&[&format!("--config={file}")])?;
+    wait_for_masquerading(lab, true)?;
+    lab.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAl: false}}\n"));
+    let error = format!("{file}:3: nftables.masqueradeAl: unknown field");
+    lab.logged(&["ERROR", "the changed configuration is not used", &error, "masqueradeAll"])?;
+    wait_for_masquerading(lab, true)?;
+    let status = lab.agent()?.status()?;
+    ensure(status.is_none(), || format!("the agent exited: {status:?}"))?;
+    lab.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAll: false}}\n"));
+    wait_for_masquerading(lab, false)
 }
 
-fn needs_restart(world: &mut AgentLab) -> Outcome {
-    world.write("config.yaml", HEADER);
-    world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
-    world.web_works()?;
-    let mut wanted = world.status("/configz")?.json()?;
+fn needs_restart(lab: &mut AgentLab) -> Outcome {
+    lab.write("config.yaml", HEADER);
+    lab.start(&[&format!("--config={}", lab.path("config.yaml").display())])?;
+    lab.web_works()?;
+    let mut wanted = lab.status("/configz")?.json()?;
     let change = "healthzBindAddress: 0.0.0.0:10300\nbindAddress: 192.168.50.11\nfeatureGates: {Some: true}\n\
                   nftables: {masqueradeBit: 20}\noomScoreAdj: 7\n";
-    world.write("config.yaml", &format!("{HEADER}{change}"));
+    lab.write("config.yaml", &format!("{HEADER}{change}"));
     for field in ["healthzBindAddress", "bindAddress", "featureGates", "nftables.masqueradeBit"] {
-        world.logged(&[
-            "WARN",
-            &format!("field=\"{field}\""),
-            "takes effect when portway is started again",
-        ])?;
+        lab.logged(&["WARN", &format!("field=\"{field}\""), "takes effect when portway is started again"])?;
     }
-    world.logged(&["configuration applied", "oomScoreAdj"])?;
-    // The status page and the table show the configuration in force.
+    lab.logged(&["configuration applied", "oomScoreAdj"])?;
+    // The status page and the nftables table have the configuration in force.
     wanted["kubeproxy.config.k8s.io"]["oomScoreAdj"] = 7.into();
-    eventually(patience(), || {
-        let shown = world.status("/configz")?.json()?;
-        if shown == wanted { Ok(()) } else { Err(format!("/configz says\n{shown}\nand not\n{wanted}")) }
+    eventually(wait_timeout(), || {
+        let shown = lab.status("/configz")?.json()?;
+        if shown == wanted { Ok(()) } else { Err(format!("/configz shows\n{shown}\ninstead of\n{wanted}")) }
     })?;
-    world.web_works()?;
-    let rules = world.nft(&["list", "table", "ip", "portway"])?;
+    lab.web_works()?;
+    let rules = lab.nft(&["list", "table", "ip", "portway"])?;
     ensure(rules.contains("0x00004000") && !rules.contains("0x00100000"), || {
-        format!("another mark:\n{rules}")
+        format!("the mark changed without a restart:\n{rules}")
     })
 }
 
-fn round_trip(world: &mut AgentLab) -> Outcome {
-    let [first, second] = ["first.yaml", "second.yaml"].map(|name| world.path(name));
+fn round_trip(lab: &mut AgentLab) -> Outcome {
+    let [first, second] = ["first.yaml", "second.yaml"].map(|name| lab.path(name));
     let flags = [
         "--cluster-cidr=10.244.0.0/16,fd10:244::/32",
         "--nodeport-addresses=192.168.0.0/16",
@@ -197,9 +195,9 @@ fn round_trip(world: &mut AgentLab) -> Outcome {
         "--feature-gates=Some=true",
     ];
     let write = |path: &std::path::Path| format!("--write-config-to={}", path.display());
-    let output = proxy(world, &[&flags[..], &[&write(&first)]].concat())?;
+    let output = proxy(lab, &[&flags[..], &[&write(&first)]].concat())?;
     ensure(output.status.success(), || stderr(&output))?;
-    let output = proxy(world, &[&format!("--config={}", first.display()), &write(&second)])?;
+    let output = proxy(lab, &[&format!("--config={}", first.display()), &write(&second)])?;
     ensure(output.status.success(), || stderr(&output))?;
     let [first, second] = [std::fs::read_to_string(first)?, std::fs::read_to_string(second)?];
     ensure(first == second, || format!("{first}\nbecame\n{second}"))?;
@@ -210,62 +208,62 @@ fn round_trip(world: &mut AgentLab) -> Outcome {
     ] {
         ensure(first.contains(line), || format!("no {line:?} in\n{first}"))?;
     }
-    let output = proxy(world, &["--write-config-to=/nowhere/config.yaml"])?;
-    let said = stderr(&output);
-    ensure(output.status.code() == Some(1) && said.contains("/nowhere/config.yaml"), || said.clone())
+    let output = proxy(lab, &["--write-config-to=/nowhere/config.yaml"])?;
+    let message = stderr(&output);
+    ensure(output.status.code() == Some(1) && message.contains("/nowhere/config.yaml"), || message.clone())
 }
 
-fn version(world: &mut AgentLab) -> Outcome {
+fn version(lab: &mut AgentLab) -> Outcome {
     let number = env!("CARGO_PKG_VERSION");
     for arguments in [&["--version"][..], &["proxy", "--version"], &["proxy", "--version=true"]] {
-        let output = world.portway(arguments)?;
-        let said = String::from_utf8_lossy(&output.stdout).to_lowercase();
-        let right = output.status.success() && said.trim() == format!("portway {number}");
-        ensure(right, || format!("{arguments:?}: {said}"))?;
+        let output = lab.portway(arguments)?;
+        let message = String::from_utf8_lossy(&output.stdout).to_lowercase();
+        let right = output.status.success() && message.trim() == format!("portway {number}");
+        ensure(right, || format!("{arguments:?}: {message}"))?;
     }
     Ok(())
 }
 
-fn init_only(world: &mut AgentLab) -> Outcome {
+fn init_only(lab: &mut AgentLab) -> Outcome {
     let setting = "nf_conntrack_tcp_timeout_close_wait";
-    let output = proxy(world, &["--init-only"])?;
-    let said = stderr(&output);
-    ensure(output.status.code() == Some(0), || format!("{}: {said}", output.status))?;
+    let output = proxy(lab, &["--init-only"])?;
+    let message = stderr(&output);
+    ensure(output.status.code() == Some(0), || format!("{}: {message}", output.status))?;
     let read = || std::fs::read_to_string(format!("/proc/sys/net/netfilter/{setting}"));
-    let seconds = world.node().run(read)?;
-    ensure(seconds.trim() == "3600" || said.contains(setting), || {
-        format!("{setting} is {seconds}, and not a word of why:\n{said}")
+    let seconds = lab.node().run(read)?;
+    ensure(seconds.trim() == "3600" || message.contains(setting), || {
+        format!("{setting} is {seconds}, and the log does not name it:\n{message}")
     })?;
-    let rules = world.nft(&["list", "ruleset"])?;
-    ensure(rules.is_empty(), || format!("it programmed:\n{rules}"))
+    let rules = lab.nft(&["list", "ruleset"])?;
+    ensure(rules.is_empty(), || format!("rules were programmed:\n{rules}"))
 }
 
-fn kube_proxy(world: &mut AgentLab) -> Outcome {
-    let link = world.path("kube-proxy");
+fn kube_proxy(lab: &mut AgentLab) -> Outcome {
+    let link = lab.path("kube-proxy");
     symlink(PORTWAY, &link)?;
     let mut command = Command::new(&link);
     command.arg("--version");
-    let output = world.run(command)?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure(output.status.success() && said.contains(env!("CARGO_PKG_VERSION")), || said.clone())?;
-    // As kubeadm and old unit files write flags.
+    let output = lab.run(command)?;
+    let message = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure(output.status.success() && message.contains(env!("CARGO_PKG_VERSION")), || message.clone())?;
+    // Flags with underscores and with `=true`, as kubeadm and older unit files have them.
     let mut command = Command::new(&link);
-    command.args(world.flags()).args(["--cluster_cidr=10.244.0.0/16,fd10:244::/32", "--masquerade-all=true"]);
-    world.start_as(command)?;
-    world.web_works()?;
-    sources(world, true)?;
-    world.stop()?;
+    command.args(lab.flags()).args(["--cluster_cidr=10.244.0.0/16,fd10:244::/32", "--masquerade-all=true"]);
+    lab.start_as(command)?;
+    lab.web_works()?;
+    wait_for_masquerading(lab, true)?;
+    lab.stop()?;
     let mut command = Command::new(&link);
     command.arg("--cleanup");
-    let output = world.run(command)?;
+    let output = lab.run(command)?;
     ensure(output.status.success(), || stderr(&output))?;
-    let rules = world.nft(&["list", "ruleset"])?;
-    ensure(rules.is_empty(), || format!("left behind:\n{rules}"))
+    let rules = lab.nft(&["list", "ruleset"])?;
+    ensure(rules.is_empty(), || format!("cleanup left rules:\n{rules}"))
 }
 
-/// Runs `portway proxy` on the node to its end.
-fn proxy(world: &AgentLab, flags: &[&str]) -> Result<Output, Failed> {
-    world.portway(&[&["proxy"], flags].concat())
+/// Runs `portway proxy` on the node and waits for its end.
+fn proxy(lab: &AgentLab, flags: &[&str]) -> Result<Output, Failed> {
+    lab.portway(&[&["proxy"], flags].concat())
 }
 
 fn stderr(output: &Output) -> String {

@@ -1,13 +1,13 @@
-//! Rules that documents show line by line (`iptables-save`, `iptables -L`), for the Services of these documents.
+//! Rules of kube-proxy as published documents print them (`iptables-save`, `iptables -L`), for the same Services.
 
-use crate::agent_lab::{AgentLab, patience};
+use crate::agent_lab::{AgentLab, wait_timeout};
 use crate::tool::{Legacy, Nft, Variant};
 use crate::{Outcome, Test, ensure};
 use portway_lab::eventually;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("documented_rules_are_found_in_ours_nf_tables", |world| found(world, Nft)),
-    ("documented_rules_are_found_in_ours_legacy", |world| found(world, Legacy)),
+    ("documented_rules_are_programmed_nf_tables", |lab| documented(lab, Nft)),
+    ("documented_rules_are_programmed_legacy", |lab| documented(lab, Legacy)),
 ];
 
 /// Name, cluster IP, ports (name, protocol, port, target port), endpoints.
@@ -30,7 +30,7 @@ const SERVICES: &[Service<'_>] = &[
     ("default/nginx-pod08", "10.96.125.237", &[("", "TCP", 8080, 80)], &["10.100.85.246", "10.100.85.253"]),
 ];
 
-/// Lines of `iptables-save`, in seeds 001 and 003.
+/// Lines of `iptables-save`.
 const SAVED: &[&str] = &[
     r#"-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES"#,
     r#"-A KUBE-SERVICES -d 10.96.125.237/32 -p tcp -m comment --comment "default/nginx-pod08 cluster IP" -m tcp --dport 8080 -j KUBE-SVC-DDZHMK5AO3JF6KIZ"#,
@@ -47,8 +47,7 @@ const SAVED: &[&str] = &[
     r#"-A KUBE-SVC-2CMXP7HKUVJN7L6M -m comment --comment "default/nginx" -j KUBE-SEP-MRYDKJV5U7PLF5ZN"#,
 ];
 
-/// Lines of `iptables -t nat -L -v`, in seed 003, by their chain: target, protocol, destination and what comes after,
-/// with numbers for names of ports.
+/// Lines of `iptables -t nat -L -v` by chain: target, source or destination, and the matches. Ports are numbers.
 const LISTED: &[(&str, &[&str])] = &[
     ("OUTPUT", &["KUBE-SERVICES /* kubernetes service portals */"]),
     (
@@ -77,7 +76,7 @@ const LISTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// A Service and its endpoints, all of them on this node.
+/// The manifests of a Service and of its endpoints, which are on this node.
 pub(crate) fn manifest((name, ip, ports, endpoints): &Service<'_>) -> String {
     let (namespace, name) = name.split_once('/').unwrap_or_default();
     let mut service = format!(
@@ -99,24 +98,24 @@ pub(crate) fn manifest((name, ip, ports, endpoints): &Service<'_>) -> String {
     service + &slice
 }
 
-fn found(world: &mut AgentLab, variant: Variant) -> Outcome {
-    world.kubelet(variant)?;
+fn documented(lab: &mut AgentLab, variant: Variant) -> Outcome {
+    lab.kubelet(variant)?;
     for (i, service) in SERVICES.iter().enumerate() {
-        world.apply(&format!("seed{i}.yaml"), &manifest(service));
+        lab.apply(&format!("documented{i}.yaml"), &manifest(service));
     }
-    // It has the address of `kubernetes`.
-    ["web.yaml", "web-v4.yaml", "web-v6.yaml"].iter().for_each(|file| world.delete(file));
-    world.start(&["--proxy-mode=iptables", "--cluster-cidr=10.244.0.0/16"])?;
-    world.logged(&["synced", "family=IPv4"])?;
-    eventually(patience(), || {
-        let saved = world.save(variant, "iptables").map_err(|e| format!("{e:?}"))?;
+    // `web` has the cluster IP of `kubernetes`.
+    ["web.yaml", "web-v4.yaml", "web-v6.yaml"].iter().for_each(|file| lab.delete(file));
+    lab.start(&["--proxy-mode=iptables", "--cluster-cidr=10.244.0.0/16"])?;
+    lab.logged(&["synced", "family=IPv4"])?;
+    eventually(wait_timeout(), || {
+        let saved = lab.save(variant, "iptables").map_err(|e| format!("{e:?}"))?;
         match SAVED.iter().find(|line| !saved.lines().any(|l| l == **line)) {
             Some(line) => Err(format!("not found: {line}\n{saved}")),
             None => Ok(()),
         }
     })?;
     for (chain, lines) in LISTED {
-        let listed = world.iptables(variant, &["-t", "nat", "-n", "-v", "-L", chain])?;
+        let listed = lab.iptables(variant, &["-t", "nat", "-n", "-v", "-L", chain])?;
         for line in *lines {
             let mut words = line.splitn(2, " /*");
             let (head, tail) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -127,8 +126,8 @@ fn found(world: &mut AgentLab, variant: Variant) -> Outcome {
             ensure(listed.lines().any(|l| has(&l)), || format!("not found: {line}\n{listed}"))?;
         }
         let last = listed.lines().last().unwrap_or_default();
-        let right = *chain != "KUBE-SERVICES" || last.contains("KUBE-NODEPORTS");
-        ensure(right, || format!("another rule is the last:\n{listed}"))?;
+        let last_is_right = *chain != "KUBE-SERVICES" || last.contains("KUBE-NODEPORTS");
+        ensure(last_is_right, || format!("KUBE-NODEPORTS is not the last rule:\n{listed}"))?;
     }
     Ok(())
 }

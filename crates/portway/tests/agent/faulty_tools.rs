@@ -1,4 +1,4 @@
-//! A faulty `iptables-restore`: a wrapper around the real one, first in the agent's `PATH`.
+//! A faulty `iptables-restore`: a wrapper of the real program, first in the agent's `PATH`.
 
 use crate::agent_lab::{AgentLab, PORTWAY};
 use crate::tool::{FAMILIES, Variant};
@@ -7,10 +7,10 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// Its faults, chosen by files in its directory:
-/// - `refuse`: text that no line may have in it.
-/// - `die`: it kills itself once, when the first table is done.
-/// - `hurry`: it waits a second for the lock, however long it was told to.
+/// Files in its directory select its faults:
+/// - `refuse`: it fails at the first line that contains one of the texts in this file.
+/// - `die`: it kills itself once, after the first table.
+/// - `hurry`: it waits for the lock for one second, whatever `-w` requests.
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 script="$here/script.$$"
@@ -30,9 +30,9 @@ fi
 REAL "$@" < "$script"
 "#;
 
-/// The agent, in the iptables mode, with such a tool.
-pub(crate) fn wrap(world: &AgentLab, variant: Variant) -> Result<Command, Failed> {
-    let tools = world.path("tools");
+/// The agent in the iptables mode with the faulty tool.
+pub(crate) fn wrap(lab: &AgentLab, variant: Variant) -> Result<Command, Failed> {
+    let tools = lab.path("tools");
     std::fs::create_dir_all(&tools)?;
     for family in FAMILIES {
         let name = format!("{}-restore", variant.of(family));
@@ -41,7 +41,7 @@ pub(crate) fn wrap(world: &AgentLab, variant: Variant) -> Result<Command, Failed
         std::fs::set_permissions(&path, Permissions::from_mode(0o755))?;
     }
     let mut command = Command::new(PORTWAY);
-    command.args(["proxy", "--proxy-mode=iptables"]).args(world.flags());
+    command.args(["proxy", "--proxy-mode=iptables"]).args(lab.flags());
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", tools.display()));
     Ok(command)

@@ -1,16 +1,16 @@
-//! Rules of other programs: those that kube-proxy left behind, which are removed, and those of all others, which stay
-//! byte for byte.
+//! Rules of other programs: leftovers of kube-proxy, which are removed, and rules of any other program, which must not
+//! change by a byte.
 
 use crate::agent_lab::AgentLab;
 use crate::tool::{FAMILIES, VARIANTS, Variant};
 use crate::{Outcome, ensure};
 use libtest_mimic::Failed;
 
-/// What kube-proxy v1.36.4 made for `web` (`iptables-save`, `nft list ruleset`), without its counters.
+/// The rules of kube-proxy v1.36.4 for `web` (`iptables-save`, `nft list ruleset`), without counters.
 const IPTABLES: [&str; 2] =
     [include_str!("kube-proxy/iptables.rules"), include_str!("kube-proxy/ip6tables.rules")];
 const TABLES: &str = include_str!("kube-proxy/tables.nft");
-/// What its ipvs mode makes, without the virtual servers: most kernels here have no ipvs.
+/// The rules and sets of its ipvs mode. There are no virtual servers, since these tests also run without ip_vs.
 const IPVS: &str = include_str!("kube-proxy/ipvs.rules");
 const SETS: &str = "create KUBE-CLUSTER-IP hash:ip,port\nadd KUBE-CLUSTER-IP 10.96.0.1,tcp:80\n\
     create KUBE-LOAD-BALANCER hash:ip,port\ncreate KUBE-LOOP-BACK hash:ip,port,ip\n\
@@ -18,7 +18,7 @@ const SETS: &str = "create KUBE-CLUSTER-IP hash:ip,port\nadd KUBE-CLUSTER-IP 10.
     create KUBE-IPVS-IPS hash:ip\nadd KUBE-IPVS-IPS 10.96.0.77\n\
     create KUBE-6-CLUSTER-IP hash:ip,port family inet6\n";
 
-/// Docker's rules, an administrator's, and those of a network policy agent whose chains are called KUBE- too.
+/// Rules of Docker, of an administrator, and of a network policy agent whose chain names begin with KUBE- too.
 const FOREIGN: &str = "*nat
 :DOCKER - [0:0]
 -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
@@ -54,21 +54,21 @@ table ip kube-proxy-like {
 ";
 
 impl AgentLab {
-    /// kube-proxy ran in its iptables mode.
+    /// Creates the leftovers of kube-proxy in its iptables mode.
     pub(crate) fn kube_proxy_iptables(&self, variant: Variant) -> Outcome {
         FAMILIES.into_iter().zip(IPTABLES).try_for_each(|(family, rules)| self.load(variant, family, rules))
     }
 
-    /// kube-proxy ran in its nftables mode.
+    /// Creates the leftovers of kube-proxy in its nftables mode.
     pub(crate) fn kube_proxy_nftables(&self) -> Outcome {
         self.tool("nft", &["-f", "-"], TABLES).map(drop)
     }
 
-    /// kube-proxy ran in its ipvs mode.
+    /// Creates the leftovers of kube-proxy in its ipvs mode, without virtual servers.
     pub(crate) fn kube_proxy_ipvs(&self, variant: Variant) -> Outcome {
         self.tool("ipset", &["restore"], SETS)?;
         self.load(variant, FAMILIES[0], IPVS)?;
-        // Of another kind than kube-proxy's, which not every kernel has; it goes by its name.
+        // Not every kernel has dummy links, which kube-proxy uses. Portway finds the link by its name.
         self.tool("ip", &["link", "add", "kube-ipvs0", "type", "bridge"], "")?;
         for address in ["10.96.0.1/32", "10.96.0.77/32", "fd96::1/128"] {
             self.tool("ip", &["address", "add", address, "dev", "kube-ipvs0"], "")?;
@@ -76,8 +76,8 @@ impl AgentLab {
         Ok(())
     }
 
-    /// The sets and devices that kube-proxy's ipvs mode left behind.
-    pub(crate) fn ipvs_left(&self) -> Result<Vec<String>, Failed> {
+    /// The sets and links of an ipvs mode, of Portway or kube-proxy, that exist.
+    pub(crate) fn ipvs_leftovers(&self) -> Result<Vec<String>, Failed> {
         let sets = self.tool("ipset", &["list", "-name"], "")?;
         let links = self.tool("ip", &["-brief", "link"], "")?;
         let left = sets.lines().chain(links.lines());
@@ -85,7 +85,7 @@ impl AgentLab {
         Ok(left.map(str::to_owned).collect())
     }
 
-    /// Everything there is in the node's tables, sets and links.
+    /// All rules, sets and addresses of the node.
     pub(crate) fn everything(&self) -> Result<String, Failed> {
         let mut text = String::new();
         for variant in VARIANTS {
@@ -100,7 +100,7 @@ impl AgentLab {
     }
 }
 
-/// The rules of other programs.
+/// The rules and sets of other programs, as they were when they were created.
 pub(crate) struct Foreign {
     variant: Variant,
     rules: Vec<String>,
@@ -109,41 +109,40 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Makes it, and notes what there is now, the kubelet's included.
-    pub(crate) fn make(world: &AgentLab, variant: Variant) -> Result<Foreign, Failed> {
-        world.tool("ipset", &["restore"], "create KUBE-MINE hash:net\nadd KUBE-MINE 203.0.113.0/25\n")?;
-        world.load(variant, FAMILIES[0], FOREIGN)?;
-        world.tool("nft", &["-f", "-"], FOREIGN_TABLE)?;
-        let rules =
-            FAMILIES.into_iter().map(|family| world.save(variant, family)).collect::<Result<_, _>>()?;
-        Ok(Foreign { variant, rules, tables: tables(world)?, set: set(world)? })
+    /// Creates them, and records all rules that now exist, those of the kubelet included.
+    pub(crate) fn create(lab: &AgentLab, variant: Variant) -> Result<Foreign, Failed> {
+        lab.tool("ipset", &["restore"], "create KUBE-MINE hash:net\nadd KUBE-MINE 203.0.113.0/25\n")?;
+        lab.load(variant, FAMILIES[0], FOREIGN)?;
+        lab.tool("nft", &["-f", "-"], FOREIGN_TABLE)?;
+        let rules = FAMILIES.into_iter().map(|family| lab.save(variant, family)).collect::<Result<_, _>>()?;
+        Ok(Foreign { variant, rules, tables: tables(lab)?, set: set(lab)? })
     }
 
-    /// It is still there, in the same order, whatever else is.
-    pub(crate) fn is_there(&self, world: &AgentLab, when: &str) -> Outcome {
+    /// Checks that they exist in the same order; there may be other rules between them.
+    pub(crate) fn is_unchanged(&self, lab: &AgentLab, when: &str) -> Outcome {
         for (family, before) in FAMILIES.into_iter().zip(&self.rules) {
-            let now = world.save(self.variant, family)?;
+            let now = lab.save(self.variant, family)?;
             for (table, before) in by_table(before) {
                 let now =
                     by_table(&now).into_iter().find(|(t, _)| *t == table).map_or(vec![], |(_, lines)| lines);
                 let mut rest = now.iter();
                 let lost = before.iter().find(|line| !rest.any(|l| l == *line));
                 ensure(lost.is_none(), || {
-                    format!("{when}, {family} {table}: lost, or moved: {lost:?}\n{}", now.join("\n"))
+                    format!("{when}, {family} {table}: removed or moved: {lost:?}\n{}", now.join("\n"))
                 })?;
             }
         }
-        let now = tables(world)?;
+        let now = tables(lab)?;
         ensure(now == self.tables, || format!("{when}: it was {:?} and is {now:?}", self.tables))?;
-        let now = set(world)?;
+        let now = set(lab)?;
         ensure(now == self.set, || format!("{when}: it was {} and is {now}", self.set))
     }
 
-    /// It is still there, and in the tables of iptables there is nothing else.
-    pub(crate) fn is_alone(&self, world: &AgentLab, when: &str) -> Outcome {
-        self.is_there(world, when)?;
+    /// Checks that they are unchanged, and that the tables of iptables have no other rules.
+    pub(crate) fn is_the_only_content(&self, lab: &AgentLab, when: &str) -> Outcome {
+        self.is_unchanged(lab, when)?;
         for (family, before) in FAMILIES.into_iter().zip(&self.rules) {
-            let now = world.save(self.variant, family)?;
+            let now = lab.save(self.variant, family)?;
             ensure(by_table(&now) == by_table(before), || {
                 format!("{when}, {family}: it was\n{before}\nand is\n{now}")
             })?;
@@ -152,7 +151,7 @@ impl Foreign {
     }
 }
 
-/// Tables come in any order.
+/// The lines of `iptables-save` by table, since the order of the tables varies.
 fn by_table(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines() {
@@ -166,14 +165,14 @@ fn by_table(text: &str) -> Vec<(&str, Vec<&str>)> {
     tables
 }
 
-/// With handles: a table that was removed and made again would have others.
-fn tables(world: &AgentLab) -> Result<Vec<String>, Failed> {
+/// The foreign tables, with handles: a table that was removed and created again would have other handles.
+fn tables(lab: &AgentLab) -> Result<Vec<String>, Failed> {
     [["inet", "mine"], ["ip", "kube-proxy-like"]]
         .iter()
-        .map(|[family, name]| world.nft(&["-a", "list", "table", family, name]))
+        .map(|[family, name]| lab.nft(&["-a", "list", "table", family, name]))
         .collect()
 }
 
-fn set(world: &AgentLab) -> Result<String, Failed> {
-    world.tool("ipset", &["save", "KUBE-MINE"], "")
+fn set(lab: &AgentLab) -> Result<String, Failed> {
+    lab.tool("ipset", &["save", "KUBE-MINE"], "")
 }

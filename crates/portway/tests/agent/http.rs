@@ -7,10 +7,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Long enough for a guest, too.
+/// Long enough for a guest.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An answer.
+/// An HTTP response.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
     pub(crate) status: u16,
@@ -19,13 +19,13 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Asks for `path` at `to`.
+    /// Requests `path` from `to`.
     pub(crate) fn get(from: impl AsRef<Namespace>, to: SocketAddr, path: &str) -> Result<Page, String> {
-        let text = from.as_ref().run(|| ask(to, path)).map_err(|e| format!("GET {to}{path}: {e}"))?;
+        let text = from.as_ref().run(|| request(to, path)).map_err(|e| format!("GET {to}{path}: {e}"))?;
         Page::parse(&text).ok_or_else(|| format!("GET {to}{path}: not HTTP: {text}"))
     }
 
-    /// A header by its name in lower case; empty if there is none.
+    /// The value of a header by its name in lower case; empty if the response has none.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
@@ -44,7 +44,7 @@ impl Page {
     }
 }
 
-fn ask(to: SocketAddr, path: &str) -> std::io::Result<String> {
+fn request(to: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: node\r\n\r\n").as_bytes())?;

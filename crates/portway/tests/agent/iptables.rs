@@ -1,4 +1,4 @@
-//! The iptables mode as an operator meets it: its pages and its metrics, how it ends and begins again.
+//! The iptables mode: its status page and metrics, and restarts.
 
 use crate::agent_lab::AgentLab;
 use crate::tool::{Legacy, Nft, Variant};
@@ -7,10 +7,10 @@ use libtest_mimic::Failed;
 use std::net::SocketAddr;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("metrics_follow_changes_nf_tables", |world| metrics(world, Nft)),
-    ("metrics_follow_changes_legacy", |world| metrics(world, Legacy)),
-    ("a_restart_adopts_existing_rules_nf_tables", |world| adopts(world, Nft)),
-    ("a_restart_adopts_existing_rules_legacy", |world| adopts(world, Legacy)),
+    ("metrics_follow_changes_nf_tables", |lab| metrics(lab, Nft)),
+    ("metrics_follow_changes_legacy", |lab| metrics(lab, Legacy)),
+    ("a_restart_adopts_existing_rules_nf_tables", |lab| restart(lab, Nft)),
+    ("a_restart_adopts_existing_rules_legacy", |lab| restart(lab, Legacy)),
     ("rules_stay_when_the_agent_is_killed", killed),
 ];
 
@@ -19,53 +19,55 @@ fn series(name: &str, labels: &str) -> String {
     format!("kubeproxy_{name}{{{labels}ip_family=\"IPv4\"}}")
 }
 
-fn metrics(world: &mut AgentLab, variant: Variant) -> Outcome {
-    world.kubelet(variant)?;
-    world.start(&["--proxy-mode=iptables"])?;
-    world.web_works()?;
-    let page = world.status("/proxyMode")?;
+fn metrics(lab: &mut AgentLab, variant: Variant) -> Outcome {
+    lab.kubelet(variant)?;
+    lab.start(&["--proxy-mode=iptables"])?;
+    lab.web_works()?;
+    let page = lab.status("/proxyMode")?;
     ensure(page.status == 200 && page.body == "iptables", || format!("/proxyMode: {page:?}"))?;
-    let [total, last] = ["total", "last"].map(|what| {
+    let [total, last] = ["total", "last"].map(|suffix| {
         move |table: &str| {
-            series(&format!("sync_proxy_rules_iptables_{what}"), &format!("table=\"{table}\","))
+            series(&format!("sync_proxy_rules_iptables_{suffix}"), &format!("table=\"{table}\","))
         }
     });
     let full = series("sync_full_proxy_rules_duration_seconds_count", "");
     let partial = series("sync_partial_proxy_rules_duration_seconds_count", "");
-    let value = |series: &str| -> Result<f64, Failed> { Ok(world.metrics()?.value(series)) };
-    // What it says is there is there.
+    let value = |series: &str| -> Result<f64, Failed> { Ok(lab.metrics()?.value(series)) };
+    // The metrics agree with the kernel.
     for table in ["nat", "filter"] {
-        let count = rules(world, variant, table)?;
-        let said = value(&total(table))?;
-        ensure(said == count as f64, || format!("{said} rules in {table}, where there are {count}"))?;
-        ensure(value(&last(table))? > 0.0, || format!("the first sync wrote nothing into {table}"))?;
+        let count = rules(lab, variant, table)?;
+        let reported = value(&total(table))?;
+        ensure(reported == count as f64, || {
+            format!("{reported} rules in {table} are reported; there are {count}")
+        })?;
+        ensure(value(&last(table))? > 0.0, || format!("the first sync wrote no rules into {table}"))?;
     }
-    let lines = |world: &AgentLab| -> Result<Vec<String>, Failed> {
-        let mut lines = world.kube_lines(variant)?;
+    let lines = |lab: &AgentLab| -> Result<Vec<String>, Failed> {
+        let mut lines = lab.kube_lines(variant)?;
         lines.sort_unstable();
         Ok(lines)
     };
-    let lines_before = lines(world)?;
+    let lines_before = lines(lab)?;
     let [full_before, partial_before, nat_before] = [value(&full)?, value(&partial)?, value(&total("nat"))?];
     ensure(full_before >= 1.0, || "the first sync was not full".to_owned())?;
-    // A change is partial, and writes what it takes: the Service's chain and one rule that leads to it.
-    world.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
-    world.apply("late-slice.yaml", &objects::slice("late", "late", &world.pod_ips("pod1b")[..1]));
-    world.reaches("10.96.0.80:80".parse()?, &["pod1b"])?;
-    world.metric(&partial, |n| n > partial_before)?;
+    // A change is a partial sync, which writes only the rules of the Service's chains and the rule that jumps to them.
+    lab.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
+    lab.apply("late-slice.yaml", &objects::slice("late", "late", &lab.pod_ips("pod1b")[..1]));
+    lab.reaches("10.96.0.80:80".parse()?, &["pod1b"])?;
+    lab.metric(&partial, |n| n > partial_before)?;
     ensure(value(&full)? == full_before, || "a change was a full sync".to_owned())?;
     let now = value(&total("nat"))?;
     ensure(now == nat_before + 4.0, || format!("{nat_before} rules became {now}"))?;
-    let count = rules(world, variant, "nat")?;
-    ensure(now == count as f64, || format!("{now} rules in nat, where there are {count}"))?;
+    let count = rules(lab, variant, "nat")?;
+    ensure(now == count as f64, || format!("{now} rules in nat are reported; there are {count}"))?;
     let written = value(&last("nat"))?;
     ensure(written <= 4.0, || format!("{written} rules were written for one Service"))?;
-    // And away again.
-    world.delete("late.yaml");
-    world.reaches_nobody("10.96.0.80:80".parse()?)?;
-    world.metric(&total("nat"), |n| n == nat_before)?;
+    // The Service is deleted.
+    lab.delete("late.yaml");
+    lab.reaches_no_pod("10.96.0.80:80".parse()?)?;
+    lab.metric(&total("nat"), |n| n == nat_before)?;
     ensure(value(&full)? == full_before, || "a change was a full sync".to_owned())?;
-    let lines_after = lines(world)?;
+    let lines_after = lines(lab)?;
     ensure(lines_after == lines_before, || format!("it was\n{lines_before:#?}\nand is\n{lines_after:#?}"))?;
     for failures in ["restore_failures_total", "partial_restore_failures_total"] {
         let series = series(&format!("sync_proxy_rules_iptables_{failures}"), "");
@@ -74,47 +76,47 @@ fn metrics(world: &mut AgentLab, variant: Variant) -> Outcome {
     Ok(())
 }
 
-/// How many rules of ours a table has, those in everybody's chains included; the martian rule of the kubelet's chain is
-/// wanted by us as well, and what leads to it.
-fn rules(world: &AgentLab, variant: Variant, table: &str) -> Result<usize, Failed> {
-    let text = world.tool("sh", &["-c", &format!("{}-save -t {table}", variant.program())], "")?;
+/// The number of Portway's rules in a table, including its rules in the built-in chains. Portway needs the kubelet's
+/// rule against martian packets and the jumps to it as well, so these are counted too.
+fn rules(lab: &AgentLab, variant: Variant, table: &str) -> Result<usize, Failed> {
+    let text = lab.tool("sh", &["-c", &format!("{}-save -t {table}", variant.program())], "")?;
     Ok(text.lines().filter(|l| l.starts_with("-A ") && l.contains("KUBE-")).count())
 }
 
-fn adopts(world: &mut AgentLab, variant: Variant) -> Outcome {
-    world.kubelet(variant)?;
-    world.start(&["--proxy-mode=iptables"])?;
-    world.web_works()?;
-    world.stop()?;
-    let before = world.everything()?;
-    world.web_works()?;
-    world.start(&["--proxy-mode=iptables"])?;
+fn restart(lab: &mut AgentLab, variant: Variant) -> Outcome {
+    lab.kubelet(variant)?;
+    lab.start(&["--proxy-mode=iptables"])?;
+    lab.web_works()?;
+    lab.stop()?;
+    let before = lab.everything()?;
+    lab.web_works()?;
+    lab.start(&["--proxy-mode=iptables"])?;
     for family in ["IPv4", "IPv6"] {
-        let first = world.logged(&["synced", &format!("family={family}")])?;
+        let first = lab.logged(&["synced", &format!("family={family}")])?;
         ensure(first.contains("full=true added=0 removed=0"), || {
             format!("a restart changed something: {first}")
         })?;
     }
-    let after = world.everything()?;
+    let after = lab.everything()?;
     ensure(before == after, || format!("it was\n{before}\nand is\n{after}"))?;
-    // It knows what it has taken over.
-    world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &world.pod_ips("pod1b")[..1]));
-    world.reaches("10.96.0.1:80".parse()?, &["pod1b"])
+    // The adopted rules are changed correctly.
+    lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &lab.pod_ips("pod1b")[..1]));
+    lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])
 }
 
-fn killed(world: &mut AgentLab) -> Outcome {
-    world.kubelet(Nft)?;
-    world.start(&["--proxy-mode=iptables"])?;
-    world.web_works()?;
-    world.kill()?;
-    world.web_works()?;
-    // What happened in the meantime is caught up with.
-    world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &world.pod_ips("pod1b")[..1]));
-    world.delete("web-v6.yaml");
-    world.start(&["--proxy-mode=iptables"])?;
-    world.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
-    world.reaches(SocketAddr::new(world.node_ips()[0], crate::agent_lab::NODE_PORT), &["pod1b"])?;
-    world.reaches_nobody("[fd96::1]:80".parse()?)?;
-    let rules = world.save(Nft, "iptables")?;
-    ensure(!rules.contains("10.244.1.10"), || format!("left of an endpoint that is gone:\n{rules}"))
+fn killed(lab: &mut AgentLab) -> Outcome {
+    lab.kubelet(Nft)?;
+    lab.start(&["--proxy-mode=iptables"])?;
+    lab.web_works()?;
+    lab.kill()?;
+    lab.web_works()?;
+    // Changes that happen while no agent runs are applied at the next start.
+    lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &lab.pod_ips("pod1b")[..1]));
+    lab.delete("web-v6.yaml");
+    lab.start(&["--proxy-mode=iptables"])?;
+    lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
+    lab.reaches(SocketAddr::new(lab.node_ips()[0], crate::agent_lab::NODE_PORT), &["pod1b"])?;
+    lab.reaches_no_pod("[fd96::1]:80".parse()?)?;
+    let rules = lab.save(Nft, "iptables")?;
+    ensure(!rules.contains("10.244.1.10"), || format!("rules of a removed endpoint are left:\n{rules}"))
 }

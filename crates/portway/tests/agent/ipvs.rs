@@ -1,4 +1,4 @@
-//! The ipvs mode as an operator meets it, with the tools that operators have: `ipvsadm`, `ipset`, `ip`, `ping`.
+//! The ipvs mode, checked with `ipvsadm`, `ipset`, `ip` and `ping`.
 
 mod addresses;
 mod affinity;
@@ -14,7 +14,7 @@ mod scheduler;
 mod sysctls;
 mod takeover;
 
-use crate::agent_lab::{AgentLab, patience};
+use crate::agent_lab::{AgentLab, wait_timeout};
 use crate::tool::{FAMILIES, Legacy};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
@@ -27,10 +27,10 @@ pub(crate) const SECTIONS: &[(&str, &[Test])] = &[
     ("ping", ping::TESTS),
     ("drain", drain::TESTS),
     ("drain_when_killed", drain::KILLED),
-    ("drain_local_shortcut", drain::SHORT_CUT),
+    ("drain_local_shortcut", drain::SHORTCUT),
     ("mode_change", mode_change::TESTS),
     ("restart", mode_change::RESTART),
-    ("leave", mode_change::LEAVE),
+    ("mode_end", mode_change::MODE_END),
     ("scheduler", scheduler::TESTS),
     ("order", order::TESTS),
     ("foreign", foreign::TESTS),
@@ -49,47 +49,47 @@ pub(crate) const SECTIONS: &[(&str, &[Test])] = &[
 ];
 
 /// Tests that need a kernel without ip_vs.
-pub(crate) const WITHOUT: &[Test] = kernel::TESTS;
+pub(crate) const WITHOUT_IP_VS: &[Test] = kernel::TESTS;
 
-/// Virtual servers as `ipvsadm -Ln` has them, and those behind each: `TCP 10.96.0.1:443 rr` and
-/// `192.168.49.2:8443 Masq 1`, without the numbers of connections.
+/// Virtual servers as `ipvsadm -Ln` prints them (`TCP 10.96.0.1:443 rr`), and the real servers of each
+/// (`192.168.49.2:8443 Masq 1`), without the numbers of connections.
 type Servers = BTreeMap<String, BTreeSet<String>>;
 
-/// Starts the mode on a node whose kubelet uses the old variant of iptables: user-mode Linux has no other.
-fn start(world: &mut AgentLab, flags: &[&str]) -> Outcome {
-    world.kubelet(Legacy)?;
-    again(world, flags)
+/// Starts the mode on a node whose kubelet uses the legacy variant of iptables: user-mode Linux has no other.
+fn start(lab: &mut AgentLab, flags: &[&str]) -> Outcome {
+    lab.kubelet(Legacy)?;
+    start_again(lab, flags)
 }
 
-/// Starts it once more.
-fn again(world: &mut AgentLab, flags: &[&str]) -> Outcome {
-    world.start(&[&["--proxy-mode=ipvs"], flags].concat()).map(drop)
+/// Starts the mode; the rules of the kubelet exist already.
+fn start_again(lab: &mut AgentLab, flags: &[&str]) -> Outcome {
+    lab.start(&[&["--proxy-mode=ipvs"], flags].concat()).map(drop)
 }
 
 /// The message of a failure.
-fn words(failed: Failed) -> String {
+fn message(failed: Failed) -> String {
     failed.message().unwrap_or_default().to_owned()
 }
 
-/// Waits until something is right; what it is instead is told if it never is.
-fn becomes<T>(attempt: impl Fn() -> Result<T, Failed>, right: impl Fn(&T) -> bool) -> Result<T, Failed>
+/// Waits until a listed value meets a condition; the error has the last value.
+fn wait_until<T>(list: impl Fn() -> Result<T, Failed>, condition: impl Fn(&T) -> bool) -> Result<T, Failed>
 where
     T: std::fmt::Debug,
 {
     let attempt = || {
-        let found = attempt().map_err(words)?;
-        if right(&found) { Ok(found) } else { Err(format!("{found:#?}")) }
+        let found = list().map_err(message)?;
+        if condition(&found) { Ok(found) } else { Err(format!("{found:#?}")) }
     };
-    Ok(eventually(patience(), attempt)?)
+    Ok(eventually(wait_timeout(), attempt)?)
 }
 
 impl AgentLab {
-    /// Runs `ipvsadm` on the node, and returns what it says.
+    /// Runs `ipvsadm` on the node, and returns its output.
     fn ipvsadm(&self, arguments: &str) -> Result<String, Failed> {
         self.on_node(&format!("ipvsadm {arguments}"))
     }
 
-    /// Runs a program on the node, and returns what it says.
+    /// Runs a program on the node, and returns its output.
     fn on_node(&self, command: &str) -> Result<String, Failed> {
         let words: Vec<&str> = command.split(' ').collect();
         let (program, arguments) = words.split_first().ok_or("no program")?;
@@ -101,14 +101,15 @@ impl AgentLab {
         let text = self.ipvsadm("-Ln")?;
         let mut servers = Servers::new();
         let mut last = None;
-        // After three lines of headings.
+        // The first three lines are headings.
         for line in text.lines().skip(3) {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words.split_first() {
                 Some((&"->", real)) => {
                     let real = real[..3.min(real.len())].join(" ");
                     let last: Option<&mut BTreeSet<String>> = last.as_mut().and_then(|l| servers.get_mut(l));
-                    last.ok_or_else(|| format!("behind nothing:\n{text}"))?.insert(real);
+                    last.ok_or_else(|| format!("a real server without a virtual server:\n{text}"))?
+                        .insert(real);
                 }
                 Some(_) => {
                     servers.insert(words.join(" "), BTreeSet::new());
@@ -120,17 +121,17 @@ impl AgentLab {
         Ok(servers)
     }
 
-    /// Those behind one virtual server, such as `TCP 10.96.0.1:80`; none if it is not there.
-    fn behind(&self, server: &str) -> Result<BTreeSet<String>, Failed> {
+    /// The real servers of a virtual server such as `TCP 10.96.0.1:80`; none if there is no such virtual server.
+    fn real_servers(&self, server: &str) -> Result<BTreeSet<String>, Failed> {
         let mut all = self.servers()?.into_iter();
         let named = |name: &str| name.strip_prefix(server).is_some_and(|rest| rest.starts_with(' '));
-        Ok(all.find(|(name, _)| named(name)).map(|(_, behind)| behind).unwrap_or_default())
+        Ok(all.find(|(name, _)| named(name)).map(|(_, real)| real).unwrap_or_default())
     }
 
     /// Waits until a virtual server has exactly these real servers: `10.244.1.10:8080 Masq 1`.
-    fn has_behind(&self, server: &str, behind: &[&str]) -> Outcome {
-        let wanted: BTreeSet<String> = behind.iter().map(|b| (*b).to_owned()).collect();
-        becomes(|| self.behind(server), |found| *found == wanted).map(drop)
+    fn has_real_servers(&self, server: &str, real: &[&str]) -> Outcome {
+        let wanted: BTreeSet<String> = real.iter().map(|r| (*r).to_owned()).collect();
+        wait_until(|| self.real_servers(server), |found| *found == wanted).map(drop)
     }
 
     /// The members of a set.
@@ -140,7 +141,7 @@ impl AgentLab {
         Ok(saved.lines().filter_map(|l| l.strip_prefix(&prefix)).map(str::to_owned).collect())
     }
 
-    /// The addresses on our device, without the one that the kernel gives to any.
+    /// The addresses on the device kube-ipvs0, without the link-local address.
     fn bound(&self) -> Result<BTreeSet<String>, Failed> {
         let text = self.on_node("ip -o address show kube-ipvs0")?;
         let address = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
@@ -153,27 +154,27 @@ impl AgentLab {
     }
 
     /// Waits until no ipvs object is left, neither of Portway nor of kube-proxy.
-    fn without_ipvs(&self, patience: std::time::Duration) -> Outcome {
+    fn without_ipvs(&self, timeout: std::time::Duration) -> Outcome {
         let attempt = || {
-            let mut left = self.ipvs_left().map_err(words)?;
-            left.extend(self.servers().map_err(words)?.into_keys());
-            let rules = self.rules().map_err(words)?;
-            let ours = |l: &&str| l.contains("--match-set KUBE-") || l.contains("KUBE-IPVS");
-            left.extend(rules.lines().filter(ours).map(str::to_owned));
+            let mut left = self.ipvs_leftovers().map_err(message)?;
+            left.extend(self.servers().map_err(message)?.into_keys());
+            let rules = self.rules().map_err(message)?;
+            let of_ipvs = |l: &&str| l.contains("--match-set KUBE-") || l.contains("KUBE-IPVS");
+            left.extend(rules.lines().filter(of_ipvs).map(str::to_owned));
             if left.is_empty() {
                 return Ok(());
             }
-            let connections = self.ipvsadm("-Lnc").map_err(words)?;
-            // Of connections, those that have not ended; there are hundreds.
+            let connections = self.ipvsadm("-Lnc").map_err(message)?;
+            // Without the hundreds of connections that have ended.
             let open: Vec<&str> = connections.lines().filter(|l| !l.contains("TIME_WAIT")).collect();
             Err(format!("{}\n{}", left.join("\n"), open.join("\n")))
         };
-        Ok(eventually(patience, attempt)?)
+        Ok(eventually(timeout, attempt)?)
     }
 
-    /// A mode is in force.
+    /// Checks that a mode is in force.
     fn is_in_mode(&self, mode: &str) -> Outcome {
         let page = self.status("/proxyMode")?;
-        ensure(page.body == mode, || format!("/proxyMode says {}", page.body))
+        ensure(page.body == mode, || format!("/proxyMode is {}", page.body))
     }
 }

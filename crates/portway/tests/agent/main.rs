@@ -1,7 +1,8 @@
-//! The agent as an operator sees it: the binary in the lab, with files as its input; its log and its HTTP pages are read.
+//! The `portway` binary in the lab, with a directory of manifests as its input. The tests check its log, its HTTP pages
+//! and its effect on the node.
 //!
-//! The battery proves that packets arrive; these tests prove which errors are logged, which rules stay when the agent or a tool
-//! fails, and that rules of other programs are not touched.
+//! The battery covers forwarding; these tests cover which errors are logged, which rules stay when the agent or a tool
+//! fails, and that rules of other programs are not changed.
 
 mod agent_lab;
 mod config;
@@ -41,7 +42,7 @@ type Outcome = Result<(), Failed>;
 /// A test and its name.
 type Test = (&'static str, fn(&mut AgentLab) -> Outcome);
 
-/// The directory in which a guest keeps its files.
+/// The directory for the files of a guest.
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn main() -> ExitCode {
@@ -71,17 +72,17 @@ fn main() -> ExitCode {
     }
     tests.extend(section_tests("userspace::with_iptables", userspace::WITH_IPTABLES, !guest::is_inside()));
     if !guest::has_module("ip_vs") {
-        tests.extend(section_tests("ipvs", ipvs::WITHOUT, false));
+        tests.extend(section_tests("ipvs", ipvs::WITHOUT_IP_VS, false));
     }
     for (name, section) in ipvs::SECTIONS {
-        // The modules of a host cannot be hidden.
+        // Modules can be hidden in a guest only.
         let in_guest = guest::is_needed() || *name == "modules" && !guest::is_inside();
         tests.extend(section_tests(&format!("ipvs::{name}"), section, in_guest));
     }
     harness::run_in(portway_lab::enter, tests)
 }
 
-/// The tests of a section, run here, or each of them in a guest.
+/// The tests of a section, run by this process or each in a guest.
 fn section_tests(
     section: &str,
     tests: &'static [Test],
@@ -92,8 +93,8 @@ fn section_tests(
         if !in_guest {
             return harness::Test::new(name, move || run(*test));
         }
-        let in_guest = name.clone();
-        harness::Test::new(name, move || Ok(guest::play(&in_guest, SCRATCH.as_ref())?))
+        let test = name.clone();
+        harness::Test::new(name, move || Ok(guest::run_test(&test, SCRATCH.as_ref())?))
             .ignored(guest::is_unbootable())
     })
 }
@@ -101,8 +102,8 @@ fn section_tests(
 fn run(test: fn(&mut AgentLab) -> Outcome) -> Outcome {
     let mut lab = AgentLab::build()?;
     test(&mut lab).map_err(|failed| {
-        let why = failed.message().unwrap_or("it failed");
-        format!("{why}\n\n{}", lab.evidence()).into()
+        let message = failed.message().unwrap_or("the test failed");
+        format!("{message}\n\n{}", lab.diagnostics()).into()
     })
 }
 

@@ -1,8 +1,8 @@
-//! What `/metrics` says, read as strictly as Prometheus reads it.
+//! A strict parser of `/metrics`.
 
 use std::collections::{BTreeMap, HashSet};
 
-/// Samples by name and labels, and the families they belong to with their types.
+/// Samples by name and labels, and the types of the metric families.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     samples: BTreeMap<String, f64>,
@@ -14,25 +14,25 @@ impl Metrics {
     /// occur once.
     pub(crate) fn parse(text: &str) -> Result<Metrics, String> {
         let mut metrics = Metrics::default();
-        let mut helped = HashSet::new();
+        let mut described = HashSet::new();
         for line in text.lines() {
-            let bad = |why: &str| format!("{why}: {line}");
+            let error = |why: &str| format!("{why}: {line}");
             if let Some(rest) = line.strip_prefix("# HELP ") {
                 let name = rest.split(' ').next().unwrap_or_default();
-                if !helped.insert(name.to_owned()) {
-                    return Err(bad("described twice"));
+                if !described.insert(name.to_owned()) {
+                    return Err(error("described twice"));
                 }
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-                let (name, kind) = rest.split_once(' ').ok_or_else(|| bad("no type"))?;
+                let (name, kind) = rest.split_once(' ').ok_or_else(|| error("no type"))?;
                 if metrics.families.insert(name.to_owned(), kind.to_owned()).is_some() {
-                    return Err(bad("declared twice"));
+                    return Err(error("declared twice"));
                 }
             } else if !line.starts_with('#') && !line.is_empty() {
-                let (series, value) = line.rsplit_once(' ').ok_or_else(|| bad("no value"))?;
-                let value = value.parse().map_err(|_| bad("not a number"))?;
-                metrics.family_of(series).ok_or_else(|| bad("not declared"))?;
+                let (series, value) = line.rsplit_once(' ').ok_or_else(|| error("no value"))?;
+                let value = value.parse().map_err(|_| error("not a number"))?;
+                metrics.family_of(series).ok_or_else(|| error("not declared"))?;
                 if metrics.samples.insert(sorted(series), value).is_some() {
-                    return Err(bad("sampled twice"));
+                    return Err(error("sampled twice"));
                 }
             }
         }
@@ -44,7 +44,7 @@ impl Metrics {
         self.families.get(family).map_or("", String::as_str)
     }
 
-    /// The value of a series written as in the text, labels in any order; 0 if there is none.
+    /// The value of a series, with its labels in any order; 0 if there is no such series.
     pub(crate) fn value(&self, series: &str) -> f64 {
         self.samples.get(&sorted(series)).copied().unwrap_or(0.0)
     }
@@ -59,12 +59,12 @@ impl Metrics {
     }
 }
 
-/// A series with its labels in order, so that two spellings of it are one.
+/// A series with its labels sorted, so that the order in which they are written does not matter.
 fn sorted(series: &str) -> String {
     let Some((name, labels)) = series.strip_suffix('}').and_then(|s| s.split_once('{')) else {
         return series.to_owned();
     };
-    // No label value of ours has a comma in it.
+    // No label value of Portway's metrics has a comma.
     let mut labels: Vec<&str> = labels.split(',').collect();
     labels.sort_unstable();
     format!("{name}{{{}}}", labels.join(","))

@@ -1,21 +1,21 @@
-//! Manifests in YAML, as people write them: tests of errors need the text and its lines. Objects as values are in
+//! Manifests as YAML text, because tests of error messages need its lines. Objects as values are in
 //! `portway_testkit::objects`.
 
 use std::net::IpAddr;
 
-/// The creation time of Services, unless it matters.
-pub(crate) const MADE: &str = "2024-01-02T03:04:05Z";
+/// The creation time of Services.
+pub(crate) const CREATED: &str = "2024-01-02T03:04:05Z";
 
-/// A Service with port 80 by TCP. `spec` are further fields, indented by two.
+/// A Service with TCP port 80. `spec` has further fields of its spec, not indented.
 pub(crate) fn service(name: &str, ip: &str, spec: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: default\n  creationTimestamp: '{MADE}'\n\
+        "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: default\n  creationTimestamp: '{CREATED}'\n\
          spec:\n  clusterIP: {ip}\n  ports:\n  - port: 80\n    protocol: TCP\n{}\n",
         indented(spec)
     )
 }
 
-/// A slice of a Service with these addresses, on node `node1`.
+/// An EndpointSlice of a Service with these addresses, on node `node1`.
 pub(crate) fn slice(service: &str, name: &str, addresses: &[IpAddr]) -> String {
     let family = if addresses.iter().any(IpAddr::is_ipv6) { "IPv6" } else { "IPv4" };
     let endpoints: String =
@@ -27,7 +27,7 @@ pub(crate) fn slice(service: &str, name: &str, addresses: &[IpAddr]) -> String {
     )
 }
 
-/// The Node `node1`. `spec` are its fields, indented by two.
+/// The Node `node1`. `spec` has the fields of its spec, not indented.
 pub(crate) fn node(addresses: &[IpAddr], spec: &str) -> String {
     let addresses: String =
         addresses.iter().map(|ip| format!("  - {{type: InternalIP, address: '{ip}'}}\n")).collect();

@@ -1,4 +1,4 @@
-//! `iptables` on the node, in either variant, as administrators and other programs use it.
+//! Runs `iptables` on the node, in either variant, as administrators and other programs do.
 
 use crate::agent_lab::AgentLab;
 use crate::{Outcome, ensure};
@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// A variant of the tool.
+/// A variant of iptables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     Nft,
@@ -15,9 +15,9 @@ pub(crate) enum Variant {
 
 pub(crate) use Variant::{Legacy, Nft};
 
-/// Both.
+/// Both variants.
 pub(crate) const VARIANTS: [Variant; 2] = [Nft, Legacy];
-/// Both families, as the tool's name begins.
+/// The beginning of the tool's name for each family.
 pub(crate) const FAMILIES: [&str; 2] = ["iptables", "ip6tables"];
 
 impl Variant {
@@ -34,14 +34,14 @@ impl Variant {
         self.program().replacen("iptables", family, 1)
     }
 
-    /// The other one.
+    /// The other variant.
     pub(crate) fn other(self) -> Variant {
         if self == Nft { Legacy } else { Nft }
     }
 }
 
 impl AgentLab {
-    /// Makes the node one on which the kubelet uses this variant.
+    /// Creates the rules of a kubelet that uses this variant.
     pub(crate) fn kubelet(&self, variant: Variant) -> Outcome {
         for family in FAMILIES {
             self.load(variant, family, &kubelet(family))?;
@@ -49,24 +49,28 @@ impl AgentLab {
         Ok(())
     }
 
-    /// Runs the tool for IPv4, and returns what it says.
+    /// Runs the tool for IPv4, and returns its output.
     pub(crate) fn iptables(&self, variant: Variant, arguments: &[&str]) -> Result<String, Failed> {
         self.tool(variant.program(), &[&["-w"], arguments].concat(), "")
     }
 
-    /// What a variant holds for a family, without counters.
+    /// The rules of a variant and a family, without counters.
     pub(crate) fn save(&self, variant: Variant, family: &str) -> Result<String, Failed> {
         let text = self.tool(&format!("{}-save", variant.of(family)), &[], "")?;
-        Ok(text.lines().filter(|l| !l.starts_with('#')).map(|l| format!("{}\n", bare(l))).collect())
+        Ok(text
+            .lines()
+            .filter(|l| !l.starts_with('#'))
+            .map(|l| format!("{}\n", without_counters(l)))
+            .collect())
     }
 
-    /// Adds to what a variant holds for a family.
+    /// Adds rules to a variant and a family.
     pub(crate) fn load(&self, variant: Variant, family: &str, script: &str) -> Outcome {
         self.tool(&format!("{}-restore", variant.of(family)), &["--noflush", "-w"], script).map(drop)
     }
 
-    /// Lines of KUBE- that a variant holds in either family, besides what the kubelet made; if that is not as it was,
-    /// that too.
+    /// The lines with KUBE- in both families of a variant, except for those of the kubelet. If a line of the kubelet is
+    /// missing, the result has a line about that.
     pub(crate) fn kube_lines(&self, variant: Variant) -> Result<Vec<String>, Failed> {
         let mut lines = Vec::new();
         for family in FAMILIES {
@@ -75,9 +79,9 @@ impl AgentLab {
             let kubelet = kubelet(family);
             if text.contains("KUBE-IPTABLES-HINT") {
                 for line in kubelet.lines().filter(|l| l.contains("KUBE-")) {
-                    match found.iter().position(|l| *l == bare(line)) {
+                    match found.iter().position(|l| *l == without_counters(line)) {
                         Some(at) => drop(found.swap_remove(at)),
-                        None => lines.push(format!("{family}: no longer there: {line}")),
+                        None => lines.push(format!("{family}: missing line of the kubelet: {line}")),
                     }
                 }
             }
@@ -86,7 +90,7 @@ impl AgentLab {
         Ok(lines)
     }
 
-    /// Runs a program on the node with this as its input, and returns what it says; it must succeed.
+    /// Runs a program on the node with this input, and returns its output; it must succeed.
     pub(crate) fn tool(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, Failed> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -98,13 +102,13 @@ impl AgentLab {
             child.wait_with_output()
         });
         let output = output.map_err(|e| format!("{program} {arguments:?}: {e}"))?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure(output.status.success(), || format!("{program} {arguments:?}: {complaint}"))?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure(output.status.success(), || format!("{program} {arguments:?}: {stderr}"))?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
-/// What the kubelet makes (pkg/kubelet/kubelet_network_linux.go), as `iptables-save` prints it.
+/// The rules of the kubelet (pkg/kubelet/kubelet_network_linux.go), as `iptables-save` prints them.
 fn kubelet(family: &str) -> String {
     let martian = "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" \
                    -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n";
@@ -118,6 +122,6 @@ fn kubelet(family: &str) -> String {
 }
 
 /// A line of `iptables-save` without the counters of a chain.
-fn bare(line: &str) -> &str {
+fn without_counters(line: &str) -> &str {
     line.strip_prefix(':').and_then(|l| l.rfind(" [")).map_or(line, |at| &line[..=at])
 }

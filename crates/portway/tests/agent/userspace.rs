@@ -1,4 +1,4 @@
-//! The userspace mode as an operator meets it: connections while pods, agents and relays die.
+//! The userspace mode: connections while pods, agents and relays start, stop and fail.
 
 mod balancing;
 mod floods;
@@ -10,7 +10,7 @@ mod retry;
 mod switch;
 mod udp;
 
-use crate::agent_lab::{AgentLab, patience};
+use crate::agent_lab::{AgentLab, wait_timeout};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::{Conversation, Protocol, eventually};
@@ -31,58 +31,58 @@ pub(crate) const GROUPS: &[(&str, &[Test])] = &[
     ("floods", floods::TESTS),
 ];
 
-/// Tests for a kernel without nf_tables, such as that of a guest.
+/// Tests for a kernel without nf_tables, which guests have.
 pub(crate) const WITH_IPTABLES: &[Test] = switch::WITH_IPTABLES;
 
-/// How long an answer may take on a busy machine.
-const ANSWER: Duration = Duration::from_secs(2);
+/// The time limit for an answer, on a busy machine.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the agent in this mode.
-fn start(world: &mut AgentLab, flags: &[&str]) -> Outcome {
-    world.start(&[&["--proxy-mode=userspace"], flags].concat())?;
+fn start(lab: &mut AgentLab, flags: &[&str]) -> Outcome {
+    lab.start(&[&["--proxy-mode=userspace"], flags].concat())?;
     Ok(())
 }
 
-/// The relay process, as the agent that started it logs it; the latest, if there were several.
-fn relay(world: &mut AgentLab) -> Result<u32, Failed> {
+/// The process id of the relay, from the log of the agent that started it; the latest, if there were several.
+fn relay(lab: &mut AgentLab) -> Result<u32, Failed> {
     const LINE: &str = "started the relay process";
-    world.logged(&[LINE])?;
-    let log = world.agent()?.log().to_string();
+    lab.logged(&[LINE])?;
+    let log = lab.agent()?.log().to_string();
     let last = log.lines().rev().find(|line| line.contains(LINE)).unwrap_or_default();
-    let number = last.split("process=").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let number = number.and_then(|n| n.parse().ok());
-    number.ok_or_else(|| format!("no process in {last:?}").into())
+    let pid = last.split("process=").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let pid = pid.and_then(|n| n.parse().ok());
+    pid.ok_or_else(|| format!("no process in {last:?}").into())
 }
 
 /// Waits until the agent has started another relay.
-fn another(world: &mut AgentLab, old: u32) -> Outcome {
-    let started = || match relay(world) {
+fn another_relay(lab: &mut AgentLab, old: u32) -> Outcome {
+    let started = || match relay(lab) {
         Ok(new) if new != old => Ok(new),
         _ => Err("no other relay was started"),
     };
-    is_running(eventually(patience(), started)?)
+    is_running(eventually(wait_timeout(), started)?)
 }
 
-fn process(number: u32) -> PathBuf {
-    PathBuf::from(format!("/proc/{number}"))
+fn process(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Waits until a process has ended; a zombie has.
-fn has_ended(number: u32) -> Outcome {
+/// Waits until a process has ended; a zombie counts as ended.
+fn has_ended(pid: u32) -> Outcome {
     let ended = || {
-        let stat = std::fs::read_to_string(process(number).join("stat")).unwrap_or_default();
+        let stat = std::fs::read_to_string(process(pid).join("stat")).unwrap_or_default();
         let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
-        if stat.is_empty() || zombie { Ok(()) } else { Err(format!("process {number} runs: {stat}")) }
+        if stat.is_empty() || zombie { Ok(()) } else { Err(format!("process {pid} is running: {stat}")) }
     };
-    Ok(eventually(patience(), ended)?)
+    Ok(eventually(wait_timeout(), ended)?)
 }
 
-fn is_running(number: u32) -> Outcome {
-    ensure(process(number).join("stat").exists(), || format!("process {number} has ended"))
+fn is_running(pid: u32) -> Outcome {
+    ensure(process(pid).join("stat").exists(), || format!("process {pid} has ended"))
 }
 
 /// A connection from the client that stays open.
-fn open(world: &AgentLab, to: SocketAddr) -> Result<Conversation, Failed> {
-    let begun = Conversation::begin(world.client(), Protocol::Tcp, to, ANSWER);
+fn open(lab: &AgentLab, to: SocketAddr) -> Result<Conversation, Failed> {
+    let begun = Conversation::begin(lab.client(), Protocol::Tcp, to, ANSWER_TIMEOUT);
     begun.map_err(|failure| format!("{to}: {failure}").into())
 }

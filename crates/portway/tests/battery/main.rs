@@ -1,4 +1,4 @@
-//! The battery: every mode, both families, every behaviour, with real packets in the lab.
+//! The battery: every behaviour in every mode and both families, with real packets in the lab.
 
 mod mode;
 mod running;
@@ -11,19 +11,19 @@ use portway_testkit::harness::{self, Failed, Test};
 use running::RunningCase;
 use std::process::ExitCode;
 
-/// The modes that exist; iptables in both of its variants.
+/// All modes; iptables in both of its variants.
 const MODES: &[Mode] =
     &[Mode::Nftables, Mode::IptablesNft, Mode::IptablesLegacy, Mode::Ipvs, Mode::Userspace];
 
-/// The directory in which a guest keeps its files.
+/// The directory for the files of a guest.
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// The cases that a mode does not pass, and why.
 const EXCEPTIONS: &[(&[Mode], Family, &str)] = &[
-    // It is the one mode in which node ports answer at 127.0.0.1, in IPv4 (`localhostNodePorts`).
+    // Only in this mode do node ports answer at 127.0.0.1, in IPv4 (`localhostNodePorts`).
     (&[Mode::IptablesNft, Mode::IptablesLegacy], Family::V4, "node_port_not_on_loopback"),
-    // The kernel keeps affinity for as long as it keeps closed connections, which is minutes; the agent tests of the mode
-    // wait for that.
+    // The kernel keeps affinity for as long as it keeps closed connections, which is minutes; the agent tests of the
+    // mode wait for that.
     (&[Mode::Ipvs], Family::V4, "affinity_expires"),
     (&[Mode::Ipvs], Family::V6, "affinity_expires"),
     (&[Mode::Ipvs], Family::V4, "clients_move_between_pods_whose_target_ports_differ"),
@@ -34,8 +34,8 @@ const EXCEPTIONS: &[(&[Mode], Family, &str)] = &[
     (&[Mode::Ipvs], Family::V6, "affinity_is_shared_by_all_frontends"),
 ];
 
-/// Modes in which pods see the address of a node instead of the client's, because a relay connects to them.
-const CLIENTS_ARE_NODES: &[Mode] = &[Mode::Userspace];
+/// Modes in which pods see an address of the node instead of the client's, because the relay connects to them.
+const SOURCE_IS_THE_NODE: &[Mode] = &[Mode::Userspace];
 
 fn is_exception(mode: Mode, family: Family, case: &str) -> bool {
     EXCEPTIONS.iter().any(|(modes, f, c)| modes.contains(&mode) && *f == family && *c == case)
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
                     let name = format!("{}::{family}::{section}::{}", mode.name(), case.name);
                     tests.push(if in_guest {
                         let test = name.clone();
-                        Test::new(name, move || Ok(guest::play(&test, SCRATCH.as_ref())?))
+                        Test::new(name, move || Ok(guest::run_test(&test, SCRATCH.as_ref())?))
                             .ignored(guest::is_unbootable())
                     } else {
                         Test::new(name, move || run(mode, family, case))
@@ -66,5 +66,5 @@ fn main() -> ExitCode {
 fn run(mode: Mode, family: Family, case: Case) -> Result<(), Failed> {
     let mut case = RunningCase::build(mode, family, case)?;
     let result = case.run();
-    result.map_err(|message| format!("{message}\n\n{}", case.evidence()).into())
+    result.map_err(|message| format!("{message}\n\n{}", case.diagnostics()).into())
 }

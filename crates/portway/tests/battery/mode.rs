@@ -1,4 +1,4 @@
-//! The modes as the battery sees them: how a node is prepared for one, and how another process changes its rules.
+//! The modes for the battery: how a node is prepared for each, and how another process changes its rules.
 
 use portway_lab::Namespace;
 use portway_model::Family;
@@ -17,7 +17,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Its name in the names of tests.
+    /// The mode in the names of tests.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mode::Nftables => "nftables",
@@ -28,20 +28,20 @@ impl Mode {
         }
     }
 
-    /// The command that shows, and changes, its rules.
+    /// The command that lists and changes the rules of the mode.
     fn tool(self, family: Family) -> &'static str {
         match (self, family) {
             (Mode::Nftables | Mode::Userspace, _) => "nft",
             (Mode::IptablesNft, Family::V4) => "iptables-nft",
             (Mode::IptablesNft, Family::V6) => "ip6tables-nft",
-            // It works in user-mode Linux and on hosts that have both variants.
+            // The legacy variant works in user-mode Linux and on hosts with both variants.
             (Mode::IptablesLegacy | Mode::Ipvs, Family::V4) => "iptables-legacy",
             (Mode::IptablesLegacy | Mode::Ipvs, Family::V6) => "ip6tables-legacy",
         }
     }
 
-    /// The commands that list its objects.
-    pub(crate) fn evidence(self, family: Family) -> Vec<(&'static str, &'static [&'static str])> {
+    /// The commands that list the objects of the mode.
+    pub(crate) fn list_commands(self, family: Family) -> Vec<(&'static str, &'static [&'static str])> {
         let save = match (self, family) {
             (Mode::Nftables | Mode::Userspace, _) => return vec![("nft", &["list", "ruleset"])],
             (Mode::IptablesNft, Family::V4) => "iptables-nft-save",
@@ -61,12 +61,12 @@ impl Mode {
         commands
     }
 
-    /// Whether its rules are in a table of nftables.
-    fn has_nftables(self) -> bool {
+    /// Whether the rules of the mode are in a table of nftables.
+    fn uses_nftables(self) -> bool {
         matches!(self, Mode::Nftables | Mode::Userspace)
     }
 
-    /// As `--proxy-mode` has it.
+    /// The value of `--proxy-mode`.
     pub(crate) fn flag(self) -> &'static str {
         match self {
             Mode::Nftables => "nftables",
@@ -76,23 +76,23 @@ impl Mode {
         }
     }
 
-    /// Makes a node one on which the kubelet uses this variant.
+    /// Creates the chain by which Portway detects the iptables variant of the kubelet.
     pub(crate) fn prepare(self, node: &Namespace) {
-        if !self.has_nftables() {
+        if !self.uses_nftables() {
             run(node, self.tool(Family::V4), &["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
         }
     }
 
-    /// Changes its rules, as another process would.
+    /// Changes the rules of the mode as another process would.
     pub(crate) fn tamper(self, node: &Namespace, family: Family, how: Tamper) {
         let v6 = family == Family::V6;
-        if self.has_nftables() {
+        if self.uses_nftables() {
             let family = if v6 { "ip6" } else { "ip" };
             let arguments: &[&str] = match how {
                 Tamper::FlushEverything => &["flush", "ruleset"],
                 Tamper::FlushRules => &["flush", "table", family, "portway"],
                 Tamper::AddRule => &["insert", "rule", family, "portway", "filter-prerouting", "drop"],
-                Tamper::RemovePart => &["flush", "map", family, "portway", "endpoints"],
+                Tamper::RemoveObjects => &["flush", "map", family, "portway", "endpoints"],
             };
             return run(node, "nft", arguments);
         }
@@ -105,12 +105,12 @@ impl Mode {
             Tamper::FlushEverything => load(node, tool, "*nat\nCOMMIT\n*filter\nCOMMIT\n*mangle\nCOMMIT\n"),
             Tamper::FlushRules => run(node, tool, &["-w", "-t", "nat", "-F"]),
             Tamper::AddRule => run(node, tool, &["-w", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN"]),
-            Tamper::RemovePart => run(node, tool, &["-w", "-t", "nat", "-D", "KUBE-SERVICES", "1"]),
+            Tamper::RemoveObjects => run(node, tool, &["-w", "-t", "nat", "-D", "KUBE-SERVICES", "1"]),
         }
     }
 }
 
-/// Changes the objects of ipvs other than rules; false if the rules are to be changed as well.
+/// Changes ipvs objects other than rules; false if the rules have to be changed as well.
 fn tamper_with_servers(node: &Namespace, how: Tamper) -> bool {
     match how {
         Tamper::FlushEverything => {
@@ -125,7 +125,7 @@ fn tamper_with_servers(node: &Namespace, how: Tamper) -> bool {
             run(node, "ipset", &["flush", "KUBE-6-CLUSTER-IP"]);
             false
         }
-        Tamper::RemovePart => {
+        Tamper::RemoveObjects => {
             run(node, "ip", &["link", "delete", "kube-ipvs0"]);
             true
         }

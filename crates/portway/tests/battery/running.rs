@@ -1,6 +1,6 @@
-//! A case of the battery that is running: the lab, the agents, the manifests they read.
+//! Runs a case of the battery: builds the lab, starts the agents with a directory of manifests, and takes the steps.
 
-use crate::CLIENTS_ARE_NODES;
+use crate::SOURCE_IS_THE_NODE;
 use crate::mode::Mode;
 use portway_lab::guest;
 use portway_lab::{
@@ -17,18 +17,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a condition is awaited; in a guest everything takes several times as long.
-fn patience() -> Duration {
+/// The time limit for a condition; in a guest everything takes several times as long.
+fn wait_timeout() -> Duration {
     Duration::from_secs(if guest::is_inside() { 60 } else { 30 })
 }
-/// How long an answer to a dropped packet is awaited.
-fn silence() -> Duration {
+/// The time after which a packet counts as dropped.
+fn drop_timeout() -> Duration {
     Duration::from_millis(if guest::is_inside() { 1000 } else { 250 })
 }
-/// How long an answer may take on a busy machine.
-const ANSWER: Duration = Duration::from_secs(2);
+/// The time limit for an answer, on a busy machine.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const NODES: usize = 2;
-/// Connections made in a second, where new ones are made steadily.
+/// New connections per second of a steady load.
 fn rate() -> f64 {
     if guest::is_inside() { 60.0 } else { 200.0 }
 }
@@ -96,18 +96,18 @@ impl RunningCase {
             Step::DeleteSlice(name) => self.manifests.delete("EndpointSlice", name),
             Step::Probe { from, to, protocol, expect } => return self.probe(*from, *to, *protocol, expect),
             Step::ProbeAfterPauses { pause, from, to, expect } => {
-                let probe = Probe::tcp(self.namespace(*from), *to).count(8).timeout(ANSWER);
+                let probe = Probe::tcp(self.namespace(*from), *to).count(8).timeout(ANSWER_TIMEOUT);
                 let attempt = || {
                     std::thread::sleep(*pause);
-                    self.judge(*from, expect, &probe.run(), false)
+                    self.check_outcome(*from, expect, &probe.run(), false)
                 };
-                return eventually(4 * patience(), attempt).map_err(|e| e.to_string());
+                return eventually(4 * wait_timeout(), attempt).map_err(|e| e.to_string());
             }
             Step::Open { id, from, to, protocol } => {
-                let timeout = if *protocol == model::Protocol::Udp { silence() } else { ANSWER };
+                let timeout = if *protocol == model::Protocol::Udp { drop_timeout() } else { ANSWER_TIMEOUT };
                 let begin =
                     || Conversation::begin(self.namespace(*from), lab_protocol(*protocol), *to, timeout);
-                let conversation = eventually(patience(), || begin().map_err(|f| format!("{f:?}")));
+                let conversation = eventually(wait_timeout(), || begin().map_err(|f| format!("{f:?}")));
                 self.conversations.insert(id, conversation.map_err(|e| e.to_string())?);
             }
             Step::Ask { id, expect } => return self.ask(id, expect),
@@ -127,7 +127,7 @@ impl RunningCase {
                 for agent in self.agents.drain(..) {
                     let (status, log) = agent.terminate().map_err(|e| e.to_string())?;
                     if !status.success() {
-                        return Err(format!("an agent that was asked to stop ended with {status}:\n{log}"));
+                        return Err(format!("the agent exited with {status} after SIGTERM:\n{log}"));
                     }
                 }
             }
@@ -140,8 +140,8 @@ impl RunningCase {
         Ok(())
     }
 
-    fn namespace(&self, place: Sender) -> &Namespace {
-        match place {
+    fn namespace(&self, sender: Sender) -> &Namespace {
+        match sender {
             Sender::Pod(name) => self.lab.pod(name).namespace(),
             Sender::Node(n) => self.lab.node(n).namespace(),
             Sender::Client => self.lab.client(1).namespace(),
@@ -165,7 +165,7 @@ impl RunningCase {
             self.agents.push(Agent::start(self.lab.node(n), binary, &flags).map_err(|e| e.to_string())?);
         }
         for agent in &mut self.agents {
-            agent.wait_for("portway proxy started", patience()).map_err(|e| e.to_string())?;
+            agent.wait_for("portway proxy started", wait_timeout()).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
@@ -178,35 +178,42 @@ impl RunningCase {
         expect: &Expect,
     ) -> Result<(), String> {
         let (count, timeout) = match expect {
-            // Enough connections to reach every pod, or the probe is repeated; and to reach a pod that should not answer.
-            Expect::Spread(pods, _) => (8 + 8 * pods.len(), ANSWER),
-            Expect::Sticks(_) => (16, ANSWER),
-            Expect::Refused => (4, ANSWER),
-            Expect::TimedOut => (4, silence()),
+            // Enough connections to reach every pod, else the probe is repeated, and to find a pod that should not
+            // answer.
+            Expect::Spread(pods, _) => (8 + 8 * pods.len(), ANSWER_TIMEOUT),
+            Expect::Sticks(_) => (16, ANSWER_TIMEOUT),
+            Expect::Refused => (4, ANSWER_TIMEOUT),
+            Expect::TimedOut => (4, drop_timeout()),
         };
         let probe = Probe::new(self.namespace(from), lab_protocol(protocol), to).timeout(timeout);
         let attempt = || {
-            // One connection first, so that waiting for a Service that does not work yet is short.
-            let first = probe.timeout(silence().min(timeout)).run();
-            self.judge(from, expect, &first, true)?;
+            // One connection first: an attempt that fails because the Service is not programmed yet takes less time.
+            let first = probe.timeout(drop_timeout().min(timeout)).run();
+            self.check_outcome(from, expect, &first, true)?;
             let outcome = probe.count(count).run();
-            self.judge(from, expect, &outcome, false)
+            self.check_outcome(from, expect, &outcome, false)
         };
-        eventually(patience(), attempt).map_err(|e| e.to_string())
+        eventually(wait_timeout(), attempt).map_err(|e| e.to_string())
     }
 
-    /// Whether an outcome is the expected one; a single attempt need not reach every pod.
-    fn judge(&self, from: Sender, expect: &Expect, outcome: &Outcome, single: bool) -> Result<(), String> {
-        let wrong = |why: &str| Err(format!("{why}: {outcome}"));
+    /// Checks an outcome against the expected one; a single connection need not reach every pod.
+    fn check_outcome(
+        &self,
+        from: Sender,
+        expect: &Expect,
+        outcome: &Outcome,
+        single: bool,
+    ) -> Result<(), String> {
+        let unexpected = |why: &str| Err(format!("{why}: {outcome}"));
         let servers: Vec<&str> = outcome.answers.keys().map(String::as_str).collect();
         match expect {
             Expect::Refused if outcome.all_refused() => Ok(()),
             Expect::TimedOut if outcome.all_timed_out() => Ok(()),
-            Expect::Refused => wrong("should be refused"),
-            Expect::TimedOut => wrong("should time out"),
+            Expect::Refused => unexpected("should be refused"),
+            Expect::TimedOut => unexpected("should time out"),
             Expect::Sticks(pods) => {
                 if !outcome.all_answered() || servers.len() != 1 || !pods.contains(&servers[0]) {
-                    return wrong("should be answered by one pod");
+                    return unexpected(&format!("should always be answered by the same one of {pods:?}"));
                 }
                 Ok(())
             }
@@ -214,24 +221,25 @@ impl RunningCase {
                 let right =
                     servers.iter().all(|s| pods.contains(s)) && (single || servers.len() == pods.len());
                 if !outcome.all_answered() || !right {
-                    return wrong("should be answered by other pods");
+                    return unexpected(&format!("should be answered by {pods:?}"));
                 }
                 let allowed = self.sources(from, *source);
                 let seen = || outcome.answers.values().flat_map(|a| &a.sources);
                 if let Some(allowed) = allowed
                     && !seen().all(|ip| allowed.contains(ip))
                 {
-                    return wrong(&format!("should come from one of {allowed:?}"));
+                    return unexpected(&format!("the source should be one of {allowed:?}"));
                 }
                 Ok(())
             }
         }
     }
 
+    /// The source addresses that a pod may see; `None` allows any.
     fn sources(&self, from: Sender, source: Source) -> Option<Vec<IpAddr>> {
         match source {
             Source::Any => None,
-            _ if CLIENTS_ARE_NODES.contains(&self.mode) => {
+            _ if SOURCE_IS_THE_NODE.contains(&self.mode) => {
                 let gateways = (1..=NODES as u8).flat_map(|n| [IpAddr::from([10, 244, n, 1]), gateway6(n)]);
                 Some(self.lab.nodes().iter().flat_map(|node| node.ips()).chain(gateways).collect())
             }
@@ -240,7 +248,7 @@ impl RunningCase {
                 Sender::Node(n) => self.lab.node(n).ips().to_vec(),
                 Sender::Client => self.lab.client(1).ips().to_vec(),
             }),
-            // Towards a pod, a node has its gateway address.
+            // In packets to its own pods, a node has its gateway address.
             Source::Node(n) => {
                 let mut ips = self.lab.node(n).ips().to_vec();
                 ips.push(IpAddr::from([10, 244, n as u8, 1]));
@@ -262,7 +270,7 @@ impl RunningCase {
             };
             if right { Ok(()) } else { Err(format!("{answer:?}")) }
         };
-        eventually(patience(), attempt).map_err(|e| e.to_string())
+        eventually(wait_timeout(), attempt).map_err(|e| e.to_string())
     }
 
     fn health(&self, node: usize, port: u16, status: u16, endpoints: usize) -> Result<(), String> {
@@ -270,7 +278,7 @@ impl RunningCase {
         let attempt = || {
             let (head, body) = self.namespace(Sender::Client).run(|| get(to)).map_err(|e| e.to_string())?;
             let answer: Value = serde_json::from_str(&body).map_err(|e| format!("{e}: {head}{body}"))?;
-            let told = json!({
+            let expected = json!({
                 "service": {"namespace": "default", "name": "web"},
                 "localEndpoints": endpoints,
                 "serviceProxyHealthy": true,
@@ -279,19 +287,19 @@ impl RunningCase {
             let right = head.starts_with(&format!("HTTP/1.1 {status} "))
                 && head.to_lowercase().contains(&weight)
                 && head.to_lowercase().contains("x-content-type-options: nosniff\r\n")
-                && answer == told;
+                && answer == expected;
             if right { Ok(()) } else { Err(format!("{head}{body}")) }
         };
-        eventually(patience(), attempt).map_err(|e| e.to_string())
+        eventually(wait_timeout(), attempt).map_err(|e| e.to_string())
     }
 
-    /// The logs, and with PORTWAY_EVIDENCE the rules, of a case that fails.
-    pub(crate) fn evidence(&self) -> String {
+    /// For a case that fails: the end of the logs, and with PORTWAY_EVIDENCE the rules.
+    pub(crate) fn diagnostics(&self) -> String {
         let mut text = String::new();
         for (agent, node) in self.agents.iter().zip(self.lab.nodes()) {
             text += &format!("── {} ──\n{}\n", node.name(), agent.log().tail(40));
             if std::env::var("PORTWAY_EVIDENCE").is_ok() {
-                for (program, arguments) in self.mode.evidence(self.net.family) {
+                for (program, arguments) in self.mode.list_commands(self.net.family) {
                     let shown = node.namespace().run(|| Command::new(program).args(arguments).output());
                     text +=
                         &shown.map_or_else(|e| e.to_string(), |s| String::from_utf8_lossy(&s.stdout).into());
@@ -302,7 +310,7 @@ impl RunningCase {
     }
 }
 
-/// A node's address towards its pods.
+/// The IPv6 gateway address of a node's pods.
 fn gateway6(n: u8) -> IpAddr {
     IpAddr::from([0xfd10, 0x244, n.into(), 0, 0, 0, 0, 1])
 }
@@ -314,10 +322,10 @@ fn lab_protocol(protocol: model::Protocol) -> Protocol {
     }
 }
 
-/// Head and body of an HTTP answer.
+/// The head and the body of an HTTP response.
 fn get(to: SocketAddr) -> std::io::Result<(String, String)> {
-    let mut stream = TcpStream::connect_timeout(&to, ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
+    let mut stream = TcpStream::connect_timeout(&to, ANSWER_TIMEOUT)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.write_all(b"GET /any/path HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -325,7 +333,7 @@ fn get(to: SocketAddr) -> std::io::Result<(String, String)> {
     Ok((format!("{head}\r\n"), body.to_owned()))
 }
 
-/// The directory the agents read, removed when dropped.
+/// The directory of manifests that the agents read; removed when dropped.
 struct Manifests {
     directory: PathBuf,
 }
@@ -333,7 +341,7 @@ struct Manifests {
 impl Manifests {
     fn new(name: &str) -> Manifests {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory for manifests");
+        std::fs::create_dir_all(&directory).expect("create the directory for manifests");
         Manifests { directory }
     }
 
@@ -344,12 +352,12 @@ impl Manifests {
     fn apply(&self, object: &Manifest) {
         let path = self.path(object.kind(), object.name());
         let next = path.with_extension("next");
-        std::fs::write(&next, object.to_string()).expect("manifests can be written");
-        std::fs::rename(next, path).expect("manifests can be replaced");
+        std::fs::write(&next, object.to_string()).expect("write a manifest");
+        std::fs::rename(next, path).expect("replace a manifest");
     }
 
     fn delete(&self, kind: &str, name: &str) {
-        std::fs::remove_file(self.path(kind, name)).expect("manifests can be removed");
+        std::fs::remove_file(self.path(kind, name)).expect("remove a manifest");
     }
 }
 

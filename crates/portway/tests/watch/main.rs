@@ -1,4 +1,4 @@
-//! The agent fed by an API server's watch: what it does on good days, and on the bad days of the server.
+//! The agent with an API server: lists and watches, and outages, compaction and refusals of the server.
 
 use portway_lab::api::{ApiServer, Lists};
 use portway_lab::{Agent, Lab, Layout, Outcome, Port, Probe, eventually};
@@ -12,31 +12,33 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-type Run = fn(&mut Field) -> Result<(), String>;
+type Run = fn(&mut WatchLab) -> Result<(), String>;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit for a condition.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let table: [(&'static str, Run); 8] = [
-        ("a_streamed_list_is_programmed_and_changes_follow", |f| changes_follow(f, Lists::Streamed)),
-        ("a_cached_list_is_programmed_and_changes_follow", |f| changes_follow(f, Lists::Cached)),
-        ("a_paged_list_is_programmed_and_changes_follow", |f| changes_follow(f, Lists::Paged)),
-        ("an_outage_changes_nothing_and_is_made_up_for", outage),
-        ("a_compacted_history_means_a_new_list", compaction),
-        ("json_will_do", json),
-        ("a_refusal_names_the_rule_that_is_missing", refusal),
-        ("a_rejected_object_gets_an_event", event),
+        ("a_streamed_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Streamed)),
+        ("a_cached_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Cached)),
+        ("a_paged_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Paged)),
+        ("rules_stay_during_an_outage_and_are_updated_afterwards", outage),
+        ("a_compacted_history_causes_a_new_list", compaction),
+        ("objects_can_be_requested_as_json", json),
+        ("a_forbidden_list_is_logged_with_the_missing_rbac_rule", forbidden),
+        ("an_event_is_written_for_a_rejected_object", event),
     ];
     let test = |(name, run): (&'static str, Run)| {
         Test::new(name, move || {
-            let mut field = Field::new(name)?;
-            run(&mut field).map_err(|e| Failed::from(format!("{e}\n{}", field.log())))
+            let mut lab = WatchLab::new(name)?;
+            run(&mut lab).map_err(|e| Failed::from(format!("{e}\n{}", lab.log())))
         })
     };
     harness::run_in(portway_lab::enter, table.map(test).into())
 }
 
-struct Field {
+/// A node with pods, an API server on it, and at most one agent.
+struct WatchLab {
     agent: Option<Agent>,
     api: ApiServer,
     net: LabNetwork,
@@ -44,8 +46,8 @@ struct Field {
     lab: Lab,
 }
 
-impl Field {
-    fn new(name: &str) -> Result<Field, String> {
+impl WatchLab {
+    fn new(name: &str) -> Result<WatchLab, String> {
         let lab = Layout { nodes: 1, pods_per_node: 3, clients: 1 }.build().map_err(|e| e.to_string())?;
         for pod in lab.pods() {
             pod.serve(&[Port::Tcp(PORT)]).map_err(|e| e.to_string())?;
@@ -61,7 +63,7 @@ impl Field {
             nodes: lab.nodes().iter().map(|n| n.ipv4().into()).collect(),
         };
         api.apply(node("node1", "zone-a", &lab.node(1).ips(), &[]).object());
-        Ok(Field { agent: None, api, net, kubeconfig, lab })
+        Ok(WatchLab { agent: None, api, net, kubeconfig, lab })
     }
 
     fn start(&mut self, flags: &[&str]) -> Result<(), String> {
@@ -82,7 +84,7 @@ impl Field {
         self.apply(self.net.slice(name, &Endpoint::all(pods)));
     }
 
-    /// Waits until exactly these pods answer at a Service; none means that nothing does.
+    /// Waits until exactly these pods answer at a Service. Without pods, no connection may be answered.
     fn expect(&self, number: u8, pods: &[&str]) -> Result<(), String> {
         let probe = Probe::tcp(self.lab.client(1), self.net.at_cluster_ip(number))
             .timeout(Duration::from_millis(300));
@@ -97,12 +99,13 @@ impl Field {
             let outcome = probe.count(if pods.is_empty() { 2 } else { 48 }).run();
             if right(&outcome) { Ok(()) } else { Err(outcome.to_string()) }
         };
-        eventually(PATIENCE, attempt).map_err(|e| format!("Service {number} should lead to {pods:?}: {e}"))
+        eventually(WAIT_TIMEOUT, attempt)
+            .map_err(|e| format!("Service {number} should be answered by {pods:?}: {e}"))
     }
 
     fn wait_for(&mut self, text: &str) -> Result<String, String> {
         let agent = self.agent.as_mut().ok_or("no agent")?;
-        agent.wait_for(text, PATIENCE).map_err(|e| e.to_string())
+        agent.wait_for(text, WAIT_TIMEOUT).map_err(|e| e.to_string())
     }
 
     fn log(&self) -> String {
@@ -110,23 +113,23 @@ impl Field {
     }
 }
 
-impl Drop for Field {
+impl Drop for WatchLab {
     fn drop(&mut self) {
         std::fs::remove_file(&self.kubeconfig).ok();
     }
 }
 
-fn changes_follow(field: &mut Field, lists: Lists) -> Result<(), String> {
-    field.api.only(lists);
-    // More than a page of them.
+fn list_and_changes(lab: &mut WatchLab, lists: Lists) -> Result<(), String> {
+    lab.api.only(lists);
+    // More Services than one page of a list holds.
     for n in 0..700u32 {
         let ip = std::net::Ipv4Addr::from(0x0a61_0000 + n);
-        field.apply(field.net.service(&format!("filler-{n}"), 1).cluster_ips(&[ip.into()]));
+        lab.apply(lab.net.service(&format!("filler-{n}"), 1).cluster_ips(&[ip.into()]));
     }
-    field.service("web", 1, &["pod1a", "pod1b"]);
-    field.start(&[])?;
-    field.expect(1, &["pod1a", "pod1b"])?;
-    let requests = field.api.requests();
+    lab.service("web", 1, &["pod1a", "pod1b"]);
+    lab.start(&[])?;
+    lab.expect(1, &["pod1a", "pod1b"])?;
+    let requests = lab.api.requests();
     let list = |text: &str| {
         requests.iter().any(|r| r.contains("/services?") && !r.contains("watch=") && r.contains(text))
     };
@@ -135,102 +138,102 @@ fn changes_follow(field: &mut Field, lists: Lists) -> Result<(), String> {
     if seen != expected {
         return Err(format!("cached list and pages: {seen:?} instead of {expected:?}: {requests:#?}"));
     }
-    field.apply(field.net.slice("web", &Endpoint::all(&["pod1c"])));
-    field.expect(1, &["pod1c"])?;
-    field.service("late", 2, &["pod1a"]);
-    field.expect(2, &["pod1a"])?;
-    field.api.delete(Service::TYPE, "default", "web");
-    field.expect(1, &[])
+    lab.apply(lab.net.slice("web", &Endpoint::all(&["pod1c"])));
+    lab.expect(1, &["pod1c"])?;
+    lab.service("late", 2, &["pod1a"]);
+    lab.expect(2, &["pod1a"])?;
+    lab.api.delete(Service::TYPE, "default", "web");
+    lab.expect(1, &[])
 }
 
-fn outage(field: &mut Field) -> Result<(), String> {
-    field.service("web", 1, &["pod1a", "pod1b"]);
-    field.service("doomed", 2, &["pod1a"]);
-    field.start(&[])?;
-    field.expect(1, &["pod1a", "pod1b"])?;
-    field.expect(2, &["pod1a"])?;
-    field.api.outage(true);
-    field.wait_for("WARN")?;
-    field.expect(1, &["pod1a", "pod1b"])?;
-    field.service("web", 1, &["pod1c"]);
-    field.api.delete(Service::TYPE, "default", "doomed");
-    // An agent that starts in the middle of it programs nothing and takes nothing away.
-    field.agent.take().map(Agent::kill);
-    field.start(&[])?;
-    field.wait_for("WARN")?;
-    field.expect(1, &["pod1a", "pod1b"])?;
-    field.expect(2, &["pod1a"])?;
-    field.api.outage(false);
-    field.expect(1, &["pod1c"])?;
-    field.expect(2, &[])
+fn outage(lab: &mut WatchLab) -> Result<(), String> {
+    lab.service("web", 1, &["pod1a", "pod1b"]);
+    lab.service("deleted", 2, &["pod1a"]);
+    lab.start(&[])?;
+    lab.expect(1, &["pod1a", "pod1b"])?;
+    lab.expect(2, &["pod1a"])?;
+    lab.api.outage(true);
+    lab.wait_for("WARN")?;
+    lab.expect(1, &["pod1a", "pod1b"])?;
+    lab.service("web", 1, &["pod1c"]);
+    lab.api.delete(Service::TYPE, "default", "deleted");
+    // An agent that starts during the outage neither adds nor removes rules.
+    lab.agent.take().map(Agent::kill);
+    lab.start(&[])?;
+    lab.wait_for("WARN")?;
+    lab.expect(1, &["pod1a", "pod1b"])?;
+    lab.expect(2, &["pod1a"])?;
+    lab.api.outage(false);
+    lab.expect(1, &["pod1c"])?;
+    lab.expect(2, &[])
 }
 
-fn compaction(field: &mut Field) -> Result<(), String> {
-    field.service("web", 1, &["pod1a"]);
-    field.service("doomed", 2, &["pod1a"]);
-    field.start(&[])?;
-    field.expect(2, &["pod1a"])?;
-    let lists = |f: &Field| {
+fn compaction(lab: &mut WatchLab) -> Result<(), String> {
+    lab.service("web", 1, &["pod1a"]);
+    lab.service("deleted", 2, &["pod1a"]);
+    lab.start(&[])?;
+    lab.expect(2, &["pod1a"])?;
+    let lists = |f: &WatchLab| {
         f.api
             .requests()
             .iter()
             .filter(|r| r.contains("/services?") && r.contains("sendInitialEvents="))
             .count()
     };
-    let before = lists(field);
-    field.api.outage(true);
-    field.api.delete(Service::TYPE, "default", "doomed");
-    field.service("web", 1, &["pod1b"]);
-    field.api.compact();
-    field.api.outage(false);
-    field.expect(1, &["pod1b"])?;
-    field.expect(2, &[])?;
-    if lists(field) > before { Ok(()) } else { Err("there was no new list".into()) }
+    let before = lists(lab);
+    lab.api.outage(true);
+    lab.api.delete(Service::TYPE, "default", "deleted");
+    lab.service("web", 1, &["pod1b"]);
+    lab.api.compact();
+    lab.api.outage(false);
+    lab.expect(1, &["pod1b"])?;
+    lab.expect(2, &[])?;
+    if lists(lab) > before { Ok(()) } else { Err("Services were not listed again".into()) }
 }
 
-fn json(field: &mut Field) -> Result<(), String> {
-    field.service("web", 1, &["pod1a"]);
-    field.start(&["--kube-api-content-type=application/json"])?;
-    field.expect(1, &["pod1a"])?;
-    field.apply(field.net.slice("web", &Endpoint::all(&["pod1b"])));
-    field.expect(1, &["pod1b"])
+fn json(lab: &mut WatchLab) -> Result<(), String> {
+    lab.service("web", 1, &["pod1a"]);
+    lab.start(&["--kube-api-content-type=application/json"])?;
+    lab.expect(1, &["pod1a"])?;
+    lab.apply(lab.net.slice("web", &Endpoint::all(&["pod1b"])));
+    lab.expect(1, &["pod1b"])
 }
 
-fn refusal(field: &mut Field) -> Result<(), String> {
-    field.service("web", 1, &["pod1a"]);
-    field.api.forbid(Some(EndpointSlice::TYPE));
-    field.start(&[])?;
-    let line = field.wait_for("endpointslices")?;
+fn forbidden(lab: &mut WatchLab) -> Result<(), String> {
+    lab.service("web", 1, &["pod1a"]);
+    lab.api.forbid(Some(EndpointSlice::TYPE));
+    lab.start(&[])?;
+    let line = lab.wait_for("endpointslices")?;
     for word in ["discovery.k8s.io", "list", "watch"] {
         if !line.contains(word) {
-            return Err(format!("{word} is not in {line}"));
+            return Err(format!("the log line does not contain {word:?}: {line}"));
         }
     }
-    field.api.forbid(None);
-    field.expect(1, &["pod1a"])
+    lab.api.forbid(None);
+    lab.expect(1, &["pod1a"])
 }
 
-fn event(field: &mut Field) -> Result<(), String> {
-    field.service("web", 1, &["pod1a"]);
-    field.start(&[])?;
-    field.expect(1, &["pod1a"])?;
+fn event(lab: &mut WatchLab) -> Result<(), String> {
+    lab.service("web", 1, &["pod1a"]);
+    lab.start(&[])?;
+    lab.expect(1, &["pod1a"])?;
     // The cluster IP of another Service, and an invalid port.
-    field.apply(field.net.service("thief", 1));
-    field.apply(field.net.service("zero", 3).port(0));
-    let told = |name: &'static str, field_name: &'static str| {
+    lab.apply(lab.net.service("duplicate", 1));
+    lab.apply(lab.net.service("zero", 3).port(0));
+    let event_for = |name: &'static str, field_name: &'static str| {
         move |e: &serde_json::Value| {
             e["regarding"]["name"] == name && e["note"].as_str().is_some_and(|n| n.contains(field_name))
         }
     };
-    let wanted = [told("thief", "spec.clusterIPs[0]"), told("zero", "spec.ports[0].port")];
+    let wanted = [event_for("duplicate", "spec.clusterIPs[0]"), event_for("zero", "spec.ports[0].port")];
     let attempt = || {
-        let events = field.api.events();
+        let events = lab.api.events();
         if wanted.iter().all(|w| events.iter().any(w)) { Ok(()) } else { Err(format!("{events:?}")) }
     };
-    eventually(PATIENCE, attempt).map_err(|e| e.to_string())?;
-    field.expect(1, &["pod1a"])?;
-    // The holder goes: its address is free for the other.
-    field.api.delete(Service::TYPE, "default", "web");
-    field.apply(field.net.slice("thief", &Endpoint::all(&["pod1b"])));
-    field.expect(1, &["pod1b"])
+    eventually(WAIT_TIMEOUT, attempt).map_err(|e| e.to_string())?;
+    lab.expect(1, &["pod1a"])?;
+    // The Service that holds the address is deleted: the other Service gets it.
+    lab.api.delete(Service::TYPE, "default", "web");
+    lab.apply(lab.net.slice("duplicate", &Endpoint::all(&["pod1b"])));
+    lab.expect(1, &["pod1b"])
 }

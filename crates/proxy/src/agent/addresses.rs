@@ -1,11 +1,11 @@
-//! Who and where this machine is.
+//! This node's name and addresses.
 
 use crate::config::Config;
 use portway_model::{Family, Node};
 use portway_netlink::route::Rtnetlink;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-/// The node's name: as configured, else the host's, in lower case as Kubernetes has it.
+/// The node's name: as configured, else the host name; in lower case, as names of Node objects are.
 pub(crate) fn node_name(configured: Option<&str>) -> String {
     let host = rustix::system::uname();
     configured
@@ -14,8 +14,8 @@ pub(crate) fn node_name(configured: Option<&str>) -> String {
         .to_lowercase()
 }
 
-/// The node's primary addresses: as configured, else the Node object's, else the one that leaves by the default
-/// route.
+/// The node's primary address of each family: as configured, else the first of the Node object, else the source
+/// address of the default route.
 pub(crate) fn primary(config: &Config, node: &Node) -> Vec<IpAddr> {
     let mut primary = Vec::new();
     for family in Family::ALL {
@@ -33,13 +33,13 @@ pub(crate) fn local() -> Vec<IpAddr> {
     list.map(|all| all.into_iter().map(|a| a.net.addr()).collect()).unwrap_or_default()
 }
 
-/// The address the machine would send from to the world. Nothing is sent: a UDP socket only looks up the route.
+/// The source address of packets to another network. Nothing is sent: connecting a UDP socket only looks up the route.
 fn outgoing(family: Family) -> Option<IpAddr> {
-    let (any, world): (SocketAddr, SocketAddr) = match family {
+    let (any, remote): (SocketAddr, SocketAddr) = match family {
         Family::V4 => (([0, 0, 0, 0], 0).into(), ([192, 0, 2, 1], 9).into()),
         Family::V6 => (([0u16; 8], 0).into(), ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 9).into()),
     };
     let socket = UdpSocket::bind(any).ok()?;
-    socket.connect(world).ok()?;
+    socket.connect(remote).ok()?;
     socket.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }

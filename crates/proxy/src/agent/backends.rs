@@ -1,4 +1,4 @@
-//! The mode that runs: opened, synced in every family, checked for drift, and cleared of other modes' leftovers.
+//! The running mode: opens it, syncs it in every family, detects drift, and removes leftovers of other modes.
 
 use super::leftovers;
 use crate::config::{Config, LogFormat, Logging};
@@ -23,9 +23,10 @@ pub(crate) struct Backends {
     mode: ModeRef,
     backend: Box<dyn Backend>,
     woken: Arc<Notify>,
-    /// When to look for leftovers of other modes; `None` once there are none.
+    /// When to remove leftovers of other modes; `None` once there are none.
     leftovers_due: Option<Instant>,
-    /// The kinds of errors about leftovers that were logged: some stay for hours.
+    /// The kinds of errors about leftovers that were logged as a warning, so that an error that lasts for hours is
+    /// logged once.
     logged_errors: Vec<std::mem::Discriminant<Error>>,
     /// This mode's rules are in force.
     in_force: bool,
@@ -48,7 +49,7 @@ fn families() -> Vec<Family> {
 }
 
 impl Backends {
-    /// Opens the configured mode, and finds out whether this process may use it.
+    /// Opens the configured mode. Fails if the host does not support it or the process lacks the privilege.
     pub(crate) fn open(config: &Config, settings: &Settings) -> Result<Backends, Error> {
         let families = families();
         if !families.contains(&Family::V6) {
@@ -86,7 +87,8 @@ impl Backends {
         self.backend.families()
     }
 
-    /// Everything is compared at least this often, where the kernel announces nothing.
+    /// Sets the time between comparisons of all rules, for changes that the kernel does not announce. Expensive
+    /// comparisons are less frequent.
     pub(crate) fn set_audit_period(&mut self, period: Duration) {
         self.backend.set_audit_period(period);
     }
@@ -101,10 +103,10 @@ impl Backends {
         self.backend.counters()
     }
 
-    /// Brings every family up to date. True if changes by other processes may have gone unnoticed.
+    /// Syncs every family. Also returns whether changes by other processes may have gone unnoticed.
     pub(crate) fn sync(&mut self, settings: &Settings, services: Vec<ServiceChange>) -> (Vec<Outcome>, bool) {
         self.backend.sync_begins(Instant::now());
-        let narrowed = self.mode.0.settings(settings.clone());
+        let mode_settings = self.mode.0.settings(settings.clone());
         let mut by_family: [Vec<_>; 2] = Default::default();
         for change in services {
             let [v4, v6] = change.plans;
@@ -115,7 +117,7 @@ impl Backends {
         for family in self.backend.families() {
             let started = Instant::now();
             let changes = std::mem::take(&mut by_family[usize::from(family == Family::V6)]);
-            let result = self.backend.sync(family, &narrowed, changes);
+            let result = self.backend.sync(family, &mode_settings, changes);
             outcomes.push(Outcome { family, took: started.elapsed(), result });
         }
         let mut unnoticed = self.backend.sync_ended(&outcomes, Instant::now());
@@ -130,7 +132,7 @@ impl Backends {
         (outcomes, unnoticed)
     }
 
-    /// When to look for leftovers of other modes: not before this mode's rules are in force.
+    /// When to remove leftovers of other modes: not before this mode's rules are in force.
     pub(crate) fn leftovers_due(&self) -> Option<Instant> {
         self.leftovers_due.filter(|_| self.in_force)
     }
@@ -152,17 +154,17 @@ impl Backends {
         self.logged_errors = errors.iter().map(std::mem::discriminant).collect();
         self.leftovers_due = (!errors.is_empty()).then(|| Instant::now() + RETRY_LEFTOVERS);
         if !removed.is_empty() {
-            // Announcements made while many objects were removed may be lost.
+            // The kernel's announcements may have been lost while many objects were removed.
             self.backend.restart_drift_detection();
         }
     }
 
-    /// Whether changes by other processes would be noticed.
+    /// Whether the mode listens for changes by other processes.
     pub(crate) fn is_listening(&self) -> bool {
         self.backend.is_listening()
     }
 
-    /// The agent is about to stop.
+    /// Prepares the rules for the end of the agent.
     pub(crate) fn stop(&mut self, settings: &Settings) {
         self.backend.stop(&self.mode.0.settings(settings.clone()));
     }
@@ -181,14 +183,14 @@ impl Backends {
         }
     }
 
-    /// The next sync compares everything.
+    /// Makes the next sync compare all rules with the kernel.
     pub(crate) fn mark_stale(&mut self) {
         self.backend.mark_stale();
     }
 }
 
-/// This program again with a subcommand, for a mode that needs a process of its own. It is in a process group of its own,
-/// so that an interrupt at the terminal reaches the agent only.
+/// The command that starts this program with a subcommand, for a mode that needs a second process. That process gets
+/// its own process group, so that an interrupt at the terminal reaches the agent only.
 fn relaunch(subcommand: &str, logging: &Logging) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("portway").arg(subcommand).arg(format!("--v={}", logging.verbosity));

@@ -1,15 +1,15 @@
-//! Objects that other modes left behind, Portway's or kube-proxy's: found, and removed.
+//! Finds and removes the objects of modes that do not run any more, Portway's and kube-proxy's.
 
 use crate::modes::MODES;
 use portway_dataplane::{Clear, Error, Location, Mode, Settings};
 use std::fmt;
 
-/// Objects that were left behind in one place.
+/// Leftover objects in one location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// The place.
+    /// The location.
     pub location: String,
-    /// The objects, in words.
+    /// A description of the objects.
     pub objects: String,
 }
 
@@ -19,20 +19,20 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// All places of all modes, in the order in which they can be cleared: rules refer to sets, and a set in use cannot be
-/// removed.
+/// All locations of all modes, in the order in which they can be cleared: rules refer to sets, and a set in use cannot
+/// be removed.
 fn locations() -> impl Iterator<Item = (&'static dyn Mode, Location)> {
     MODES.into_iter().flat_map(|mode| mode.locations().into_iter().map(move |location| (mode, location)))
 }
 
-/// Goes on where something fails.
+/// Clears the locations one after the other. An error does not keep the others from being cleared.
 fn clear(
-    places: impl Iterator<Item = (&'static dyn Mode, Location)>,
+    locations: impl Iterator<Item = (&'static dyn Mode, Location)>,
     how: Clear,
     settings: &Settings,
 ) -> (Vec<Leftover>, Vec<Error>) {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
-    for (mode, location) in places {
+    for (mode, location) in locations {
         match mode.clear(&location, how, settings) {
             Ok(objects) => found.extend(
                 objects.into_iter().map(|objects| Leftover { location: location.to_string(), objects }),
@@ -43,17 +43,18 @@ fn clear(
     (found, errors)
 }
 
-/// Removes the objects in all places but those in use, once no connection needs them.
+/// Removes the objects in all locations except the `used` ones. Objects that connections still need stay, and are
+/// returned as errors.
 pub(super) fn remove_unused(used: &[Location], settings: &Settings) -> (Vec<Leftover>, Vec<Error>) {
     clear(locations().filter(|(_, location)| !used.contains(location)), Clear::WhenIdle, settings)
 }
 
-/// The objects that Portway and kube-proxy have made here, in any mode.
+/// Lists the objects that Portway and kube-proxy created on this node, in any mode.
 pub fn find_leftovers(settings: &Settings) -> (Vec<Leftover>, Vec<Error>) {
-    clear(locations(), Clear::Look, settings)
+    clear(locations(), Clear::List, settings)
 }
 
-/// Removes all of them.
+/// Removes the objects that Portway and kube-proxy created on this node, in any mode.
 pub fn cleanup(settings: &Settings) -> (Vec<Leftover>, Vec<Error>) {
     clear(locations(), Clear::Now, settings)
 }

@@ -1,16 +1,17 @@
-//! How many Services want an endpoint on this node and have none.
+//! Counts Services with a `Local` traffic policy and without an endpoint on this node.
 
 use portway_model::{Family, FrontendKind, ServiceChange, ServiceName};
 use std::collections::HashMap;
 
-/// Services that lack a local endpoint: for each family, by internal and by external policy.
+/// Services without a local endpoint although a policy needs one.
 #[derive(Debug, Default)]
 pub(crate) struct LocalCounts {
+    /// By family, then by internal and external policy.
     lacking: HashMap<ServiceName, [[bool; 2]; 2]>,
 }
 
 impl LocalCounts {
-    /// Takes in changed plans.
+    /// Applies changed plans.
     pub(crate) fn update(&mut self, changes: &[ServiceChange]) {
         for change in changes {
             let mut lacks = [[false; 2]; 2];
@@ -28,7 +29,7 @@ impl LocalCounts {
         }
     }
 
-    /// How many there are, for cluster IPs or for everything else.
+    /// The number of Services that lack a local endpoint under the policy that governs this kind of frontend.
     pub(crate) fn lacking(&self, family: Family, kind: FrontendKind) -> usize {
         let (f, k) = (usize::from(family == Family::V6), usize::from(kind != FrontendKind::ClusterIp));
         self.lacking.values().filter(|l| l[f][k]).count()

@@ -1,11 +1,12 @@
-//! When to sync: at once when all is calm, and under steady change so that syncing takes at most a tenth of the
-//! time. A `minSyncPeriod` in the configuration is kept to instead. After a failure: later and later. When nothing
-//! happens, once in a `syncPeriod`: a new address of this machine is not announced.
+//! When to sync. The first change after a pause is synced at once; under steady change, syncs take at most a tenth of
+//! the time, unless they are so long that the pause reaches its limit. A configured `minSyncPeriod` replaces that rule.
+//! Failed syncs are retried with growing pauses. Without any change there is a sync every `syncPeriod`, because a new
+//! address of this node is not announced.
 
 use crate::config::SyncPeriods;
 use std::time::{Duration, Instant};
 
-/// A sync that took `t` is followed by a pause of `9 t`, but by no longer one than this.
+/// A sync that took `t` is followed by a pause of `9 t`, and at most of this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(30);
@@ -21,7 +22,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// With the least and the longest time between syncs that the configuration asks for.
+    /// `periods` are the configured shortest and longest time between syncs.
     pub(crate) fn new(periods: SyncPeriods) -> Pace {
         Pace { periods, not_before: None, due: None, last: None, failures: 0 }
     }
@@ -30,24 +31,24 @@ impl Pace {
         self.periods = periods;
     }
 
-    /// Something changed; true if nothing was waiting before.
+    /// Requests a sync because of a change; true if none was requested before.
     pub(crate) fn request(&mut self, now: Instant) -> bool {
-        let fresh = self.due.is_none();
+        let first = self.due.is_none();
         self.due.get_or_insert_with(|| self.not_before.map_or(now, |t| t.max(now)));
-        fresh
+        first
     }
 
-    /// Something has to be mended at `when`, whatever else was planned for later.
-    pub(crate) fn hurry(&mut self, when: Instant) {
+    /// Requests a sync at `when` at the latest, for a repair, regardless of pauses and retries.
+    pub(crate) fn request_by(&mut self, when: Instant) {
         self.due = Some(self.due.map_or(when, |due| due.min(when)));
     }
 
-    /// When to sync next. The first one has to be requested.
+    /// When the next sync is due. `None` until the first one is requested.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.or_else(|| self.last.map(|last| last + self.periods.period))
     }
 
-    /// A sync is over.
+    /// Records the end of a sync.
     pub(crate) fn done(&mut self, started: Instant, now: Instant, failed: bool) {
         let took = now.saturating_duration_since(started);
         let pause =
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn calm_means_at_once_and_steady_change_a_tenth_of_the_time() {
+    fn under_steady_change_syncs_take_at_most_a_tenth_of_the_time() {
         let start = Instant::now();
         let mut pace = pace(None);
         assert!(pace.request(start));
@@ -82,15 +83,15 @@ mod tests {
         pace.done(start, start + 2 * MS, false);
         assert_eq!(pace.due(), Some(start + 2 * MS + PERIOD));
         assert!(pace.request(start + 3 * MS));
-        assert!(!pace.request(start + 4 * MS), "one is already waiting");
+        assert!(!pace.request(start + 4 * MS), "a sync is already due");
         assert_eq!(pace.due(), Some(start + 20 * MS));
         pace.done(start, start + 10_000 * MS, false);
         pace.request(start + 10_000 * MS);
-        assert_eq!(pace.due(), Some(start + 11_000 * MS), "however long the sync took");
+        assert_eq!(pace.due(), Some(start + 11_000 * MS), "the pause is at most a second");
     }
 
     #[test]
-    fn the_configured_period_is_kept() {
+    fn the_configured_min_sync_period_is_kept() {
         let start = Instant::now();
         let mut pace = pace(Some(Duration::from_secs(1)));
         pace.request(start);
@@ -106,14 +107,14 @@ mod tests {
         for _ in 0..40 {
             pace.done(start, start, true);
         }
-        pace.hurry(start + 5 * MS);
+        pace.request_by(start + 5 * MS);
         assert_eq!(pace.due(), Some(start + 5 * MS));
-        pace.hurry(start + 9 * MS);
+        pace.request_by(start + 9 * MS);
         assert_eq!(pace.due(), Some(start + 5 * MS));
     }
 
     #[test]
-    fn failures_are_tried_again_later_and_later() {
+    fn failed_syncs_are_retried_with_growing_pauses() {
         let start = Instant::now();
         let mut pace = pace(None);
         pace.done(start, start, true);
@@ -129,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_synced_unless_asked_for_once() {
+    fn no_sync_is_due_before_the_first_request() {
         let start = Instant::now();
         let mut pace = pace(None);
         assert_eq!(pace.due(), None);
         pace.done(start, start, false);
         pace.set_periods(SyncPeriods { period: MS, min: None });
-        assert_eq!(pace.due(), Some(start + MS), "a new period counts at once");
+        assert_eq!(pace.due(), Some(start + MS), "a new period applies at once");
     }
 }

@@ -1,7 +1,7 @@
-//! Noticing that the configuration file changed.
+//! Detects changes of the configuration file.
 //!
-//! The file is looked at, not listened to: it is mostly a mounted ConfigMap, where links are swapped two levels
-//! up, and one `stat` in two seconds costs nothing.
+//! The file is polled, not watched: it usually is a mounted ConfigMap, where a symbolic link two levels up is
+//! replaced, and one `stat` every two seconds costs next to nothing.
 
 use crate::config::{Config, ConfigError, ProxyFlags, merge, parse};
 use std::os::unix::fs::MetadataExt;
@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Device, inode, size, time of change: what differs when content does.
+/// Device, inode, size and modification time. A file with other contents differs in one of them.
 type Stamp = (u64, u64, u64, i64, i64);
 
-/// A configuration file under observation.
+/// The configuration file, and its state when it was last read.
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
     flags: ProxyFlags,
     seen: Option<Stamp>,
-    /// When to look next.
+    /// The time of the next `stat`.
     next: Instant,
 }
 
@@ -30,16 +30,16 @@ impl ConfigFile {
         ConfigFile { flags, seen, next: Instant::now() + INTERVAL }
     }
 
-    /// Waits for a change; what it now says, or what is wrong with it.
+    /// Waits for a change, and returns the new configuration or its errors.
     ///
-    /// May be dropped and called again at any time: the wait goes on where it was, however often the loop turns.
+    /// The future may be dropped and the method called again at any time: the time of the next `stat` is kept.
     pub(crate) async fn changed(&mut self) -> Result<Config, String> {
         let Some(path) = self.flags.run.config.clone() else { return std::future::pending().await };
         loop {
             tokio::time::sleep_until(self.next).await;
             self.next = Instant::now() + INTERVAL;
             let now = stamp(&path);
-            // A file that is gone for a moment is being replaced.
+            // A missing file is being replaced.
             if now.is_some() && now != self.seen {
                 self.seen = now;
                 return self.read(&path);

@@ -1,4 +1,4 @@
-//! What is said about objects and rules: to the log, to metrics, and in Events.
+//! Reports about objects and rules: log lines, metrics and Kubernetes Events.
 
 use super::Agent;
 use crate::health;
@@ -8,7 +8,7 @@ use portway_model::api::{Node, Resource, Service};
 use portway_model::{Family, Rejected, ServiceChange, ServiceName};
 use portway_serve::RejectedObject;
 
-/// Rejected objects on the status page.
+/// The number of rejected objects that the status page shows at most.
 const REJECTIONS_SHOWN: usize = 100;
 
 impl Agent {
@@ -37,7 +37,7 @@ impl Agent {
         self.recorder.warn(regarding, "NotProgrammed", &format!("{}: {}", rejected.field, rejected.reason));
     }
 
-    /// Shows the status page which objects are rejected now, up to a number that fits on a page.
+    /// Publishes the objects that are rejected now to the status page.
     pub(super) fn publish_rejections(&self) {
         let rejections = self.cluster.rejections().take(REJECTIONS_SHOWN).map(|rejected| RejectedObject {
             kind: rejected.resource.to_string(),
@@ -47,30 +47,38 @@ impl Agent {
             reason: rejected.reason.clone(),
         });
         let rejections: Vec<RejectedObject> = rejections.collect();
-        self.rejections.send_if_modified(|shown| {
-            let changed = *shown != rejections;
-            *shown = rejections;
+        self.rejections.send_if_modified(|published| {
+            let changed = *published != rejections;
+            *published = rejections;
             changed
         });
     }
 
-    /// A Service that a mode could not program.
+    /// Reports a Service that the mode could not program.
     pub(super) fn report_refused(&self, refused: &Refused) {
-        tracing::error!(service = %refused.service, "left out, so that the other Services are programmed: {}", refused.reason);
+        tracing::error!(service = %refused.service, "rules of a Service left out: {}", refused.reason);
         self.metrics.rejected(Service::TYPE, "refused");
-        self.recorder.warn(of_service(&refused.service), "NotProgrammed", &refused.reason);
+        self.recorder.warn(regarding_service(&refused.service), "NotProgrammed", &refused.reason);
     }
 
-    /// A Service that is programmed, but not as it asks.
+    /// Reports a Service that is programmed, but not with everything that it asks for.
     pub(super) fn report_degraded(&self, degraded: &Refused) {
         tracing::warn!(service = %degraded.service, "{}", degraded.reason);
-        self.recorder.warn(of_service(&degraded.service), "ProgrammedOtherwise", &degraded.reason);
+        self.recorder.warn(
+            regarding_service(&degraded.service),
+            "ProgrammedWithLimitations",
+            &degraded.reason,
+        );
     }
 
     pub(super) fn report_ports(&self, unavailable: Vec<health::PortUnavailable>) {
         for port in unavailable {
             tracing::warn!("{port}");
-            self.recorder.warn(of_service(&port.service), "HealthCheckPortUnavailable", &port.to_string());
+            self.recorder.warn(
+                regarding_service(&port.service),
+                "HealthCheckPortUnavailable",
+                &port.to_string(),
+            );
         }
     }
 
@@ -83,7 +91,7 @@ impl Agent {
             } else if self.missing_proxy_header.insert(change.name.clone()) {
                 let field = portway_model::PROXY_PROTOCOL_ANNOTATION;
                 let reason = format!(
-                    "metadata.annotations[{field}]: mode {} sends no PROXY protocol header: only userspace does",
+                    "metadata.annotations[{field}]: mode {} sends no PROXY protocol header; only mode userspace does",
                     mode.name()
                 );
                 self.report_degraded(&Refused { service: change.name.clone(), reason });
@@ -92,7 +100,7 @@ impl Agent {
     }
 }
 
-fn of_service(service: &ServiceName) -> Regarding {
+fn regarding_service(service: &ServiceName) -> Regarding {
     Regarding {
         resource: Service::TYPE,
         namespace: service.namespace().to_owned(),

@@ -1,8 +1,8 @@
-//! The thread that runs the health and metrics servers, and watches for signals while the agent's loop is busy.
+//! The thread that runs the health and metrics servers, and handles signals while the agent's loop is busy.
 //!
-//! Loading tens of thousands of rules with iptables takes seconds, and the loop does nothing else meanwhile. Health
-//! checks are answered on this thread, and a request to stop is heard here too: a tool that is killed in the middle
-//! of a transaction changes nothing.
+//! Loading tens of thousands of rules with iptables takes seconds, and the loop does nothing else meanwhile. This
+//! thread answers health checks during that time, and ends the process after a signal if the loop does not. That is
+//! safe: a tool that is killed in the middle of a transaction changes nothing.
 
 use portway_serve::logging;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long the loop may take to stop by itself.
+/// How long the loop may take to stop by itself, at least.
 pub(super) const GRACE: Duration = Duration::from_secs(3);
 
 /// The thread with the servers.
@@ -22,12 +22,12 @@ pub(super) struct ServerThread {
 }
 
 impl ServerThread {
-    /// Spawns tasks on the thread.
+    /// The handle of the thread's runtime.
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// The loop is ending by itself, and takes the time it needs: the process is not to be ended under it.
+    /// Records that the loop has ended. The rest of the shutdown has no time limit: only a second signal cuts it short.
     pub(super) fn loop_has_ended(&self) {
         self.loop_has_ended.store(true, Relaxed);
     }
@@ -44,7 +44,8 @@ pub(super) fn start(grace: Duration) -> std::io::Result<ServerThread> {
     Ok(thread)
 }
 
-/// Ends the process if the loop does not end in time after a signal, or when a second signal comes.
+/// Ends the process if the loop has not ended a grace period after a signal. If it has, a second signal ends the
+/// process.
 async fn watch_signals(grace: Duration, loop_has_ended: &AtomicBool) {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
@@ -58,17 +59,17 @@ async fn watch_signals(grace: Duration, loop_has_ended: &AtomicBool) {
     }
     tokio::time::sleep(grace).await;
     if !loop_has_ended.load(Relaxed) {
-        exit("stopping in the middle of a sync; what it did not commit is not changed");
+        exit("stopping during a sync; its uncommitted changes are discarded");
     }
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    exit("stopping at once");
+    exit("stopping at once because of a second signal");
 }
 
-fn exit(why: &str) -> ! {
-    tracing::info!("{why}");
+fn exit(message: &str) -> ! {
+    tracing::info!("{message}");
     logging::flush();
     std::process::exit(0)
 }

@@ -1,4 +1,4 @@
-//! What configuration, node and ranges mean for a mode.
+//! The settings of a mode, from the configuration, the Node object and the ServiceCIDRs.
 
 use crate::config::{Config, FamilyAddresses, LocalDetection};
 use ipnet::IpNet;
@@ -22,7 +22,7 @@ pub(crate) fn settings(
         service_cidrs,
         localhost_node_ports: config.localhost_node_ports(),
         drop_invalid: !config.conntrack.tcp_be_liberal,
-        // Of what a mode sends itself, it knows best.
+        // Set by a mode that sends packets itself.
         bypass_mark: None,
         ipvs: ipvs(&config.ipvs),
         userspace: userspace(&config.userspace, primary, config.masquerade().mark()),
@@ -48,7 +48,7 @@ fn userspace(
         stop_timeout: config.stop_timeout,
         udp_timeout: config.udp_timeout,
         udp_sessions: config.udp_sessions,
-        bypass_mark: UserspaceSettings::bypass_mark_beside(masquerade_mark),
+        bypass_mark: UserspaceSettings::choose_bypass_mark(masquerade_mark),
     }
 }
 
@@ -68,7 +68,7 @@ fn local_traffic(config: &Config, node: &Node) -> LocalTraffic {
     match &config.local_detection {
         LocalDetection::None => LocalTraffic::Unknown,
         LocalDetection::ClusterCidr(ranges) => LocalTraffic::Cidrs(ranges.clone()),
-        // Until the node has its pod network, no traffic can be told to be a pod's.
+        // Before the Node object has a pod CIDR, the traffic of pods cannot be recognized.
         LocalDetection::NodeCidr if node.pod_cidrs.is_empty() => LocalTraffic::Unknown,
         LocalDetection::NodeCidr => LocalTraffic::Cidrs(node.pod_cidrs.clone()),
         LocalDetection::BridgeInterface(name) => LocalTraffic::Interface(name.clone()),
@@ -84,7 +84,7 @@ fn node_ports(config: &Config, primary: &[IpAddr]) -> NodePortAddresses {
     let mut ranges = Vec::new();
     for (family, addresses) in by_family {
         match addresses {
-            FamilyAddresses::All => ranges.push(everything(family)),
+            FamilyAddresses::All => ranges.push(all_addresses(family)),
             FamilyAddresses::Cidrs(cidrs) => ranges.extend(cidrs),
             FamilyAddresses::Primary => {
                 let own = primary.iter().filter(|ip| Family::of(**ip) == family).take(1);
@@ -95,7 +95,7 @@ fn node_ports(config: &Config, primary: &[IpAddr]) -> NodePortAddresses {
     NodePortAddresses::Within(ranges)
 }
 
-fn everything(family: Family) -> IpNet {
+fn all_addresses(family: Family) -> IpNet {
     match family {
         Family::V4 => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
         Family::V6 => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
@@ -112,14 +112,14 @@ mod tests {
     fn settings_with(flags: &[&str]) -> Settings {
         let args = std::iter::once("kube-proxy").chain(flags.iter().copied());
         let flags = ProxyFlags::try_parse_from(args).expect("flags");
-        let (config, _) = merge(&flags, None).expect("means something");
+        let (config, _) = merge(&flags, None).expect("valid flags");
         let mode = config.mode();
         let primary = ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse().expect("an address"));
         mode.settings(settings(&config, &Node::default(), &primary, Vec::new()))
     }
 
     #[test]
-    fn only_userspace_is_told_what_is_for_userspace() {
+    fn userspace_settings_reach_only_the_userspace_mode() {
         let flags = [
             "--userspace-balancing=least-connections",
             "--userspace-connect-timeout=2s",
@@ -130,7 +130,7 @@ mod tests {
             "--userspace-max-udp-sessions=7",
         ];
         assert_eq!(settings_with(&flags).userspace, UserspaceSettings::default());
-        let told = settings_with(&[&["--proxy-mode=userspace"], &flags[..]].concat()).userspace;
+        let passed = settings_with(&[&["--proxy-mode=userspace"], &flags[..]].concat()).userspace;
         let wanted = UserspaceSettings {
             addresses: vec![
                 "192.0.2.1".parse().expect("an address"),
@@ -145,7 +145,7 @@ mod tests {
             udp_sessions: 7,
             bypass_mark: 1 << 13,
         };
-        assert_eq!(told, wanted);
+        assert_eq!(passed, wanted);
         let taken = settings_with(&["--proxy-mode=userspace", "--iptables-masquerade-bit=13"]);
         assert_eq!((taken.masquerade_mark, taken.userspace.bypass_mark), (1 << 13, 1 << 12));
     }

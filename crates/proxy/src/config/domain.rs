@@ -1,4 +1,4 @@
-//! A configuration as meant: domain types that cannot hold a wrong value.
+//! The configuration in domain types, which cannot hold an invalid value.
 
 use crate::modes::{self, MODES};
 use ipnet::IpNet;
@@ -10,32 +10,32 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything the node agent needs to know before it starts, defaults filled in.
+/// The configuration of the node agent, with defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The proxy mode.
     pub mode: ModeName,
-    /// This node's name, if it is not to be its host name. Trimmed and in lower case.
+    /// This node's name, if it is not the host name. Trimmed and in lower case.
     pub hostname_override: Option<String>,
     /// `bindAddress`. Nothing is bound to it: see [`Config::node_ip_override`].
     pub bind_address: IpAddr,
-    /// Where `/healthz` and `/livez` are served; `None` if not at all.
+    /// The address of `/healthz` and `/livez`; `None` turns them off.
     pub healthz: Option<SocketAddr>,
-    /// Where `/metrics` is served; `None` if not at all.
+    /// The address of `/metrics` and the status pages; `None` turns them off.
     pub metrics: Option<SocketAddr>,
-    /// Whether an address in use is the end of the process.
+    /// Whether the process ends if one of these addresses cannot be bound.
     pub bind_hard_fail: bool,
-    /// `enableProfiling`; accepted, and there are no profiling pages.
+    /// `enableProfiling`: accepted without effect, there are no profiling pages.
     pub profiling: bool,
-    /// `showHiddenMetricsForVersion`; accepted, and no metric is hidden.
+    /// `showHiddenMetricsForVersion`: accepted without effect, no metric is hidden.
     pub show_hidden_metrics_for_version: Option<String>,
     /// How to reach the API server.
     pub client: ClientSettings,
-    /// How traffic from this node's own pods is told from the rest.
+    /// How traffic from pods of this node is recognized.
     pub local_detection: LocalDetection,
-    /// On which of the node's addresses node ports answer.
+    /// The node's addresses on which node ports are served.
     pub node_port_addresses: NodePortAddresses,
-    /// `configSyncPeriod`: how often upstream's informers replay what they hold.
+    /// `configSyncPeriod`, the resync period of upstream's informers: accepted without effect.
     pub config_sync_period: Duration,
     /// Kernel settings for connection tracking.
     pub conntrack: ConntrackSettings,
@@ -49,16 +49,16 @@ pub struct Config {
     pub nftables: NftablesSettings,
     /// Settings of iptables mode.
     pub iptables: IptablesSettings,
-    /// Settings of ipvs mode, kept for `--write-config-to` and `/configz`.
+    /// Settings of ipvs mode.
     pub ipvs: IpvsSettings,
     /// Settings of userspace mode.
     pub userspace: UserspaceSettings,
 }
 
 impl Config {
-    /// Every setting at its default, except those that depend on others, which `resolve` works out.
+    /// Every setting at its default, except for settings that depend on others, which `resolve` derives.
     pub(super) fn defaults() -> Config {
-        // The values here are blanks: the table has the defaults.
+        // The values here are placeholders: the table has the defaults.
         let mut config = Config {
             mode: ModeName::default(),
             hostname_override: None,
@@ -85,22 +85,23 @@ impl Config {
         config
     }
 
-    /// The node's primary address, if `bindAddress` names one. The name is history: nothing is bound to it.
+    /// The node's primary address, if `bindAddress` is set to one. Despite its name, no socket is bound to it.
     pub fn node_ip_override(&self) -> Option<IpAddr> {
         (!self.bind_address.is_unspecified()).then_some(self.bind_address)
     }
 
-    /// The mode that is configured.
+    /// The configured mode.
     pub fn mode(&self) -> &'static dyn Mode {
         self.mode.mode()
     }
 
-    /// How long an update may wait before `/healthz` calls the proxy sick: twice the sync period, as upstream.
+    /// How long an update may wait before `/healthz` reports the proxy unhealthy: twice the sync period, as upstream.
     pub fn health_timeout(&self) -> Duration {
         self.sync().period.saturating_mul(2)
     }
 
-    /// Source addresses, in the mode that runs. Only nftables mode has settings of its own for them.
+    /// Masquerading in the configured mode. Only nftables mode has its own section for it; the other modes use that of
+    /// iptables.
     pub fn masquerade(&self) -> Masquerade {
         match self.mode().section() {
             Section::Nftables => self.nftables.masquerade,
@@ -108,7 +109,7 @@ impl Config {
         }
     }
 
-    /// The pace of syncs in the mode that runs.
+    /// The sync periods of the configured mode.
     pub fn sync(&self) -> SyncPeriods {
         match self.mode().section() {
             Section::Nftables => self.nftables.sync,
@@ -118,7 +119,7 @@ impl Config {
         }
     }
 
-    /// Whether node ports answer at 127.0.0.1.
+    /// Whether node ports are served on 127.0.0.1.
     pub fn localhost_node_ports(&self) -> bool {
         self.mode().features().localhost_node_ports && self.iptables.localhost_node_ports
     }
@@ -129,12 +130,12 @@ impl Config {
 pub struct ModeName(&'static str);
 
 impl ModeName {
-    /// The mode of this name, if the registry has one.
+    /// The name of a mode, if the registry has that mode.
     pub fn parse(text: &str) -> Option<ModeName> {
         modes::find(text).map(|mode| ModeName(mode.name()))
     }
 
-    /// The name as `mode:` and `--proxy-mode` have it.
+    /// The name as in `mode:` and `--proxy-mode`.
     pub fn as_str(self) -> &'static str {
         self.0
     }
@@ -146,7 +147,7 @@ impl ModeName {
 }
 
 impl Default for ModeName {
-    /// The first of the registry.
+    /// The first mode of the registry.
     fn default() -> ModeName {
         ModeName(MODES[0].name())
     }
@@ -155,48 +156,49 @@ impl Default for ModeName {
 /// How to reach the API server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientSettings {
-    /// Without one (and without `master`) the pod's service account is used.
+    /// The path of a kubeconfig. Without it and without `master`, the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
-    /// The API server's address, over the kubeconfig's.
+    /// The API server's address; overrides the kubeconfig's.
     pub master: Option<String>,
-    /// `acceptContentTypes`; empty for the default.
+    /// `acceptContentTypes`; empty means the default.
     pub accept_content_types: String,
     /// `contentType` of requests.
     pub content_type: String,
-    /// Requests per second; negative for no limit.
+    /// Requests per second; negative means no limit.
     pub qps: f32,
-    /// Requests at once above `qps`.
+    /// Requests that may be made at once, in excess of `qps`.
     pub burst: u32,
 }
 
-/// How traffic from local pods is recognised.
+/// How traffic from pods of this node is recognized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalDetection {
-    /// Not at all: `ClusterCIDR` without a `clusterCIDR`. No traffic is masqueraded for coming from outside.
+    /// Not recognized: `ClusterCIDR` without a `clusterCIDR`. Traffic from outside the cluster is not masqueraded.
     None,
     /// By source address in these ranges, at most one per family.
     ClusterCidr(Vec<IpNet>),
     /// By source address in the Node's `podCIDRs`.
     NodeCidr,
-    /// By arriving on this bridge.
+    /// By its input interface, which is this bridge.
     BridgeInterface(String),
-    /// By arriving on an interface whose name begins so.
+    /// By the beginning of the name of its input interface.
     InterfaceNamePrefix(String),
 }
 
-/// On which addresses of the node its node ports answer.
+/// The addresses of the node on which node ports are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// The Node object's primary address of each family: nftables mode's default. Other modes answer everywhere.
+    /// The node's primary address of each family: the default of nftables mode. The default of other modes is an empty
+    /// list of ranges.
     Primary,
-    /// The node's addresses within these ranges; a family without a range answers on all of its addresses.
+    /// The node's addresses within these ranges; all addresses of a family without a range.
     Cidrs(Vec<IpNet>),
 }
 
 /// [`NodePortAddresses`] for one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FamilyAddresses {
-    /// The Node's primary address.
+    /// The node's primary address.
     Primary,
     /// Every address.
     All,
@@ -205,7 +207,7 @@ pub enum FamilyAddresses {
 }
 
 impl NodePortAddresses {
-    /// What holds for one family.
+    /// The addresses of one family.
     pub fn of_family(&self, family: Family) -> FamilyAddresses {
         let NodePortAddresses::Cidrs(cidrs) = self else { return FamilyAddresses::Primary };
         let cidrs: Vec<IpNet> =
@@ -217,55 +219,55 @@ impl NodePortAddresses {
     }
 }
 
-/// Source addresses: what is masqueraded, and the mark that says so.
+/// Masquerading: the traffic concerned, and the mark of its packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masquerade {
-    /// Masquerade everything sent to cluster IPs.
+    /// Masquerade all traffic to cluster IPs.
     pub all: bool,
-    /// The bit of the packet mark, 0 to 31.
+    /// The bit of the packet mark that asks for masquerading, 0 to 31.
     pub bit: u8,
 }
 
 impl Masquerade {
-    /// The packet mark: bit 14 is `0x4000`.
+    /// The packet mark; `0x4000` for bit 14.
     pub fn mark(self) -> u32 {
         1u32.checked_shl(self.bit.into()).unwrap_or(0)
     }
 }
 
-/// The pace of syncs.
+/// The time between syncs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncPeriods {
-    /// How often everything is looked over though nothing changed.
+    /// The time between syncs if nothing changes.
     pub period: Duration,
-    /// The least time between two syncs; `None` if none was asked for (0 counts as none), and then the proxy
-    /// paces itself more finely than upstream's 1 s.
+    /// The shortest time between two syncs. `None` if it is not configured (0 means the same): the agent then chooses
+    /// the pause by the duration of the last sync, where upstream has a fixed 1 s.
     pub min: Option<Duration>,
 }
 
-/// Connection tracking in the kernel. `None` and zero leave the kernel's own value.
+/// Connection tracking in the kernel. `None` and zero keep the kernel's own value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConntrackSettings {
-    /// Table entries per core; zero leaves the limit alone and `min` unread.
+    /// Table entries per core; zero keeps the kernel's limit and ignores `min`.
     pub max_per_core: u32,
-    /// Table entries at least.
+    /// The minimum number of table entries.
     pub min: u32,
-    /// How long an idle established TCP connection is kept.
+    /// The timeout of idle established TCP connections.
     pub tcp_established: Option<Duration>,
-    /// How long a half-closed one is.
+    /// The timeout of half-closed TCP connections.
     pub tcp_close_wait: Option<Duration>,
-    /// Whether packets outside the window are let pass.
+    /// Whether TCP packets outside the window are accepted.
     pub tcp_be_liberal: bool,
-    /// How long a UDP flow without a reply is kept.
+    /// The timeout of UDP flows without a reply.
     pub udp: Option<Duration>,
-    /// How long one with replies is.
+    /// The timeout of UDP flows with replies.
     pub udp_stream: Option<Duration>,
 }
 
 impl ConntrackSettings {
     /// The default of `tcpEstablishedTimeout`.
     pub const DEFAULT_TCP_ESTABLISHED: Duration = Duration::from_secs(24 * 60 * 60);
-    /// The default of `tcpCloseWaitTimeout` (kubernetes/kubernetes#32551 tells why an hour).
+    /// The default of `tcpCloseWaitTimeout` (for the reason see kubernetes/kubernetes#32551).
     pub const DEFAULT_TCP_CLOSE_WAIT: Duration = Duration::from_secs(60 * 60);
 }
 
@@ -274,50 +276,50 @@ impl ConntrackSettings {
 pub struct Logging {
     /// Text or JSON.
     pub format: LogFormat,
-    /// klog's `-v`: 0 and upwards.
+    /// klog's `-v`, 0 or more.
     pub verbosity: u32,
-    /// Verbosity for single files, by pattern; later entries give way to earlier ones.
+    /// Verbosity for single files, by pattern: accepted without effect.
     pub vmodule: Vec<(String, u32)>,
-    /// `flushFrequency`; accepted, and nothing is buffered.
+    /// `flushFrequency`: accepted without effect.
     pub flush_frequency: Duration,
 }
 
 /// Settings of nftables mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NftablesSettings {
-    /// Source addresses.
+    /// Masquerading.
     pub masquerade: Masquerade,
-    /// The pace of syncs.
+    /// The sync periods.
     pub sync: SyncPeriods,
 }
 
 /// Settings of iptables mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IptablesSettings {
-    /// Source addresses.
+    /// Masquerading.
     pub masquerade: Masquerade,
-    /// Whether node ports answer on 127.0.0.1.
+    /// Whether node ports are served on 127.0.0.1.
     pub localhost_node_ports: bool,
-    /// The pace of syncs.
+    /// The sync periods.
     pub sync: SyncPeriods,
 }
 
 /// Settings of ipvs mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpvsSettings {
-    /// The pace of syncs.
+    /// The sync periods.
     pub sync: SyncPeriods,
     /// The scheduler.
     pub scheduler: Scheduler,
-    /// Virtual servers within these ranges are not ours to remove.
+    /// Virtual servers with addresses in these ranges are never changed: other programs manage them.
     pub exclude_cidrs: Vec<IpNet>,
     /// Whether `arp_ignore` and `arp_announce` are set.
     pub strict_arp: bool,
-    /// Idle TCP sessions; zero leaves the kernel's value.
+    /// The timeout of idle TCP connections; zero keeps the kernel's value.
     pub tcp_timeout: Duration,
-    /// TCP sessions after a FIN; zero leaves the kernel's value.
+    /// The timeout of TCP connections after a FIN; zero keeps the kernel's value.
     pub tcp_fin_timeout: Duration,
-    /// UDP sessions; zero leaves the kernel's value.
+    /// The timeout of idle UDP flows; zero keeps the kernel's value.
     pub udp_timeout: Duration,
 }
 
@@ -330,15 +332,15 @@ pub struct UserspaceSettings {
     pub connect_timeout: Duration,
     /// How many endpoints are tried for one connection, 1 to 100.
     pub connect_attempts: u32,
-    /// How long connections may go on whose endpoint has left; zero ends them at once.
+    /// How long connections stay open after their endpoint was removed; zero closes them at once.
     pub drain_timeout: Duration,
-    /// How long connections may go on when the agent is told to stop; zero ends them at once.
+    /// In a container: how long a stopping agent waits for open connections; zero closes them at once.
     pub stop_timeout: Duration,
-    /// How long a UDP session may be silent; never zero.
+    /// The idle timeout of a UDP session; never zero.
     pub udp_timeout: Duration,
-    /// How many UDP sessions there may be, 1 to 1,000,000.
+    /// The maximum number of UDP sessions, 1 to 1,000,000.
     pub udp_sessions: u32,
-    /// The pace of syncs.
+    /// The sync periods.
     pub sync: SyncPeriods,
 }
 
@@ -347,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_without_a_range_answers_everywhere() {
+    fn a_family_without_a_range_uses_all_addresses() {
         let nets =
             |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|t| t.parse().expect("a CIDR")).collect() };
         let cidrs = |texts: &[&str]| NodePortAddresses::Cidrs(nets(texts));
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_mark_is_the_one_administrators_know() {
+    fn masquerade_bit_14_is_mark_0x4000() {
         assert_eq!(Masquerade { all: false, bit: 14 }.mark(), 0x4000);
         assert_eq!(Masquerade { all: false, bit: 31 }.mark(), 0x8000_0000);
     }

@@ -1,6 +1,6 @@
-//! The command line of `portway proxy`: kube-proxy's flags and Portway's own few.
+//! The command line of `portway proxy`: kube-proxy's flags and a few of Portway's own.
 //!
-//! Flags that are settings come from the table of settings. The few here say what to do and where to read from.
+//! Flags of settings come from the table of settings. The flags here choose a task or a source to read from.
 
 use super::domain::Config;
 use super::settings::table;
@@ -13,8 +13,9 @@ const ABOUT: &str = "Runs the Kubernetes Service proxy on this node, in place of
 const LONG_ABOUT: &str = "\
 Runs the Kubernetes Service proxy on this node, in place of kube-proxy
 
-Watches Services and EndpointSlices and programs the kernel so that a Service's addresses reach its endpoints. Beside --config \
-only the flags for the host name, the API server's address and logging count; the others are named in the log and ignored.";
+Watches Services and EndpointSlices and programs the kernel so that a Service's addresses reach its endpoints. Together with \
+--config, only the flags for the host name, the API server's address and logging take effect; the log names the flags that \
+are ignored.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,20 +28,20 @@ Examples:
   Without any cluster, Services and EndpointSlices from files:
       kube-proxy --manifests=./manifests --hostname-override=node-1
 
-  See what all settings come to, then remove every rule again:
+  Print the effective configuration; remove every rule again:
       kube-proxy --cluster-cidr=10.244.0.0/16 --write-config-to=/dev/stdout
       kube-proxy --cleanup";
 
 /// A command line as typed.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyFlags {
-    /// Flags that are not settings.
+    /// Flags without a setting.
     pub run: RunFlags,
-    /// Flags that are settings.
+    /// Flags of settings.
     pub(super) settings: Typed,
 }
 
-/// Flags that are not settings: what to do, and where to read from.
+/// Flags without a setting: they choose a task or a source to read from.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RunFlags {
     /// The configuration file, a KubeProxyConfiguration in YAML or JSON; changes are applied while running.
@@ -52,10 +53,10 @@ pub struct RunFlags {
     /// Take Services, EndpointSlices and Nodes from the manifests in this directory, not from an API server.
     #[arg(long, value_name = "DIR", help_heading = "Configuration")]
     pub manifests: Option<PathBuf>,
-    /// Remove every rule this proxy could have made, and exit.
+    /// Remove all rules of Portway and of kube-proxy, in every mode, and exit.
     #[arg(long, help_heading = "Single tasks", value_parser = parse_bool, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
     pub cleanup: Option<bool>,
-    /// Do the work that needs full privileges, and exit; then CAP_NET_ADMIN alone is enough to run.
+    /// Do the work that needs full privileges, and exit; CAP_NET_ADMIN is then sufficient to run.
     #[arg(long, help_heading = "Single tasks", value_parser = parse_bool, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
     pub init_only: Option<bool>,
     /// Print the version and exit.

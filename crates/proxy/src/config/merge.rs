@@ -1,7 +1,7 @@
-//! File and command line, joined by kube-proxy's rules.
+//! Merges file and command line by kube-proxy's rules.
 //!
-//! With a file, upstream ignores every configuration flag but those for the host name and for logging, and does not
-//! say so (kubernetes/kubernetes#98302). The same flags count here, and the others are returned by name.
+//! With a file, upstream silently ignores every configuration flag except those for the host name, the API server's
+//! address and logging (kubernetes/kubernetes#98302). The same flags apply here, and the others are returned.
 
 use super::domain::{Config, ModeName};
 use super::flags::ProxyFlags;
@@ -11,7 +11,7 @@ use portway_config::{ConfigError, Typed};
 use portway_dataplane::Section;
 use std::fmt;
 
-/// Flags of one section of the configuration, by how they begin.
+/// The prefix of the flags of each section.
 const SECTIONS: [(&str, Section); 4] = [
     ("--nftables-", Section::Nftables),
     ("--iptables-", Section::Iptables),
@@ -24,37 +24,37 @@ const SECTIONS: [(&str, Section); 4] = [
 pub struct IgnoredFlag {
     /// The flag, with its dashes.
     pub flag: &'static str,
-    /// Why it has none.
-    pub why: WhyIgnored,
+    /// The reason.
+    pub reason: IgnoredReason,
 }
 
-/// Why a flag has no effect.
+/// The reason that a flag has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WhyIgnored {
+pub enum IgnoredReason {
     /// A configuration file was given.
     ConfigFile {
-        /// The field that does what the flag would do.
+        /// The field of the file that has the effect of the flag.
         field: &'static str,
     },
-    /// It is for another mode.
+    /// The flag is for another mode.
     OtherMode(Section),
 }
 
 impl fmt::Display for IgnoredFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flag = self.flag;
-        match &self.why {
-            WhyIgnored::ConfigFile { field } => {
-                write!(f, "{flag} has no effect beside --config: set {field} in the file instead")
+        match &self.reason {
+            IgnoredReason::ConfigFile { field } => {
+                write!(f, "{flag} has no effect together with --config: set {field} in the file instead")
             }
-            WhyIgnored::OtherMode(section) => {
+            IgnoredReason::OtherMode(section) => {
                 write!(f, "{flag} has no effect: it is for mode {section}")
             }
         }
     }
 }
 
-/// What file and flags mean together, and which flags have no effect.
+/// Merges file and flags. Returns the configuration and the flags that have no effect.
 pub fn merge(
     flags: &ProxyFlags,
     file: Option<Typed>,
@@ -66,34 +66,34 @@ pub fn merge(
         let ignored = given.filter_map(|(_, flag)| for_another_mode(flag, &typed)).collect();
         return Ok((resolve(typed)?, ignored));
     };
-    let (beside, ignored): (Vec<_>, Vec<_>) = given.partition(|(setting, _)| setting.beside_file);
-    typed.retain(|path| beside.iter().any(|(setting, _)| setting.path == path));
+    let (applied, ignored): (Vec<_>, Vec<_>) = given.partition(|(setting, _)| setting.with_file);
+    typed.retain(|path| applied.iter().any(|(setting, _)| setting.path == path));
     file.overlay(typed);
     let ignored = ignored.into_iter().map(|(setting, flag)| {
-        let why = WhyIgnored::ConfigFile { field: setting.field() };
-        IgnoredFlag { flag, why }
+        let reason = IgnoredReason::ConfigFile { field: setting.field() };
+        IgnoredFlag { flag, reason }
     });
     Ok((resolve(file)?, ignored.collect()))
 }
 
-/// Whether a flag is for another mode than the one that runs.
+/// The flag as an [`IgnoredFlag`], if it is for another mode than the configured one.
 fn for_another_mode(flag: &'static str, typed: &Typed) -> Option<IgnoredFlag> {
     let (_, section) = SECTIONS.into_iter().find(|(prefix, _)| flag.starts_with(prefix))?;
     let named = typed.text("mode");
-    let runs = named.and_then(|(name, _)| ModeName::parse(name)).unwrap_or_default().mode().section();
-    let counts = match (flag, runs) {
-        (_, runs) if runs == section => true,
-        // Upstream has no such flags for nftables mode, and reads these.
+    let configured = named.and_then(|(name, _)| ModeName::parse(name)).unwrap_or_default().mode().section();
+    let applies = match (flag, configured) {
+        (_, configured) if configured == section => true,
+        // Upstream has no such flags for nftables mode, and uses these.
         ("--iptables-sync-period", Section::Nftables) => !typed.has("nftables.syncPeriod"),
         ("--iptables-min-sync-period", Section::Nftables) => !typed.has("nftables.minSyncPeriod"),
-        // Without a mode, the settings of iptables stand in for those of nftables: see `resolve`.
+        // Without a mode, the settings of iptables apply to nftables mode: see `resolve`.
         ("--iptables-masquerade-bit", Section::Nftables) => {
             named.is_none() && !typed.has("nftables.masqueradeBit")
         }
         ("--iptables-masquerade-bit", Section::Ipvs | Section::Userspace) => true,
         _ => false,
     };
-    (!counts).then_some(IgnoredFlag { flag, why: WhyIgnored::OtherMode(section) })
+    (!applies).then_some(IgnoredFlag { flag, reason: IgnoredReason::OtherMode(section) })
 }
 
 #[cfg(test)]

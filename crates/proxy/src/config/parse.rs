@@ -1,5 +1,4 @@
-//! From a text to a value that means something: the parsers behind single settings. Why a text is refused is the end
-//! of a sentence that begins with the text.
+//! The parsers of single settings. An error message is the end of a sentence that begins with the text.
 
 use super::domain::{LogFormat, ModeName};
 use crate::modes;
@@ -7,11 +6,11 @@ use ipnet::IpNet;
 use portway_dataplane::{Balancing, Scheduler};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Why a value is refused.
-type Why = String;
+/// The reason that a value is rejected.
+type Reason = String;
 
-/// A mode by name. The one of Windows is told apart from one that does not exist.
-pub(super) fn mode(text: &str) -> Result<ModeName, Why> {
+/// A mode by name. The error distinguishes the mode of Windows nodes from an unknown one.
+pub(super) fn mode(text: &str) -> Result<ModeName, Reason> {
     ModeName::parse(text).ok_or_else(|| match text {
         "kernelspace" => {
             format!("is for Windows nodes; Portway runs on Linux, in mode {}", modes::names("or"))
@@ -21,26 +20,26 @@ pub(super) fn mode(text: &str) -> Result<ModeName, Why> {
 }
 
 /// A node's name, in lower case.
-pub(super) fn node_name(text: &str) -> Result<Option<String>, Why> {
+pub(super) fn node_name(text: &str) -> Result<Option<String>, Reason> {
     match text {
         "" => Err("is empty: give a node's name, or leave it out".to_owned()),
         name => Ok(Some(name.to_lowercase())),
     }
 }
 
-/// A way to choose an endpoint in userspace mode.
-pub(super) fn balancing(text: &str) -> Result<Balancing, Why> {
+/// A load balancing method of userspace mode.
+pub(super) fn balancing(text: &str) -> Result<Balancing, Reason> {
     let names = || Balancing::ALL.map(|(_, name)| name).join(" or ");
     Balancing::parse(text).ok_or_else(|| format!("is not a way of balancing: {}", names()))
 }
 
 /// A scheduler of ipvs mode.
-pub(super) fn scheduler(text: &str) -> Result<Scheduler, Why> {
+pub(super) fn scheduler(text: &str) -> Result<Scheduler, Reason> {
     Scheduler::parse(text).ok_or_else(|| format!("is none of {}", Scheduler::names()))
 }
 
 /// The format of log lines.
-pub(super) fn log_format(text: &str) -> Result<LogFormat, Why> {
+pub(super) fn log_format(text: &str) -> Result<LogFormat, Reason> {
     match text {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
@@ -49,12 +48,12 @@ pub(super) fn log_format(text: &str) -> Result<LogFormat, Why> {
 }
 
 /// An IP address.
-pub(super) fn ip(text: &str) -> Result<IpAddr, Why> {
+pub(super) fn ip(text: &str) -> Result<IpAddr, Reason> {
     text.parse().map_err(|_| "is not an IP address".to_owned())
 }
 
 /// An IP address with a port; without one it gets `default_port`, as upstream does.
-pub(super) fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr, Why> {
+pub(super) fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr, Reason> {
     if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, default_port));
     }
@@ -65,8 +64,8 @@ pub(super) fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr
     }
 }
 
-/// Where the health and the metrics servers listen unless told: the family follows `bindAddress`, and metrics
-/// stay on the loopback interface.
+/// The default addresses of the health and the metrics server: the family follows `bindAddress`, and metrics are served
+/// on the loopback interface only.
 pub(super) fn default_hosts(bind_address: IpAddr) -> (IpAddr, IpAddr) {
     match bind_address {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into()),
@@ -74,15 +73,15 @@ pub(super) fn default_hosts(bind_address: IpAddr) -> (IpAddr, IpAddr) {
     }
 }
 
-/// A CIDR, with the bits behind the prefix cut off.
-pub(super) fn cidr(text: &str) -> Result<IpNet, Why> {
+/// A CIDR, with the host bits set to zero.
+pub(super) fn cidr(text: &str) -> Result<IpNet, Reason> {
     text.parse()
         .map(|net: IpNet| net.trunc())
         .map_err(|_| "is not a range such as 10.244.0.0/16 or fd00:10:244::/56".to_owned())
 }
 
 /// One range, or one of each family, comma-separated.
-pub(super) fn cluster_cidrs(text: &str) -> Result<Vec<IpNet>, Why> {
+pub(super) fn cluster_cidrs(text: &str) -> Result<Vec<IpNet>, Reason> {
     let cidrs = text.split(',').map(|part| cidr(part.trim())).collect::<Result<Vec<_>, _>>()?;
     let families = cidrs.iter().map(|net| net.addr().is_ipv4()).collect::<Vec<_>>();
     match families[..] {
@@ -91,11 +90,11 @@ pub(super) fn cluster_cidrs(text: &str) -> Result<Vec<IpNet>, Why> {
     }
 }
 
-/// The kernel's limit on interface names, IFNAMSIZ without the closing zero.
+/// The kernel's limit on interface names, IFNAMSIZ without the terminating zero.
 const MAX_INTERFACE_NAME: usize = 15;
 
 /// The name of a network interface, or the beginning of one.
-pub(super) fn interface_name(text: &str) -> Result<String, Why> {
+pub(super) fn interface_name(text: &str) -> Result<String, Reason> {
     if text.len() > MAX_INTERFACE_NAME {
         return Err(format!("is longer than the {MAX_INTERFACE_NAME} characters of an interface name"));
     }
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_names_fit_the_kernel() {
+    fn interface_names_have_at_most_15_characters() {
         assert!(interface_name("cni0").is_ok());
         assert!(interface_name("a-name-of-15-ch").is_ok());
         assert!(interface_name("a-name-of-16-chr").is_err());

@@ -1,9 +1,9 @@
-//! Settings that depend on each other, between the values as typed and the [`Config`].
+//! Makes the [`Config`] from the values as typed, including the settings that depend on others.
 //!
-//! Before the table assigns values: flags that are for several modes, the older flags for ports, and the section
-//! `iptables` where it stands in for `nftables`. Afterwards: addresses of servers, the detection of local pods,
-//! addresses of node ports, and sync periods. Upstream's defaulting (`pkg/proxy/apis/config/v1alpha1/defaults.go`)
-//! and validation are followed field by field.
+//! Before the table assigns values: flags that apply to several modes, and the section `iptables` where it applies to
+//! nftables mode. Afterwards: addresses of servers with the deprecated port flags, the detection of local pods,
+//! addresses of node ports, and sync periods. Follows upstream's defaulting
+//! (`pkg/proxy/apis/config/v1alpha1/defaults.go`) and validation field by field.
 
 use super::domain::{Config, LocalDetection, ModeName, NodePortAddresses, SyncPeriods};
 use super::parse::{cidr, cluster_cidrs, default_hosts, interface_name, listen_address};
@@ -17,16 +17,16 @@ const HEALTHZ_PORT: u16 = 10256;
 /// The default port of `/metrics`.
 const METRICS_PORT: u16 = 10249;
 
-/// What the typed values mean, or everything that is wrong with them.
+/// The configuration of the typed values, or all errors in them.
 pub(super) fn resolve(mut typed: Typed) -> Result<Config, Vec<ConfigError>> {
-    spread_flags(&mut typed);
-    stand_in_for_nftables(&mut typed);
+    apply_shared_flags(&mut typed);
+    apply_iptables_section_to_nftables(&mut typed);
     let mut checks = Checks::default();
     let mut config = Config::defaults();
     table().assign(&mut config, &typed, &mut checks);
     let (healthz, metrics) = default_hosts(config.bind_address);
-    with_port(&mut typed, "healthzBindAddress", "--healthz-port", healthz, &mut checks);
-    with_port(&mut typed, "metricsBindAddress", "--metrics-port", metrics, &mut checks);
+    apply_port_flag(&mut typed, "healthzBindAddress", "--healthz-port", healthz, &mut checks);
+    apply_port_flag(&mut typed, "metricsBindAddress", "--metrics-port", metrics, &mut checks);
     let (healthz, metrics) = (SocketAddr::new(healthz, HEALTHZ_PORT), SocketAddr::new(metrics, METRICS_PORT));
     config.healthz = listen(&typed, "healthzBindAddress", healthz, &mut checks);
     config.metrics = listen(&typed, "metricsBindAddress", metrics, &mut checks);
@@ -38,7 +38,7 @@ pub(super) fn resolve(mut typed: Typed) -> Result<Config, Vec<ConfigError>> {
         ("ipvs.minSyncPeriod", config.ipvs.sync),
         ("userspace.minSyncPeriod", config.userspace.sync),
     ] {
-        // Without a mode, those of iptables were judged as those of nftables.
+        // Without a mode, the periods of iptables were copied to nftables, and are checked there.
         if typed.text("mode").is_some() || path != "iptables.minSyncPeriod" {
             check_periods(&typed, path, sync, &mut checks);
         }
@@ -46,9 +46,9 @@ pub(super) fn resolve(mut typed: Typed) -> Result<Config, Vec<ConfigError>> {
     checks.finish(config)
 }
 
-/// Flags that are for more modes than their settings: `--masquerade-all` for every one, and `--iptables-sync-period`
-/// and `--iptables-min-sync-period` for nftables mode, for which upstream has no flags.
-fn spread_flags(typed: &mut Typed) {
+/// Applies flags to more modes than the one of their setting: `--masquerade-all` to every mode, and
+/// `--iptables-sync-period` and `--iptables-min-sync-period` to nftables mode, for which upstream has no flags.
+fn apply_shared_flags(typed: &mut Typed) {
     let by_flag = |typed: &Typed, path: &str| typed.get(path).is_some_and(Given::by_flag);
     if by_flag(typed, "nftables.masqueradeAll") {
         typed.copy("nftables.masqueradeAll", "iptables.masqueradeAll");
@@ -63,9 +63,9 @@ fn spread_flags(typed: &mut Typed) {
 const PERIODS: [(&str, &str); 2] =
     [("iptables.syncPeriod", "nftables.syncPeriod"), ("iptables.minSyncPeriod", "nftables.minSyncPeriod")];
 
-/// A file without a `mode` was written for upstream's default, iptables, and has its settings in `iptables`. They are
-/// meant for whichever mode runs, so they count where `nftables` says nothing.
-fn stand_in_for_nftables(typed: &mut Typed) {
+/// Without a `mode`, applies the section `iptables` to nftables mode where the section `nftables` has no value: a file
+/// without a `mode` was written for upstream's default mode, iptables, and its settings are meant for the default mode.
+fn apply_iptables_section_to_nftables(typed: &mut Typed) {
     if typed.text("mode").is_some() {
         return;
     }
@@ -82,8 +82,8 @@ fn stand_in_for_nftables(typed: &mut Typed) {
     }
 }
 
-/// The older port flags: zero turns the server off, another value is the port of an address without one.
-fn with_port(typed: &mut Typed, field: &'static str, flag: &str, host: IpAddr, checks: &mut Checks) {
+/// Applies a deprecated port flag: zero turns the server off, another value is the port of an address without a port.
+fn apply_port_flag(typed: &mut Typed, field: &'static str, flag: &str, host: IpAddr, checks: &mut Checks) {
     let Some(given) = typed.take(flag) else { return };
     let Value::Integer(port) = given.value else { return };
     let Ok(port) = u16::try_from(port) else { return checks.invalid(&given, "must be between 0 and 65535") };
@@ -99,7 +99,7 @@ fn with_port(typed: &mut Typed, field: &'static str, flag: &str, host: IpAddr, c
     typed.set(field, Given { value: Value::Text(text), field, ..given });
 }
 
-/// A server's address. Empty is the default in a file; on the command line it turns the server off.
+/// A server's address. An empty one means the default in a file; on the command line it turns the server off.
 fn listen(typed: &Typed, field: &str, default: SocketAddr, checks: &mut Checks) -> Option<SocketAddr> {
     if typed.get(field).is_some_and(|given| given.by_flag() && given.value == Value::Text(String::new())) {
         return None;
@@ -127,8 +127,8 @@ fn local_detection(typed: &Typed, checks: &mut Checks) -> LocalDetection {
             "--pod-interface-name-prefix",
         )),
         _ => {
-            let why = "is not one of ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix";
-            checks.invalid(given, why);
+            checks
+                .invalid(given, "is not one of ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix");
             LocalDetection::None
         }
     }
@@ -139,22 +139,19 @@ fn by_cluster_cidr(typed: &Typed, checks: &mut Checks) -> LocalDetection {
         .map_or(LocalDetection::None, LocalDetection::ClusterCidr)
 }
 
-/// Ranges, or the primary addresses, which are the default of nftables mode alone.
+/// The addresses of node ports: ranges, or the primary addresses, which are the default of nftables mode only.
 fn node_port_addresses(typed: &Typed, mode: ModeName, checks: &mut Checks) -> NodePortAddresses {
     let Some(given) = typed.get("nodePortAddresses") else {
-        let everywhere = NodePortAddresses::Cidrs(Vec::new());
-        return if mode.mode().section() == Section::Nftables {
-            NodePortAddresses::Primary
-        } else {
-            everywhere
-        };
+        let all = NodePortAddresses::Cidrs(Vec::new());
+        let nftables = mode.mode().section() == Section::Nftables;
+        return if nftables { NodePortAddresses::Primary } else { all };
     };
     if given.texts().all(|(_, _, text)| text.trim() == "primary") {
         return NodePortAddresses::Primary;
     }
     let mut cidrs = Vec::new();
     for (index, item, text) in given.texts() {
-        let refused = match text.trim() {
+        let reason = match text.trim() {
             "primary" => "cannot be combined with other addresses".to_owned(),
             "localhost" => "is not a range; mode iptables has localhostNodePorts for that".to_owned(),
             // A keyword of kube-proxy v1.37.
@@ -167,10 +164,10 @@ fn node_port_addresses(typed: &Typed, mode: ModeName, checks: &mut Checks) -> No
                     cidrs.push(cidr);
                     continue;
                 }
-                Err(why) => why,
+                Err(reason) => reason,
             },
         };
-        checks.invalid_item(item, &format!("[{index}]"), refused);
+        checks.invalid_item(item, &format!("[{index}]"), reason);
     }
     NodePortAddresses::Cidrs(cidrs)
 }
@@ -182,7 +179,7 @@ fn check_periods(typed: &Typed, path: &str, sync: SyncPeriods, checks: &mut Chec
     }
 }
 
-/// Parses a setting's text, if one was given; a mistake counts as not given.
+/// Parses a setting's text, if one was given. An invalid one is reported, and treated as not given.
 fn text<T>(
     typed: &Typed,
     path: &str,
@@ -190,7 +187,7 @@ fn text<T>(
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Option<T> {
     let (text, given) = typed.text(path)?;
-    parse(text.trim()).map_err(|why| checks.invalid(given, why)).ok()
+    parse(text.trim()).map_err(|reason| checks.invalid(given, reason)).ok()
 }
 
 #[cfg(test)]

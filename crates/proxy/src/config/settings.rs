@@ -1,8 +1,8 @@
 //! The table of settings: one definition for each, in the order of `--help` and of docs/configuration.md.
 //!
-//! A row has the path in the file, the field of [`Config`], the default and what is valid; then the flag, the help,
-//! and whether a change takes effect while running (`live`) or at the next start. Rows that are `worked_out` depend
-//! on others and get their values in [`super::resolve`].
+//! A row has the path in the file, the field of [`Config`], the default and the valid values; then the flag, the help,
+//! and whether a change takes effect while running (`live`) or after a restart. Rows that are `derived` depend on
+//! others and get their values in [`super::resolve`].
 
 mod modes;
 
@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 /// A field of [`Config`], for a row of the table.
-macro_rules! at {
+macro_rules! field {
     ($($field:ident).+) => {
         portway_config::Lens {
             get: |config: &Config| &config.$($field).+,
@@ -25,11 +25,11 @@ macro_rules! at {
         }
     };
 }
-use at;
+use field;
 
 type Row = Setting<Config>;
 
-/// The value name of switches in the help.
+/// The value name of boolean flags in the help.
 const BOOL: &str = "true|false";
 /// Numbers from zero to the largest that Go's `int32` holds.
 const I32: std::ops::RangeInclusive<i64> = 0..=i32::MAX as i64;
@@ -55,9 +55,9 @@ pub fn table() -> &'static Table<Config> {
 }
 
 fn feature_gates() -> Row {
-    Row::switches("featureGates", at!(feature_gates))
+    Row::switches("featureGates", field!(feature_gates))
         .flag("--feature-gates", "NAME=BOOL")
-        .help("Switch features on or off, as Name=true,Other=false.")
+        .help("Accepted because kube-proxy has it, as Name=true,Other=false; Portway has no feature gates.")
 }
 
 fn kubernetes_api() -> [Row; 7] {
@@ -67,108 +67,111 @@ fn kubernetes_api() -> [Row; 7] {
     let (text, print) = (|text: &str| Ok(text.to_owned()), String::clone);
     let protobuf = "application/vnd.kubernetes.protobuf".to_owned();
     [
-        Row::text("clientConnection.kubeconfig", at!(client.kubeconfig), None, path, print_path)
+        Row::text("clientConnection.kubeconfig", field!(client.kubeconfig), None, path, print_path)
             .flag("--kubeconfig", "FILE")
-            .help("The kubeconfig to reach the API server with; without one, the pod's service account is used."),
-        Row::any_text("--master", at!(client.master))
+            .help("The kubeconfig for the API server; without one, the pod's service account is used."),
+        Row::any_text("--master", field!(client.master))
             .flag("--master", "URL")
-            .beside_file()
+            .with_file()
             .help("The API server's address, in place of the one in the kubeconfig."),
-        Row::number("clientConnection.qps", at!(client.qps), 5.0)
+        Row::number("clientConnection.qps", field!(client.qps), 5.0)
             .zero(Zero::Unset)
             .flag("--kube-api-qps", "N")
             .help("Requests to the API server per second; negative for no limit."),
-        Row::integer("clientConnection.burst", at!(client.burst), 10, I32)
+        Row::integer("clientConnection.burst", field!(client.burst), 10, I32)
             .zero(Zero::Unset)
             .flag("--kube-api-burst", "N")
             .help("Requests to the API server at once, above the rate."),
-        Row::text("clientConnection.contentType", at!(client.content_type), protobuf, text, print)
+        Row::text("clientConnection.contentType", field!(client.content_type), protobuf, text, print)
             .flag("--kube-api-content-type", "TYPE")
             .help("The encoding of requests to the API server."),
         Row::text(
             "clientConnection.acceptContentTypes",
-            at!(client.accept_content_types),
+            field!(client.accept_content_types),
             String::new(),
             text,
             print,
         )
-        .help("The encodings that the API server may answer in; empty for the one of requests."),
-        Row::duration("configSyncPeriod", at!(config_sync_period), Duration::from_secs(15 * 60))
+        .help("Accepted because kube-proxy has it; responses have the encoding of clientConnection.contentType."),
+        Row::duration("configSyncPeriod", field!(config_sync_period), Duration::from_secs(15 * 60))
             .zero(Zero::UnsetInFile)
             .flag("--config-sync-period", "DURATION")
-            .help("How often the objects of the API server are gone through again."),
+            .help("Accepted because kube-proxy has it; there are no informers that resync."),
     ]
 }
 
 fn node() -> [Row; 4] {
-    let no_name = |name: &Option<String>| name.clone().unwrap_or_default();
+    let print_name = |name: &Option<String>| name.clone().unwrap_or_default();
     [
-        Row::text("hostnameOverride", at!(hostname_override), None, parse::node_name, no_name)
+        Row::text("hostnameOverride", field!(hostname_override), None, parse::node_name, print_name)
             .flag("--hostname-override", "NAME")
-            .beside_file()
+            .with_file()
             .help("This node's name, if it is not its host name."),
         Row::text(
             "bindAddress",
-            at!(bind_address),
+            field!(bind_address),
             Ipv4Addr::UNSPECIFIED.into(),
             parse::ip,
             IpAddr::to_string,
         )
         .flag("--bind-address", "IP")
         .help("This node's primary address, if not the one in its Node object; no socket is bound to it."),
-        Row::worked_out("nodePortAddresses", Kind::Texts, |c| node_port_addresses(&c.node_port_addresses))
+        Row::derived("nodePortAddresses", Kind::Texts, |c| node_port_addresses(&c.node_port_addresses))
             .default_text("primary in mode nftables, every address in the others")
             .live()
             .flag("--nodeport-addresses", "CIDR|primary")
-            .help("Node ports answer on addresses in these ranges, or on those of the Node object: 'primary'."),
-        Row::integer("oomScoreAdj", at!(oom_score_adj), -999, -1000..=1000)
+            .help("Serve node ports on the node's addresses in these ranges, or on its primary addresses: 'primary'."),
+        Row::integer("oomScoreAdj", field!(oom_score_adj), -999, -1000..=1000)
             .live()
             .flag("--oom-score-adj", "N")
-            .help("Which processes the kernel kills first when memory runs out, -1000 (never this one) to 1000."),
+            .help("The oom_score_adj of the agent, -1000 (never killed when memory runs out) to 1000 (killed first)."),
     ]
 }
 
 fn proxy() -> [Row; 6] {
     [
-        Row::text("mode", at!(mode), super::ModeName::default(), parse::mode, |mode| mode.as_str().to_owned())
+        Row::text("mode", field!(mode), super::ModeName::default(), parse::mode, |mode| mode.as_str().to_owned())
             .live()
             .flag("--proxy-mode", "MODE")
             .help(
                 "How Services are programmed: nftables, iptables, ipvs or userspace, where a process of Portway \
                  relays the connections. It may change while running.",
             ),
-        Row::switch("nftables.masqueradeAll", at!(nftables.masquerade.all), false)
+        Row::switch("nftables.masqueradeAll", field!(nftables.masquerade.all), false)
             .live()
             .flag("--masquerade-all", BOOL)
             .help(
                 "Masquerade all traffic to cluster IPs, as some network plugins need. The flag is for every mode; \
                  in a file this field is for mode nftables and iptables.masqueradeAll for the others.",
             ),
-        Row::worked_out("detectLocalMode", Kind::Text, |c| local_mode(&c.local_detection).into())
+        Row::derived("detectLocalMode", Kind::Text, |c| local_mode(&c.local_detection).into())
             .live()
             .flag("--detect-local-mode", "MODE")
-            .help("How local pods are told from the rest: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix."),
-        Row::worked_out("clusterCIDR", Kind::Text, |c| match &c.local_detection {
+            .help(
+                "How traffic from pods of this node is recognized: ClusterCIDR, NodeCIDR, BridgeInterface or \
+                 InterfaceNamePrefix.",
+            ),
+        Row::derived("clusterCIDR", Kind::Text, |c| match &c.local_detection {
             LocalDetection::ClusterCidr(cidrs) => joined(cidrs).into(),
             _ => "".into(),
         })
         .live()
         .flag("--cluster-cidr", "CIDR[,CIDR]")
         .help("The pods' address range, or one of each family: 10.244.0.0/16,fd00:10:244::/56."),
-        Row::worked_out("detectLocal.bridgeInterface", Kind::Text, |c| match &c.local_detection {
+        Row::derived("detectLocal.bridgeInterface", Kind::Text, |c| match &c.local_detection {
             LocalDetection::BridgeInterface(name) => name.as_str().into(),
             _ => "".into(),
         })
         .live()
         .flag("--pod-bridge-interface", "NAME")
         .help("With BridgeInterface: the bridge that local pods are attached to."),
-        Row::worked_out("detectLocal.interfaceNamePrefix", Kind::Text, |c| match &c.local_detection {
+        Row::derived("detectLocal.interfaceNamePrefix", Kind::Text, |c| match &c.local_detection {
             LocalDetection::InterfaceNamePrefix(prefix) => prefix.as_str().into(),
             _ => "".into(),
         })
         .live()
         .flag("--pod-interface-name-prefix", "PREFIX")
-        .help("With InterfaceNamePrefix: how the names of local pods' interfaces begin."),
+        .help("With InterfaceNamePrefix: the beginning of the names of local pods' interfaces."),
     ]
 }
 
@@ -176,62 +179,62 @@ fn conntrack() -> [Row; 7] {
     let established = Some(ConntrackSettings::DEFAULT_TCP_ESTABLISHED);
     let close_wait = Some(ConntrackSettings::DEFAULT_TCP_CLOSE_WAIT);
     [
-        Row::integer("conntrack.maxPerCore", at!(conntrack.max_per_core), 32 * 1024, I32)
+        Row::integer("conntrack.maxPerCore", field!(conntrack.max_per_core), 32 * 1024, I32)
             .flag("--conntrack-max-per-core", "N")
-            .help("Connections to track per core; 0 leaves the kernel's limit."),
-        Row::integer("conntrack.min", at!(conntrack.min), 128 * 1024, I32)
+            .help("Connections to track per core; 0 keeps the kernel's limit."),
+        Row::integer("conntrack.min", field!(conntrack.min), 128 * 1024, I32)
             .flag("--conntrack-min", "N")
-            .help("Connections to track at least, however few the cores."),
+            .help("The minimum number of connections to track, regardless of the number of cores."),
         Row::optional_duration(
             "conntrack.tcpEstablishedTimeout",
-            at!(conntrack.tcp_established),
+            field!(conntrack.tcp_established),
             established,
         )
         .flag("--conntrack-tcp-timeout-established", "DURATION")
-        .help("Forget idle established TCP connections after this long; 0 leaves the kernel's value."),
-        Row::optional_duration("conntrack.tcpCloseWaitTimeout", at!(conntrack.tcp_close_wait), close_wait)
+        .help("The timeout of idle established TCP connections; 0 keeps the kernel's value."),
+        Row::optional_duration("conntrack.tcpCloseWaitTimeout", field!(conntrack.tcp_close_wait), close_wait)
             .flag("--conntrack-tcp-timeout-close-wait", "DURATION")
-            .help("Forget half-closed TCP connections after this long; 0 leaves the kernel's value."),
-        Row::switch("conntrack.tcpBeLiberal", at!(conntrack.tcp_be_liberal), false)
+            .help("The timeout of half-closed TCP connections; 0 keeps the kernel's value."),
+        Row::switch("conntrack.tcpBeLiberal", field!(conntrack.tcp_be_liberal), false)
             .flag("--conntrack-tcp-be-liberal", BOOL)
-            .help("Let TCP packets outside the window pass."),
-        Row::optional_duration("conntrack.udpTimeout", at!(conntrack.udp), None)
+            .help("Accept TCP packets outside the window."),
+        Row::optional_duration("conntrack.udpTimeout", field!(conntrack.udp), None)
             .flag("--conntrack-udp-timeout", "DURATION")
-            .help("Forget UDP flows without a reply after this long; 0 leaves the kernel's value."),
-        Row::optional_duration("conntrack.udpStreamTimeout", at!(conntrack.udp_stream), None)
+            .help("The timeout of UDP flows without a reply; 0 keeps the kernel's value."),
+        Row::optional_duration("conntrack.udpStreamTimeout", field!(conntrack.udp_stream), None)
             .flag("--conntrack-udp-timeout-stream", "DURATION")
-            .help("Forget UDP flows with replies after this long; 0 leaves the kernel's value."),
+            .help("The timeout of UDP flows with replies; 0 keeps the kernel's value."),
     ]
     .map(Row::live)
 }
 
 fn health_and_metrics() -> [Row; 7] {
     [
-        Row::worked_out("healthzBindAddress", Kind::Text, |c| address(c.healthz))
+        Row::derived("healthzBindAddress", Kind::Text, |c| address(c.healthz))
             .copied(|to, from| to.healthz = from.healthz)
             .default_text("0.0.0.0:10256")
             .flag("--healthz-bind-address", "IP:PORT")
             .help("Serve /healthz and /livez here; an empty flag turns them off."),
-        Row::worked_out("metricsBindAddress", Kind::Text, |c| address(c.metrics))
+        Row::derived("metricsBindAddress", Kind::Text, |c| address(c.metrics))
             .copied(|to, from| to.metrics = from.metrics)
             .default_text("127.0.0.1:10249")
             .flag("--metrics-bind-address", "IP:PORT")
             .help("Serve /metrics and the status pages here; an empty flag turns them off."),
         Row::unused("--healthz-port", Kind::Integer)
             .flag("--healthz-port", "PORT")
-            .older_than("healthzBindAddress")
-            .help("The port of /healthz alone, 0 for none; older than --healthz-bind-address."),
+            .deprecated_for("healthzBindAddress")
+            .help("The port of /healthz, 0 turns it off; deprecated, use --healthz-bind-address."),
         Row::unused("--metrics-port", Kind::Integer)
             .flag("--metrics-port", "PORT")
-            .older_than("metricsBindAddress")
-            .help("The port of /metrics alone, 0 for none; older than --metrics-bind-address."),
-        Row::switch("bindAddressHardFail", at!(bind_hard_fail), false)
+            .deprecated_for("metricsBindAddress")
+            .help("The port of /metrics, 0 turns it off; deprecated, use --metrics-bind-address."),
+        Row::switch("bindAddressHardFail", field!(bind_hard_fail), false)
             .flag("--bind-address-hard-fail", BOOL)
-            .help("End when one of these addresses is in use, rather than trying again."),
-        Row::switch("enableProfiling", at!(profiling), false)
+            .help("Exit if one of these addresses cannot be bound, instead of retrying."),
+        Row::switch("enableProfiling", field!(profiling), false)
             .flag("--profiling", BOOL)
             .help("Accepted because kube-proxy has it; there are no profiling pages."),
-        Row::any_text("showHiddenMetricsForVersion", at!(show_hidden_metrics_for_version))
+        Row::any_text("showHiddenMetricsForVersion", field!(show_hidden_metrics_for_version))
             .flag("--show-hidden-metrics-for-version", "VERSION")
             .help("Accepted because kube-proxy has it; no metric is hidden."),
     ]
@@ -243,28 +246,28 @@ fn logging() -> [Row; 4] {
         LogFormat::Json => "json".to_owned(),
     };
     [
-        Row::integer("logging.verbosity", at!(logging.verbosity), 0, I32)
+        Row::integer("logging.verbosity", field!(logging.verbosity), 0, I32)
             .live()
             .flag("--v", "LEVEL")
             .short('v')
-            .help("How much to log: 0 for the essential, 2 for changes, 4 and more for debugging."),
-        Row::pairs("logging.vmodule", at!(logging.vmodule), "filePattern", "verbosity", I32)
+            .help("How much to log: 0 to 2 for operation, 3 and 4 with each sync, 5 and more for debugging."),
+        Row::pairs("logging.vmodule", field!(logging.vmodule), "filePattern", "verbosity", I32)
             .live()
             .flag("--vmodule", "PATTERN=N")
-            .help("Other levels for single modules, as pattern=N,other=N."),
-        Row::text("logging.format", at!(logging.format), LogFormat::Text, parse::log_format, format)
+            .help("Accepted because kube-proxy has it, as pattern=N,other=N; PORTWAY_LOG sets levels of single modules."),
+        Row::text("logging.format", field!(logging.format), LogFormat::Text, parse::log_format, format)
             .flag("--logging-format", "FORMAT")
             .help("The format of log lines: text or json."),
-        Row::duration("logging.flushFrequency", at!(logging.flush_frequency), Duration::from_secs(5))
+        Row::duration("logging.flushFrequency", field!(logging.flush_frequency), Duration::from_secs(5))
             .or_nanos()
             .zero(Zero::Unset)
             .flag("--log-flush-frequency", "DURATION")
-            .help("Accepted because kube-proxy has it; log lines are not held back."),
+            .help("Accepted because kube-proxy has it; log lines are written as soon as possible."),
     ]
-    .map(Row::beside_file)
+    .map(Row::with_file)
 }
 
-/// Fields of upstream's that have no meaning on Linux, or none any more.
+/// Upstream's fields that have no effect on Linux, or none any more.
 fn unused() -> [Row; 11] {
     [
         Row::unused("portRange", Kind::Text),

@@ -1,6 +1,7 @@
-//! The two servers of a node: health on `:10256`, metrics and status pages on `127.0.0.1:10249`.
+//! The health server, by default on `:10256`, and the metrics server with the status pages, by default on
+//! `127.0.0.1:10249`.
 //!
-//! The pages are plain routers, so tests need no fixed port.
+//! The pages are plain routers, so that tests need no fixed port.
 
 use crate::config::{Config, print};
 use crate::metrics::Metrics;
@@ -37,7 +38,7 @@ pub struct MetricsPages {
     pub config: watch::Receiver<Arc<Config>>,
     /// For `/statusz`.
     pub health: Health,
-    /// For `/statusz`: the objects that are not programmed as they stand.
+    /// For `/statusz`: the objects that are rejected.
     pub rejections: watch::Receiver<Vec<RejectedObject>>,
     /// For `/statusz`.
     pub version: &'static str,
@@ -57,7 +58,7 @@ impl MetricsPages {
     }
 }
 
-/// Serves `/healthz` and `/livez` for ever; ends only if the address is in use and that is to be fatal.
+/// Serves `/healthz` and `/livez`; ends only if the address cannot be bound and `hard_fail` makes that fatal.
 pub async fn serve_healthz(
     address: SocketAddr,
     hard_fail: bool,
@@ -67,7 +68,7 @@ pub async fn serve_healthz(
     serve_at(HEALTHZ, address, hard_fail, healthz_router(health, metrics)).await
 }
 
-/// Serves the pages of the metrics server for ever; ends as [`serve_healthz`] does.
+/// Serves the pages of the metrics server; ends as [`serve_healthz`] does.
 pub async fn serve_metrics(
     address: SocketAddr,
     hard_fail: bool,
@@ -87,13 +88,13 @@ pub fn healthz_router(health: Health, metrics: Metrics) -> Router {
 /// The pages of the metrics server: `/metrics`, `/healthz`, `/proxyMode`, `/configz` and `/statusz`.
 pub fn metrics_router(pages: MetricsPages) -> Router {
     let MetricsPages { metrics, config, .. } = pages.clone();
-    let mode_of = config.clone();
-    let mode = move || ready(page(TEXT, mode_of.borrow().mode.as_str().to_owned()));
+    let mode_config = config.clone();
+    let mode = move || ready(page(TEXT, mode_config.borrow().mode.as_str().to_owned()));
     let configz = move || {
         let config = json!({ CONFIGZ_KEY: print::to_json(&config.borrow()) });
         ready(page(JSON, config.to_string()))
     };
-    // Texts, numbers and maps with text keys always serialise.
+    // Strings, numbers, booleans and maps with string keys always serialize.
     let statusz = move || ready(page(JSON, serde_json::to_string(&pages.status()).unwrap_or_default()));
     Router::new()
         .route("/metrics", any(move || ready(page(CONTENT_TYPE, metrics.encode()))))

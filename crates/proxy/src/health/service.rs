@@ -1,9 +1,9 @@
-//! `healthCheckNodePort`: a load balancer asks whether this node has endpoints of a Service.
+//! `healthCheckNodePort`: tells load balancers whether this node has endpoints of a Service.
 //!
-//! [`ServicePorts`] is given the whole set of checks to answer and opens and closes ports to match it. Every path
-//! gets the same answer: 200 if there are local endpoints and the proxy keeps up, else 503. A port that cannot be had
-//! is an error that names the Service, for the log and an Event, and is tried again with growing pauses; on the
-//! other addresses of the node it is served meanwhile.
+//! [`ServicePorts::sync`] gets the health checks of all Services, and opens and closes ports to match them. Every path
+//! gets the same answer: 200 if there are local endpoints and the proxy is healthy, else 503. A port that cannot be
+//! opened is an error that names the Service, for the log and an Event, and is retried with growing pauses; the port
+//! is served on the other addresses of the node meanwhile.
 
 use crate::config::{FamilyAddresses, NodePortAddresses};
 use axum::Router;
@@ -23,22 +23,22 @@ use tokio::runtime::Handle;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A node may have a thousand of these ports, so each gets few connections; load balancers ask one at a time.
+/// A node may have a thousand of these ports, so each allows few connections; a load balancer needs one at a time.
 const LIMITS: Limits =
     Limits { headers: Duration::from_secs(10), lifetime: Duration::from_secs(3600), connections: 32 };
 
-/// A Service's health check port cannot be had.
+/// A Service's health check port cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("health check port {port} of Service {service} cannot be opened: {why}{}", next_try(retry_in))]
+#[error("health check port {port} of Service {service} cannot be opened: {reason}{}", next_try(retry_in))]
 pub struct PortUnavailable {
     /// The Service.
     pub service: ServiceName,
     /// Its `healthCheckNodePort`.
     pub port: u16,
-    /// Why.
+    /// The reason.
     #[source]
-    pub why: WhyUnavailable,
-    /// When it is tried again; `None` if only a change of the Services helps.
+    pub reason: UnavailableReason,
+    /// The time until the next try; `None` if only a change of the Services helps.
     pub retry_in: Option<Duration>,
 }
 
@@ -46,18 +46,18 @@ fn next_try(retry_in: &Option<Duration>) -> String {
     retry_in.map(|pause| format!("; next try in {pause:?}")).unwrap_or_default()
 }
 
-/// Why a health check port cannot be had.
+/// The reason that a health check port cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum WhyUnavailable {
-    /// Another Service has the same number.
-    #[error("Service {0} has it")]
+pub enum UnavailableReason {
+    /// Another Service has the same port.
+    #[error("Service {0} has the same port")]
     Service(ServiceName),
-    /// The kernel does not give it.
+    /// The kernel refused the listener.
     #[error("{address}: {source}")]
     Socket {
-        /// Where it was to listen.
+        /// The address of the listener.
         address: SocketAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -66,30 +66,33 @@ pub enum WhyUnavailable {
 #[derive(Debug)]
 pub struct ServicePorts {
     health: Health,
-    /// Where the servers run.
+    /// The runtime of the servers.
     runtime: Handle,
     addresses: Vec<IpAddr>,
     wanted: BTreeMap<u16, Wanted>,
     open: BTreeMap<u16, Open>,
     refused: BTreeMap<u16, Refusal>,
-    /// Services whose port another one has, so that it is said once and not on every sync.
+    /// Services whose port another Service has, so that it is reported once and not on every sync.
     contested: BTreeSet<ServiceName>,
 }
 
+/// The health check that a port answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
     service: ServiceName,
     local_endpoints: usize,
 }
 
+/// An open port.
 #[derive(Debug)]
 struct Open {
-    answer: Arc<Mutex<Wanted>>,
+    check: Arc<Mutex<Wanted>>,
     servers: Vec<Server>,
-    /// On every address.
+    /// The port is open on every address.
     complete: bool,
 }
 
+/// A port that could not be opened on every address.
 #[derive(Debug)]
 struct Refusal {
     service: ServiceName,
@@ -99,18 +102,18 @@ struct Refusal {
 
 impl Open {
     fn new(wanted: Wanted) -> Self {
-        Open { answer: Arc::new(Mutex::new(wanted)), servers: Vec::new(), complete: false }
+        Open { check: Arc::new(Mutex::new(wanted)), servers: Vec::new(), complete: false }
     }
 }
 
 impl ServicePorts {
-    /// No ports yet; their servers will run in `runtime`.
+    /// No ports are open yet; their servers will run in `runtime`.
     pub fn new(health: Health, runtime: Handle) -> Self {
         let (addresses, wanted, open, refused, contested) = Default::default();
         ServicePorts { health, runtime, addresses, wanted, open, refused, contested }
     }
 
-    /// Makes the open ports those of `checks`, on `addresses` (see [`listen_addresses`]).
+    /// Opens the ports of `checks` on `addresses` (see [`listen_addresses`]), and closes all other ports.
     pub async fn sync(
         &mut self,
         now: Instant,
@@ -120,29 +123,29 @@ impl ServicePorts {
         if self.addresses != addresses {
             self.refused.clear();
             self.addresses = addresses.to_vec();
-            self.leave_addresses().await;
+            self.close_old_addresses().await;
         }
-        let mut errors = self.want(checks);
-        let gone: Vec<u16> =
+        let mut errors = self.set_wanted(checks);
+        let unwanted: Vec<u16> =
             self.open.keys().copied().filter(|port| !self.wanted.contains_key(port)).collect();
-        for port in gone {
+        for port in unwanted {
             self.close_port(port).await;
         }
         for (port, open) in &self.open {
             if let Some(wanted) = self.wanted.get(port) {
-                *open.answer.lock().unwrap_or_else(PoisonError::into_inner) = wanted.clone();
+                *open.check.lock().unwrap_or_else(PoisonError::into_inner) = wanted.clone();
             }
         }
         errors.extend(self.retry(now));
         errors
     }
 
-    /// When a port that could not be had is next worth a try.
+    /// The time of the next retry of a port that could not be opened.
     pub fn next_retry(&self) -> Option<Instant> {
         self.refused.values().map(|refusal| refusal.retry_at).min()
     }
 
-    /// Tries the ports that could not be had and whose pause is over.
+    /// Opens the wanted ports that are not open on every address and whose pause is over.
     pub fn retry(&mut self, now: Instant) -> Vec<PortUnavailable> {
         let complete = |port: &u16| self.open.get(port).is_some_and(|open| open.complete);
         let missing = self.wanted.iter().filter(|(port, _)| !complete(port));
@@ -154,13 +157,13 @@ impl ServicePorts {
             }
             match self.open_port(port, &wanted) {
                 Ok(()) => drop(self.refused.remove(&port)),
-                Err(why) => errors.push(self.refuse(now, port, wanted.service, why)),
+                Err(reason) => errors.push(self.refuse(now, port, wanted.service, reason)),
             }
         }
         errors
     }
 
-    /// Closes every port; they are free when this returns.
+    /// Closes every port. The ports are free when this returns.
     pub async fn close(&mut self) {
         let ports: Vec<u16> = self.open.keys().copied().collect();
         for port in ports {
@@ -168,21 +171,21 @@ impl ServicePorts {
         }
     }
 
-    /// Sorts the checks by port. Of two Services with the same port the first by name has it.
-    fn want(&mut self, checks: &BTreeMap<ServiceName, HealthCheck>) -> Vec<PortUnavailable> {
+    /// Sorts the checks by port. Of two Services with the same port, the first by name gets it.
+    fn set_wanted(&mut self, checks: &BTreeMap<ServiceName, HealthCheck>) -> Vec<PortUnavailable> {
         let mut errors = Vec::new();
         self.wanted.clear();
-        let known = std::mem::take(&mut self.contested);
+        let reported = std::mem::take(&mut self.contested);
         for (service, check) in checks {
             let service = service.clone();
             let Some(first) = self.wanted.get(&check.port) else {
                 self.wanted.insert(check.port, Wanted { service, local_endpoints: check.local_endpoints });
                 continue;
             };
-            let why = WhyUnavailable::Service(first.service.clone());
+            let reason = UnavailableReason::Service(first.service.clone());
             self.contested.insert(service.clone());
-            if !known.contains(&service) {
-                errors.push(PortUnavailable { service, port: check.port, why, retry_in: None });
+            if !reported.contains(&service) {
+                errors.push(PortUnavailable { service, port: check.port, reason, retry_in: None });
             }
         }
         let wanted = &self.wanted;
@@ -190,10 +193,10 @@ impl ServicePorts {
         errors
     }
 
-    /// Opens a port on the addresses where it is not open yet. The first one that refuses is told.
-    fn open_port(&mut self, port: u16, wanted: &Wanted) -> Result<(), WhyUnavailable> {
+    /// Opens a port on the addresses where it is not open yet. Returns the first error.
+    fn open_port(&mut self, port: u16, wanted: &Wanted) -> Result<(), UnavailableReason> {
         let open = self.open.entry(port).or_insert_with(|| Open::new(wanted.clone()));
-        let router = router(Asked { answer: open.answer.clone(), health: self.health.clone() });
+        let router = router(AnswerState { check: open.check.clone(), health: self.health.clone() });
         let mut outcome = Ok(());
         let _context = self.runtime.enter();
         for ip in &self.addresses {
@@ -205,35 +208,36 @@ impl ServicePorts {
                 .and_then(|listener| Server::start(listener, router.clone(), LIMITS));
             match started {
                 Ok(server) => open.servers.push(server),
-                Err(error) if no_ipv6_here(*ip, &error) => {}
-                Err(source) => outcome = outcome.and(Err(WhyUnavailable::Socket { address, source })),
+                Err(error) if ipv6_is_unavailable(*ip, &error) => {}
+                Err(source) => outcome = outcome.and(Err(UnavailableReason::Socket { address, source })),
             }
         }
         open.complete = outcome.is_ok();
         outcome
     }
 
-    /// Closes servers on addresses that are no longer to be listened on.
-    async fn leave_addresses(&mut self) {
+    /// Closes the servers on addresses that `addresses` does not have any more.
+    async fn close_old_addresses(&mut self) {
         for open in self.open.values_mut() {
             open.complete = false;
-            let left = |server: &mut Server| !self.addresses.contains(&server.address().ip());
-            for server in open.servers.extract_if(.., left) {
+            let old = |server: &mut Server| !self.addresses.contains(&server.address().ip());
+            for server in open.servers.extract_if(.., old) {
                 server.close().await;
             }
         }
     }
 
+    /// Records that a port could not be opened, and when it is retried.
     fn refuse(
         &mut self,
         now: Instant,
         port: u16,
         service: ServiceName,
-        why: WhyUnavailable,
+        reason: UnavailableReason,
     ) -> PortUnavailable {
         let pause = self.refused.get(&port).map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
         self.refused.insert(port, Refusal { service: service.clone(), pause, retry_at: now + pause });
-        PortUnavailable { service, port, why, retry_in: Some(pause) }
+        PortUnavailable { service, port, reason, retry_in: Some(pause) }
     }
 
     async fn close_port(&mut self, port: u16) {
@@ -244,18 +248,18 @@ impl ServicePorts {
     }
 }
 
-/// The addresses that health check ports listen on: those that node ports answer on.
+/// The addresses that health check ports listen on: the same as those of node ports.
 ///
-/// `primary` are the Node's own addresses, `local` all that its interfaces have. If none matches, all are listened
-/// on rather than none, as upstream does: a load balancer takes the node out if its probe is refused.
+/// `primary` are the addresses of the Node object, `local` those of all interfaces. If none matches, the ports listen
+/// on all addresses, as in upstream: a load balancer stops using a node that refuses its probe.
 pub fn listen_addresses(node_ports: &NodePortAddresses, primary: &[IpAddr], local: &[IpAddr]) -> Vec<IpAddr> {
-    let everywhere: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    let unspecified: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     let mut addresses: Vec<IpAddr> = Vec::new();
     for family in Family::ALL {
         let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
         match node_ports.of_family(family) {
-            FamilyAddresses::All => addresses.extend(everywhere.iter().filter(of_family)),
-            // One per family: the first is the primary one.
+            FamilyAddresses::All => addresses.extend(unspecified.iter().filter(of_family)),
+            // One address per family, the first.
             FamilyAddresses::Primary => addresses.extend(primary.iter().find(of_family)),
             FamilyAddresses::Cidrs(cidrs) => {
                 let covered = |ip: &&IpAddr| cidrs.iter().any(|cidr| cidr.contains(*ip));
@@ -264,33 +268,35 @@ pub fn listen_addresses(node_ports: &NodePortAddresses, primary: &[IpAddr], loca
         }
     }
     if addresses.is_empty() {
-        return everywhere.to_vec();
+        return unspecified.to_vec();
     }
     addresses.sort();
     addresses.dedup();
     addresses
 }
 
-/// A kernel without IPv6, or with IPv6 off, cannot listen on its wildcard; no probe can come there either.
-fn no_ipv6_here(ip: IpAddr, error: &io::Error) -> bool {
+/// Whether listening on the IPv6 wildcard address failed because the kernel has no IPv6, or has it disabled. No probe
+/// can arrive over IPv6 then, so that is no error.
+fn ipv6_is_unavailable(ip: IpAddr, error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
+/// The state that an answer is made from.
 #[derive(Clone)]
-struct Asked {
-    answer: Arc<Mutex<Wanted>>,
+struct AnswerState {
+    check: Arc<Mutex<Wanted>>,
     health: Health,
 }
 
-fn router(asked: Asked) -> Router {
-    Router::new().fallback(answer).with_state(asked)
+fn router(state: AnswerState) -> Router {
+    Router::new().fallback(answer).with_state(state)
 }
 
-async fn answer(State(asked): State<Asked>) -> impl IntoResponse {
+async fn answer(State(state): State<AnswerState>) -> impl IntoResponse {
     let Wanted { service, local_endpoints } =
-        asked.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let healthy = asked.health.lock().is_healthy(Timestamp::now());
+        state.check.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let healthy = state.health.lock().is_healthy(Timestamp::now());
     let status =
         if healthy && local_endpoints > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let headers = [
@@ -298,22 +304,22 @@ async fn answer(State(asked): State<Asked>) -> impl IntoResponse {
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
         (HeaderName::from_static("x-load-balancing-endpoint-weight"), local_endpoints.to_string()),
     ];
-    let service = AskedFor { namespace: service.namespace(), name: service.name() };
+    let service = ReportedService { namespace: service.namespace(), name: service.name() };
     let report = Report { service, local_endpoints, service_proxy_healthy: healthy };
-    // Strings, a number and a boolean always serialise.
+    // Strings, a number and a boolean always serialize.
     (status, headers, serde_json::to_string(&report).unwrap_or_default())
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report<'a> {
-    service: AskedFor<'a>,
+    service: ReportedService<'a>,
     local_endpoints: usize,
     service_proxy_healthy: bool,
 }
 
 #[derive(Serialize)]
-struct AskedFor<'a> {
+struct ReportedService<'a> {
     namespace: &'a str,
     name: &'a str,
 }

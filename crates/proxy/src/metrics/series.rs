@@ -1,7 +1,7 @@
-//! The series themselves: names, labels, buckets, and which of them exist from the start.
+//! The series: their names, labels and buckets, and which of them exist from the start.
 //!
-//! prometheus-client adds `_total` to a counter's name by itself; the names here are without it. Gauges that
-//! upstream named `..._total` carry it in their name.
+//! prometheus-client appends `_total` to the name of a counter, so the names here do not have it. Gauges that are
+//! called `..._total` upstream have it here too.
 
 use super::{Drift, Traffic};
 use portway_model::Family as IpFamily;
@@ -18,7 +18,7 @@ pub(super) type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
 pub(super) type Timestamps = Family<Labels<1>, Gauge<f64, AtomicU64>>;
 pub(super) type Histograms = Family<Labels<1>, Histogram, fn() -> Histogram>;
 
-/// kube-proxy's own, `kubeproxy_...`.
+/// kube-proxy's metrics, `kubeproxy_...`.
 #[derive(Debug)]
 pub(super) struct KubeProxySeries {
     pub(super) iptables: IptablesSeries,
@@ -62,12 +62,12 @@ impl KubeProxySeries {
             last_queued: family(
                 r,
                 "sync_proxy_rules_last_queued_timestamp_seconds",
-                "When a sync was last asked for",
+                "When a sync was last requested",
             ),
             network_programming: add(
                 r,
                 "network_programming_duration_seconds",
-                "From the change of a pod or Service to the rules that follow it",
+                "From the change of a pod or Service to the rules being in force",
                 Family::new_with_constructor(network_programming as fn() -> Histogram),
             ),
             endpoint_changes: single(r, "sync_proxy_rules_endpoint_changes", "Changes of endpoints seen"),
@@ -98,7 +98,7 @@ impl KubeProxySeries {
             conntrack: add(
                 r,
                 "conntrack_reconciler_sync_duration_seconds",
-                "How long stale connection tracking entries took to remove",
+                "How long the removal of stale connection tracking entries took",
                 timings(),
             ),
             conntrack_deleted: family(
@@ -111,8 +111,8 @@ impl KubeProxySeries {
         series
     }
 
-    /// Makes the series whose labels are known beforehand, so that a first failure shows as an increase. Not the
-    /// timestamps: a zero would read as a sync in 1970.
+    /// Creates the series whose labels are known beforehand, so that a first failure shows as an increase. Not the
+    /// timestamps: a zero would mean a sync in 1970.
     fn start_at_zero(&self) {
         for family in IpFamily::ALL {
             let timings =
@@ -131,7 +131,7 @@ impl KubeProxySeries {
     }
 }
 
-/// What only iptables mode moves; a dashboard made for kube-proxy asks for them in any.
+/// Metrics about iptables rules. They exist in every mode, because dashboards for kube-proxy query them.
 #[derive(Debug)]
 pub(super) struct IptablesSeries {
     pub(super) restore_failures: Counters<1>,
@@ -179,9 +179,9 @@ impl IptablesSeries {
     }
 }
 
-/// Portway's own, `portway_...`.
+/// Portway's own metrics, `portway_...`.
 #[derive(Debug)]
-pub(super) struct OwnSeries {
+pub(super) struct PortwaySeries {
     pub(super) drift_repairs: Counters<1>,
     pub(super) drift_objects: Counters<2>,
     pub(super) rejected: Counters<2>,
@@ -189,16 +189,24 @@ pub(super) struct OwnSeries {
     pub(super) api_connected: Gauge,
 }
 
-impl OwnSeries {
+impl PortwaySeries {
     pub(super) fn register(r: &mut Registry, version: &'static str) -> Self {
         let build: Gauges<1> = family(r, "build_info", "The version that runs");
         build.get_or_create(&[("version", version)]).set(1);
-        let series = OwnSeries {
-            drift_repairs: family(r, "drift_repairs", "Times that rules changed by others were put right"),
-            drift_objects: family(r, "drift_objects", "Objects put right, by what had become of them"),
-            rejected: family(r, "rejected_objects", "Objects refused, by reason"),
-            rejected_now: family(r, "rejected_objects", "Objects refused as they now stand"),
-            api_connected: single(r, "api_connected", "Whether the API server is being watched"),
+        let series = PortwaySeries {
+            drift_repairs: family(r, "drift_repairs", "Repairs of rules that other processes had changed"),
+            drift_objects: family(
+                r,
+                "drift_objects",
+                "Objects that repairs restored or removed, by how they had been changed",
+            ),
+            rejected: family(r, "rejected_objects", "Objects that were rejected, by reason"),
+            rejected_now: family(r, "rejected_objects", "Objects that are rejected now"),
+            api_connected: single(
+                r,
+                "api_connected",
+                "Whether all objects can be read from the API server or the manifests",
+            ),
         };
         for family in IpFamily::ALL {
             drop(series.drift_repairs.get_or_create(&of(family)));
@@ -227,12 +235,12 @@ where
     add(registry, name, help, Family::default())
 }
 
-/// From a millisecond to 16 seconds, doubling.
+/// Buckets from a millisecond to 16 seconds, doubling.
 fn timings() -> Histograms {
     Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 15)))
 }
 
-/// From a quarter of a second to five minutes: finest where the goal of the scalability SLO lies.
+/// Buckets from a quarter of a second to five minutes, as in kube-proxy.
 fn network_programming() -> Histogram {
     let seconds = linear_buckets(1.0, 1.0, 59);
     let minutes = linear_buckets(60.0, 5.0, 12).chain(linear_buckets(120.0, 30.0, 7));

@@ -4,7 +4,7 @@ use super::*;
 use portway_model::api::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// kube-proxy's metrics with their labels, `le` aside, and ours.
+/// kube-proxy's metrics and Portway's, with their labels except `le`.
 const WANTED: &str = "
 kubeproxy_sync_proxy_rules_duration_seconds histogram ip_family
 kubeproxy_sync_full_proxy_rules_duration_seconds histogram ip_family
@@ -42,7 +42,7 @@ portway_api_connected gauge
 portway_build_info gauge version
 ";
 
-fn busy() -> Metrics {
+fn populated() -> Metrics {
     let metrics = Metrics::new("1.2.3");
     let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
     metrics.sync_done(Family::V4, SyncKind::Full, Duration::from_millis(3), at);
@@ -67,8 +67,8 @@ fn busy() -> Metrics {
 }
 
 #[test]
-fn names_types_and_labels_are_exactly_these() {
-    let families = parse(&busy().encode()).unwrap_or_else(|error| panic!("{error}"));
+fn exposed_metrics_have_the_expected_names_types_and_labels() {
+    let families = parse(&populated().encode()).unwrap_or_else(|error| panic!("{error}"));
     let exposed: BTreeSet<String> = families
         .iter()
         .map(|(name, family)| {
@@ -86,8 +86,8 @@ fn names_types_and_labels_are_exactly_these() {
 }
 
 #[test]
-fn values_arrive_where_they_belong() {
-    let text = busy().encode();
+fn each_event_updates_its_series() {
+    let text = populated().encode();
     for line in [
         r#"kubeproxy_sync_proxy_rules_duration_seconds_bucket{le="0.004",ip_family="IPv4"} 1"#,
         r#"kubeproxy_sync_proxy_rules_duration_seconds_bucket{le="0.002",ip_family="IPv4"} 0"#,
@@ -115,7 +115,7 @@ fn values_arrive_where_they_belong() {
 }
 
 #[test]
-fn a_timestamp_is_absent_until_there_is_one() {
+fn a_timestamp_is_absent_before_the_first_sync() {
     assert!(!Metrics::new("x").encode().contains("last_timestamp_seconds"));
 }
 
@@ -151,7 +151,7 @@ struct Key {
     labels: BTreeMap<String, String>,
 }
 
-/// The text format 0.0.4, as strictly as its description allows.
+/// Parses the text format 0.0.4, as strictly as its specification allows.
 fn parse(text: &str) -> Result<BTreeMap<String, Exposed>, String> {
     let mut families: BTreeMap<String, Exposed> = BTreeMap::new();
     if !text.ends_with('\n') {
@@ -215,7 +215,7 @@ fn parse_sample(line: &str) -> Result<(Key, f64), String> {
     Ok((Key { name: name.into(), labels: parsed }, value))
 }
 
-/// Buckets grow, end with +Inf, and +Inf is the count.
+/// Checks that buckets are cumulative and end with +Inf, which equals the count.
 fn check_histogram((name, family): (&String, &Exposed)) -> Result<(), String> {
     let mut buckets: BTreeMap<BTreeMap<String, String>, Vec<(f64, f64)>> = BTreeMap::new();
     for (key, value) in &family.samples {

@@ -14,7 +14,7 @@ fn defaults() -> ConntrackSettings {
     }
 }
 
-/// A kernel fresh from boot, with 64 Ki entries.
+/// A kernel after boot, with 64 Ki entries.
 fn booted() -> Current {
     BTreeMap::from([
         (Setting::Max, 65536),
@@ -32,8 +32,8 @@ fn written(want: &ConntrackSettings, cores: usize) -> Vec<(Setting, u64)> {
 }
 
 #[test]
-fn defaults_only_raise() {
-    // Established connections are kept for five days, which is longer than a day: left alone.
+fn default_values_only_raise_sysctls() {
+    // The kernel's timeout of established connections, five days, is longer than the default and is not changed.
     let raised = [(Setting::Max, 131_072), (Setting::HashSize, 32768), (Setting::TcpCloseWait, 3600)];
     assert_eq!(written(&defaults(), 2), raised);
     let enough = BTreeMap::from([
@@ -46,7 +46,7 @@ fn defaults_only_raise() {
 }
 
 #[test]
-fn what_was_asked_for_is_set_up_or_down() {
+fn explicit_values_raise_or_lower_sysctls() {
     let want = ConntrackSettings {
         max_per_core: 0,
         tcp_established: Some(Duration::from_secs(600)),
@@ -63,7 +63,7 @@ fn what_was_asked_for_is_set_up_or_down() {
 }
 
 #[test]
-fn the_table_grows_with_the_cores_within_reason() {
+fn the_table_size_grows_with_the_cores_up_to_a_limit() {
     let size = |want: ConntrackSettings, cores| table_size(&want, cores);
     assert_eq!(size(defaults(), 1), Some(131_072));
     assert_eq!(size(defaults(), 8), Some(262_144));
@@ -74,7 +74,7 @@ fn the_table_grows_with_the_cores_within_reason() {
 }
 
 #[test]
-fn what_cannot_be_read_is_tried_all_the_same() {
+fn unreadable_sysctls_are_written_anyway() {
     let writes = plan(&Current::new(), &defaults(), 1);
     assert_eq!(writes.len(), 4);
     assert!(writes.iter().all(|write| write.was.is_none()));
@@ -89,7 +89,7 @@ fn cpu_lists_are_counted() {
     }
 }
 
-/// A directory of its own for one test, removed at the end.
+/// A temporary directory for one test, removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -113,7 +113,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn list_decide_apply_and_then_there_is_nothing_left_to_do() {
+fn after_apply_the_next_plan_is_empty() {
     let scratch = Scratch::new("apply");
     for (setting, value) in booted() {
         scratch.file(setting.path(), &format!("{value}\n"));
@@ -133,9 +133,9 @@ fn list_decide_apply_and_then_there_is_nothing_left_to_do() {
 }
 
 #[test]
-fn what_cannot_be_written_is_a_note_and_the_rest_is_written() {
+fn a_failed_write_is_reported_and_the_others_are_made() {
     let scratch = Scratch::new("refused");
-    // A directory in the file's place refuses to be written even to root.
+    // A directory instead of the file cannot be written, not even by root.
     scratch.file(&format!("{}/x", Setting::Max.path()), "");
     scratch.file(Setting::TcpCloseWait.path(), "60");
     let kernel = Kernel::under(&scratch.0);
@@ -146,13 +146,11 @@ fn what_cannot_be_written_is_a_note_and_the_rest_is_written() {
         write(Setting::TcpCloseWait, Some(60), 3600),
     ]);
     assert_eq!(report.written, [write(Setting::TcpCloseWait, Some(60), 3600)]);
-    let notes: Vec<String> = report.refused.iter().map(ToString::to_string).collect();
-    assert_eq!(notes.len(), 2);
-    assert!(notes[0].starts_with("nf_conntrack_max stays 65536, 131072 was wanted: "), "{notes:?}");
-    assert!(
-        notes[0].ends_with("(set it on the host, or leave it alone with --conntrack-max-per-core=0)"),
-        "{notes:?}"
-    );
-    assert!(notes[1].starts_with("nf_conntrack_udp_timeout stays as it is, 10 was wanted: "), "{notes:?}");
-    assert!(!scratch.0.join(Setting::Udp.path()).exists(), "a setting was invented");
+    let messages: Vec<String> = report.refused.iter().map(ToString::to_string).collect();
+    assert_eq!(messages.len(), 2);
+    let begin = "nf_conntrack_max could not be set to 131072, it stays 65536: ";
+    let end = "; set it on the host, or keep the kernel's value with --conntrack-max-per-core=0";
+    assert!(messages[0].starts_with(begin) && messages[0].ends_with(end), "{messages:?}");
+    assert!(messages[1].starts_with("nf_conntrack_udp_timeout could not be set to 10: "), "{messages:?}");
+    assert!(!scratch.0.join(Setting::Udp.path()).exists(), "a file was created");
 }

@@ -1,4 +1,4 @@
-//! The queue between the threads that log and the one that writes.
+//! The queue between the threads that log and the thread that writes.
 
 use super::LogFormat;
 use crate::rfc3339;
@@ -9,18 +9,18 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant, SystemTime};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that may wait to be written.
+/// The maximum number of lines in the queue.
 const LINES: usize = 2048;
-/// How often a full queue is tried when it has to be flushed.
+/// The pause before another attempt to enqueue a flush in a full queue.
 const RETRY: Duration = Duration::from_millis(5);
 
 enum Message {
     Line(Vec<u8>),
-    /// Everything before this is written when the sender gets an answer.
+    /// Answered when all lines before it are written.
     Flush(mpsc::Sender<()>),
 }
 
-/// The end that takes lines. Clones share the queue.
+/// The sending end of the queue. Clones share the queue.
 #[derive(Clone, Debug)]
 pub(super) struct LogQueue {
     sender: SyncSender<Message>,
@@ -39,9 +39,9 @@ impl LogQueue {
         Ok(queue)
     }
 
-    /// Waits until everything so far is written, but no longer than `patience`.
-    pub(super) fn flush(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Waits until all lines so far are written, but no longer than `timeout`.
+    pub(super) fn flush(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         let (done, written) = mpsc::channel();
         while self.sender.try_send(Message::Flush(done.clone())).is_err() {
             if Instant::now() >= deadline {
@@ -54,7 +54,7 @@ impl LogQueue {
 }
 
 impl Write for LogQueue {
-    /// Takes a line, or drops it if the queue is full; never waits.
+    /// Enqueues a line, or drops it if the queue is full. Never blocks.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.sender.try_send(Message::Line(line.to_vec())).is_err() {
             self.dropped.fetch_add(1, Relaxed);
@@ -75,7 +75,7 @@ impl MakeWriter<'_> for LogQueue {
     }
 }
 
-/// Writes lines as they come. Errors are not reported: there is no other place to report them to.
+/// Writes the lines of the queue. Errors are ignored: they could only be reported through the same output.
 fn write_lines(receiver: &Receiver<Message>, dropped: &AtomicU64, format: LogFormat, mut out: impl Write) {
     let mut next = receiver.recv().ok();
     while let Some(message) = next {
@@ -114,18 +114,18 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
 
-    /// Much longer than any of this takes.
+    /// A time limit that the tests do not reach.
     const PATIENCE: Duration = Duration::from_secs(60);
-    /// More than a pipe and the queue hold together.
+    /// More lines than a pipe and the queue hold together.
     const MANY: usize = LINES + 4096;
     const LINE: &[u8; 64] = b"a line of sixty-four bytes, so that a pipe is full after 1024.\n\n";
 
     #[test]
-    fn a_full_pipe_blocks_no_thread_that_logs_and_drops_are_counted() {
+    fn a_full_pipe_blocks_no_logging_thread_and_dropped_lines_are_counted() {
         for format in [LogFormat::Text, LogFormat::Json] {
             let (reader, writer) = io::pipe().expect("a pipe");
             let mut queue = LogQueue::start(writer, format).expect("a thread");
-            // Would never end if a line had to wait for the reader.
+            // This loop would not end if writing a line blocked until it is read.
             for _ in 0..MANY {
                 queue.write_all(LINE).expect("never fails");
             }
@@ -135,18 +135,22 @@ mod tests {
             let reading =
                 std::thread::spawn(|| BufReader::new(reader).lines().map_while(Result::ok).collect());
             queue.flush(PATIENCE);
-            // And from then on as before.
+            // Later lines are written again.
             queue.write_all(b"after\n").expect("never fails");
             queue.flush(PATIENCE);
             drop(queue);
             let lines: Vec<String> = reading.join().expect("a thread that reads");
             assert!(lines.iter().any(|line| line == "after"));
-            let told: Vec<_> = lines.iter().filter(|line| line.contains("log lines were dropped")).collect();
+            let reports: Vec<_> =
+                lines.iter().filter(|line| line.contains("log lines were dropped")).collect();
             let wanted = match format {
                 LogFormat::Text => format!("count={dropped}"),
                 LogFormat::Json => format!("\"count\":{dropped}"),
             };
-            assert!(matches!(told[..], [line] if line.contains(&wanted)), "not {wanted} once: {told:?}");
+            assert!(
+                matches!(reports[..], [line] if line.contains(&wanted)),
+                "not {wanted} once: {reports:?}"
+            );
         }
     }
 

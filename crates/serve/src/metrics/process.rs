@@ -1,6 +1,6 @@
-//! What Prometheus' client libraries report of their process, read from /proc when scraped.
+//! The process metrics of Prometheus' client libraries, read from /proc on each scrape.
 //!
-//! A value that cannot be read is left out; the rest is reported.
+//! A value that cannot be read is omitted.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -39,7 +39,7 @@ impl Collector for ProcessCollector {
             }
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            // One of them is the directory being read.
+            // One of them is the descriptor of the directory itself.
             let open = open.count().saturating_sub(1) as f64;
             gauge(&mut encoder, "process_open_fds", "Open file descriptors", open)?;
         }
@@ -64,7 +64,7 @@ fn put(
     metric.encode(encoder.encode_descriptor(name, &help, None, metric.metric_type())?)
 }
 
-/// The fields of /proc/self/stat that are of interest (proc_pid_stat(5)).
+/// The fields of /proc/self/stat that are used (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     cpu_ticks: u64,
@@ -75,7 +75,7 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The command's name may hold spaces and parentheses; the fields begin after its last one, with the third.
+        // The name of the command may contain spaces and parentheses; the third field follows its last parenthesis.
         let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
         Some(Stat {
@@ -87,12 +87,12 @@ impl Stat {
     }
 }
 
-/// `btime` of /proc/stat.
+/// The boot time, `btime` in /proc/stat.
 fn boot_time(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// The soft limit of /proc/self/limits.
+/// The soft limit on open files in /proc/self/limits.
 fn max_files(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     match line.split_whitespace().next()? {

@@ -6,9 +6,9 @@ use crate::listen::{DualStack, listen};
 use axum::routing::any;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Longer than every limit but a day.
+/// Longer than the header timeout, and shorter than the lifetime of a connection.
 const LONG: Duration = Duration::from_secs(3600);
-/// For tests by the real clock, which end long before.
+/// The time limit of tests with the real clock, which end long before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(limits: Limits) -> Server {
@@ -28,12 +28,12 @@ async fn connect(server: &Server) -> TcpStream {
 /// Whether the server closes a connection within a time.
 async fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
     let mut rest = Vec::new();
-    // Reset or ended: both are closed.
+    // A reset closes the connection too.
     timeout(within, stream.read_to_end(&mut rest)).await.is_ok()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_sends_its_headers_is_cut_off() {
+async fn a_client_that_never_sends_its_headers_is_disconnected() {
     let server = start(limits());
     let mut silent = connect(&server).await;
     let mut slow = connect(&server).await;
@@ -51,16 +51,16 @@ async fn a_connection_that_is_idle_after_an_answer_is_closed() {
 }
 
 #[tokio::test]
-async fn more_connections_than_the_cap_do_not_keep_others_from_an_answer() {
+async fn a_new_connection_above_the_limit_is_answered() {
     let server = start(Limits { headers: LONG, ..limits() });
     let mut silent = Vec::new();
     for _ in 0..3 * limits().connections {
         silent.push(connect(&server).await);
-        // Accepted before the next one comes.
+        // Lets the server accept it before the next one is opened.
         tokio::task::yield_now().await;
     }
     assert_eq!(get(server.address(), "/").await.expect("an answer").body, "here");
-    // The oldest ones were closed for it, and no more than had to be.
+    // Only as many of the oldest connections were closed as necessary.
     assert!(is_closed(&mut silent[0], PATIENCE).await, "the oldest connection is still open");
     let newest = silent.last_mut().expect("a connection");
     newest.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("writes");

@@ -11,7 +11,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "affinity_is_shared_by_all_frontends", script: shared },
     Case { name: "affinity_expires", script: expires },
     Case { name: "affinity_lasts_while_the_client_is_active", script: active },
-    Case { name: "affinity_forgets_a_dead_endpoint", script: dead },
+    Case { name: "affinity_ends_with_its_endpoint", script: endpoint_removed },
     Case { name: "affinity_with_policy_local", script: local },
 ];
 
@@ -29,7 +29,7 @@ fn sticks(net: &LabNetwork) -> Script {
         tcp(Sender::Pod("pod1b"), net.at_cluster_ip(1), one_of(PODS)),
         tcp(CLIENT, net.at_cluster_ip(1), one_of(PODS)),
         udp(POD1, net.at_cluster_ip(2), one_of(PODS)),
-        // The client still has the same pod.
+        // The client still reaches the same pod.
         tcp(POD1, net.at_cluster_ip(1), one_of(PODS)),
     ])
 }
@@ -42,7 +42,7 @@ fn shared(net: &LabNetwork) -> Script {
         apply(service()),
         apply(net.slice("web", &Endpoint::all(&["pod1b"]))),
         tcp(CLIENT, net.at_cluster_ip(1), all(&["pod1b"], Source::Node(1))),
-        // The client has an affinity entry now, which counts for all frontends.
+        // The client has affinity to the pod now, at all frontends.
         apply(net.slice("web", &Endpoint::all(PODS))),
         tcp(CLIENT, net.at_cluster_ip(1), one_of(&["pod1b"])),
         tcp(CLIENT, net.node_port(1, 30001), one_of(&["pod1b"])),
@@ -83,7 +83,7 @@ fn active(net: &LabNetwork) -> Script {
     Script::steps(steps)
 }
 
-fn dead(net: &LabNetwork) -> Script {
+fn endpoint_removed(net: &LabNetwork) -> Script {
     Script::steps(vec![
         apply(net.service("web", 1).affinity(10_800).node_port(30001)),
         apply(net.slice("web", &Endpoint::all(&["pod1b"]))),
@@ -106,7 +106,7 @@ fn local(net: &LabNetwork) -> Script {
     Script::steps(vec![
         apply(net.service("web", 1).affinity(10_800).node_port(30001).external_local()),
         apply(net.slice("web", &Endpoint::all(&["pod1b", "pod2a"]))),
-        // Affinity with an endpoint on another node does not count where only local endpoints are allowed.
+        // Affinity to an endpoint on another node has no effect where only local endpoints are allowed.
         tcp(CLIENT, net.at_cluster_ip(1), one_of(&["pod1b", "pod2a"])),
         tcp(CLIENT, to, all(&["pod1b"], Source::Own)),
         tcp(POD1, to, one_of(&["pod1b", "pod2a"])),

@@ -15,8 +15,8 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "hairpin", script: hairpin },
     Case { name: "no_endpoints_is_refused", script: no_endpoints },
     Case { name: "unknown_port_is_refused_and_unallocated_address_dropped", script: unknown },
-    Case { name: "service_deleted_and_made_again", script: deleted_and_made_again },
-    Case { name: "endpoints_come_and_go", script: come_and_go },
+    Case { name: "service_deleted_and_created_again", script: deleted_and_created_again },
+    Case { name: "endpoints_are_added_and_removed", script: added_and_removed },
 ];
 
 fn web(net: &LabNetwork) -> Vec<Step> {
@@ -106,7 +106,7 @@ fn unknown(net: &LabNetwork) -> Script {
     Script::steps(steps)
 }
 
-fn deleted_and_made_again(net: &LabNetwork) -> Script {
+fn deleted_and_created_again(net: &LabNetwork) -> Script {
     let mut steps = web(net);
     steps.push(apply(net.service_cidr()));
     steps.push(tcp(CLIENT, net.at_cluster_ip(1), all(PODS, Source::Node(1))));
@@ -121,7 +121,7 @@ fn deleted_and_made_again(net: &LabNetwork) -> Script {
     Script::steps(steps)
 }
 
-fn come_and_go(net: &LabNetwork) -> Script {
+fn added_and_removed(net: &LabNetwork) -> Script {
     let sets: [&[&'static str]; 5] =
         [&["pod1b"], &["pod1b", "pod2a", "pod2b"], &["pod2a", "pod2b"], &["pod2b"], &["pod1b", "pod2a"]];
     let mut steps = vec![apply(net.service("web", 1))];

@@ -1,4 +1,4 @@
-//! External and load-balancer addresses, both policies, source ranges, health checks.
+//! External IPs and load-balancer IPs: both traffic policies, source ranges, health checks.
 
 use super::{
     CLIENT, Case, Expect, LabNetwork, NODE1, NODE2, POD1, POD2, PODS, Script, Source, Step, all, apply, tcp,
@@ -10,7 +10,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "load_balancer_ip_policy_cluster", script: balancer_cluster },
     Case { name: "load_balancer_ip_policy_local", script: balancer_local },
     Case { name: "load_balancer_source_ranges", script: source_ranges },
-    Case { name: "load_balancer_ip_mode_proxy_is_left_alone", script: ip_mode },
+    Case { name: "load_balancer_ip_mode_proxy_is_not_translated", script: ip_mode },
     Case { name: "external_ip_policy_cluster", script: external_cluster },
     Case { name: "external_ip_policy_local", script: external_local },
     Case { name: "health_check_node_port", script: health },
@@ -33,8 +33,8 @@ fn cluster(service: Service, net: &LabNetwork, to: SocketAddr) -> Script {
     ])
 }
 
-/// Policy Local: traffic that begins on a node may go to any endpoint; traffic from outside goes to local endpoints and keeps
-/// its source address.
+/// Policy Local: traffic that begins on a node may go to any endpoint; traffic from outside goes to local endpoints and
+/// keeps its source address.
 fn local(service: Service, net: &LabNetwork, to: SocketAddr) -> Script {
     Script::steps(vec![
         apply(service),
@@ -103,7 +103,7 @@ fn source_ranges(net: &LabNetwork) -> Script {
         tcp(CLIENT, to, all(both, Source::Node(1))),
         tcp(NODE1, to, all(both, Source::Node(1))),
         tcp(POD1, to, Expect::TimedOut),
-        // A range that has every address in it allows every client.
+        // A range of all addresses allows every client.
         apply(service().source_ranges(&["192.0.2.0/24", "0.0.0.0/0", "2001:db8::/32", "::/0"])),
         tcp(POD1, to, all(both, Source::Node(1))),
         tcp(CLIENT, to, all(both, Source::Node(1))),
@@ -130,14 +130,15 @@ fn health(net: &LabNetwork) -> Script {
         .load_balancer_ips(&[net.load_balancer_ip(1)], None)
         .external_local()
         .health_check_node_port(CHECK);
-    let asks = |node, status, local_endpoints| Step::Health { node, port: CHECK, status, local_endpoints };
+    let health_check =
+        |node, status, local_endpoints| Step::Health { node, port: CHECK, status, local_endpoints };
     Script::steps(vec![
         apply(service),
         apply(net.slice("web", &Endpoint::all(&["pod1a", "pod1b"]))),
-        asks(1, 200, 2),
-        asks(2, 503, 0),
+        health_check(1, 200, 2),
+        health_check(2, 503, 0),
         apply(net.slice("web", &[Endpoint::terminating("pod1a"), Endpoint::ready("pod2a")])),
-        asks(1, 503, 0),
-        asks(2, 200, 1),
+        health_check(1, 503, 0),
+        health_check(2, 200, 1),
     ])
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "agents_restart_under_load_without_a_failed_connection", script: restart },
-    Case { name: "rules_stay_in_force_while_agents_are_gone", script: gone },
+    Case { name: "rules_stay_in_force_without_agents", script: without_agents },
     Case { name: "endpoints_change_under_load_without_a_failed_connection", script: churn },
     Case { name: "flushed_ruleset_is_repaired", script: |net| tampered(net, Tamper::FlushEverything) },
     Case { name: "flushed_rules_are_repaired", script: |net| tampered(net, Tamper::FlushRules) },
     Case { name: "a_foreign_rule_is_removed", script: |net| tampered(net, Tamper::AddRule) },
-    Case { name: "removed_objects_are_repaired", script: |net| tampered(net, Tamper::RemovePart) },
+    Case { name: "removed_objects_are_repaired", script: |net| tampered(net, Tamper::RemoveObjects) },
 ];
 
 fn web(net: &LabNetwork) -> Vec<Step> {
@@ -40,7 +40,7 @@ fn restart(net: &LabNetwork) -> Script {
     Script::steps(steps)
 }
 
-fn gone(net: &LabNetwork) -> Script {
+fn without_agents(net: &LabNetwork) -> Script {
     let mut steps = web(net);
     steps.extend([
         tcp(CLIENT, net.node_port(2, 30001), all(PODS, Source::Node(2))),

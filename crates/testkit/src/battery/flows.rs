@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "udp_flow_moves_when_its_endpoint_is_replaced", script: replaced },
-    Case { name: "udp_flow_that_began_without_endpoints_finds_them", script: began_without },
-    Case { name: "udp_flow_is_refused_when_the_last_endpoint_goes", script: last_goes },
+    Case { name: "udp_flow_that_began_before_the_service_reaches_its_endpoints", script: began_before },
+    Case { name: "udp_flow_is_refused_when_the_last_endpoint_is_removed", script: last_removed },
     Case { name: "udp_flow_to_a_node_port_moves", script: node_port },
     Case { name: "udp_flow_stays_while_its_endpoint_answers", script: stays },
     Case { name: "tcp_connection_survives_changes_and_restart", script: tcp_survives },
@@ -38,7 +38,7 @@ fn replaced(net: &LabNetwork) -> Script {
     ])
 }
 
-fn began_without(net: &LabNetwork) -> Script {
+fn began_before(net: &LabNetwork) -> Script {
     Script::steps(vec![
         // The client sends before the Service exists.
         open("early", POD1, net.at_cluster_ip(1), Udp),
@@ -50,7 +50,7 @@ fn began_without(net: &LabNetwork) -> Script {
     ])
 }
 
-fn last_goes(net: &LabNetwork) -> Script {
+fn last_removed(net: &LabNetwork) -> Script {
     Script::steps(vec![
         apply(net.service("dns", 1).udp()),
         dns(net, &["pod1b"]),

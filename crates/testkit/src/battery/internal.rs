@@ -4,11 +4,11 @@ use super::{CLIENT, Case, Expect, LabNetwork, NODE1, NODE2, POD2, Script, Sender
 use crate::objects::Endpoint;
 
 pub(super) const CASES: &[Case] = &[
-    Case { name: "internal_policy_local_uses_endpoints_of_the_node", script: stays },
+    Case { name: "internal_policy_local_uses_endpoints_of_the_node", script: local_endpoints },
     Case { name: "internal_policy_local_without_endpoints_on_the_node_drops", script: dropped },
 ];
 
-fn stays(net: &LabNetwork) -> Script {
+fn local_endpoints(net: &LabNetwork) -> Script {
     Script::steps(vec![
         apply(net.service("web", 1).internal_local()),
         apply(net.slice("web", &Endpoint::all(&["pod1a", "pod2a", "pod2b"]))),

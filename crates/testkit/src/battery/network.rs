@@ -26,7 +26,7 @@ impl AddressBook for LabNetwork {
         self.pods[pod]
     }
 
-    /// The number of its node is in a pod's name: `pod1a` runs on `node1`.
+    /// A pod's name has the number of its node: `pod1a` runs on `node1`.
     fn node_of(&self, pod: &str) -> String {
         format!("node{}", &pod[3..4])
     }
@@ -60,7 +60,7 @@ impl LabNetwork {
         SocketAddr::new(self.cluster_ip(n), 80)
     }
 
-    /// A node port of a node, from 1.
+    /// A node port of the node with this number, from 1.
     pub fn node_port(&self, node: usize, port: u16) -> SocketAddr {
         SocketAddr::new(self.nodes[node - 1], port)
     }

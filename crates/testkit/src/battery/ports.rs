@@ -1,4 +1,4 @@
-//! Ports, protocols, slices and labels: which endpoints belong to which frontend.
+//! Ports, protocols, slices and labels: which endpoints a frontend has.
 
 use super::{
     CLIENT, Case, Expect, LabNetwork, NODE1, NODE2, OTHER_PORT, POD1, POD2, PORT, Script, Source, Step, all,
@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "clients_move_between_pods_whose_target_ports_differ", script: moving_clients },
     Case { name: "two_protocols_on_one_port", script: two_protocols },
     Case { name: "several_slices", script: several_slices },
-    Case { name: "other_proxys_services_and_headless_slices_are_left_alone", script: labels },
+    Case { name: "services_of_other_proxies_and_headless_slices_are_ignored", script: labels },
 ];
 
 fn several_ports(net: &LabNetwork) -> Script {
@@ -50,9 +50,9 @@ fn differing_targets(net: &LabNetwork) -> Script {
     Script::steps(steps)
 }
 
-/// Affinity ends after a second, so a client meets both pods in time.
+/// Affinity ends after a second, so that a client eventually reaches both pods.
 fn moving_clients(net: &LabNetwork) -> Script {
-    let sooner_or_later = |pod| Step::ProbeAfterPauses {
+    let eventually = |pod| Step::ProbeAfterPauses {
         pause: Duration::from_millis(1500),
         from: POD1,
         to: net.at_cluster_ip(1),
@@ -62,8 +62,8 @@ fn moving_clients(net: &LabNetwork) -> Script {
         apply(net.service("web", 1).ports(&[("web", Tcp, 80)]).affinity(1)),
         apply(net.slice_of("web", "web-1", &[("web", Tcp, PORT)], &Endpoint::all(&["pod1b"]))),
         apply(net.slice_of("web", "web-2", &[("web", Tcp, OTHER_PORT)], &Endpoint::all(&["pod2b"]))),
-        sooner_or_later("pod1b"),
-        sooner_or_later("pod2b"),
+        eventually("pod1b"),
+        eventually("pod2b"),
     ])
 }
 

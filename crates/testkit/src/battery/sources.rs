@@ -1,4 +1,4 @@
-//! Masquerading: which source address an endpoint sees, by how local traffic is detected.
+//! Masquerading: which source address an endpoint sees, for each way to detect local traffic.
 
 use super::{CLIENT, Case, LabNetwork, NODE1, POD1, POD2, Script, Source, Step, all, apply, tcp};
 use crate::objects::Endpoint;
@@ -54,7 +54,7 @@ fn by_prefix(net: &LabNetwork) -> Script {
     script(net, Source::Own, Source::Own, Source::Node(1), &flags)
 }
 
-/// Without a cluster CIDR local traffic is unknown, so no traffic is masqueraded for coming from outside.
+/// Without a cluster CIDR, local traffic cannot be detected, so no traffic is masqueraded as traffic from outside.
 fn unknown(net: &LabNetwork) -> Script {
     let mut script = script(net, Source::Own, Source::Own, Source::Own, &["--cluster-cidr="]);
     script.steps.pop();

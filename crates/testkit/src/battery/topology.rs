@@ -1,4 +1,4 @@
-//! Which endpoints are used: termination, hints, zones.
+//! Which endpoints are used: terminating endpoints, hints for zones and nodes.
 
 use super::{CLIENT, Case, Expect, LabNetwork, POD1, POD2, PODS, Script, Source, Step, all, apply, tcp};
 use crate::objects::{self, Endpoint};
@@ -9,7 +9,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "terminating_endpoints_with_policy_local", script: terminating_local },
     Case { name: "zone_hints", script: zones },
     Case { name: "node_hints", script: nodes },
-    Case { name: "node_changes_zone", script: node_moves },
+    Case { name: "node_changes_zone", script: zone_changes },
 ];
 
 fn any(pods: &[&'static str]) -> Expect {
@@ -97,7 +97,7 @@ fn nodes(net: &LabNetwork) -> Script {
     ])
 }
 
-fn node_moves(net: &LabNetwork) -> Script {
+fn zone_changes(net: &LabNetwork) -> Script {
     let node = |zone| apply(objects::node("node1", zone, &net.nodes[..1], &[]));
     Script::steps(vec![
         apply(net.service("web", 1)),

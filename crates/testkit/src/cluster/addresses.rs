@@ -4,7 +4,7 @@ use crate::objects::AddressBook;
 use portway_model::Family;
 use std::net::IpAddr;
 
-/// Hosts that endpoints may be on, for reading addresses back.
+/// Hosts that endpoints may be on, to find the name of an endpoint's address.
 pub const ENDPOINT_HOSTS: [&str; 5] = ["a", "b", "c", "d", "node"];
 
 /// The hosts, with their addresses in one family.

@@ -7,20 +7,20 @@ use crate::objects::{Endpoint, Service};
 pub(super) const CASES: &[Case] = packet_cases![
     "affinity":
     new_client_reaches_any_endpoint,
-    known_client_keeps_its_endpoint_at_every_frontend,
+    client_with_affinity_keeps_its_endpoint_at_every_frontend,
     policy_local_overrides_affinity_to_a_remote_endpoint,
     affinity_ends_when_the_endpoint_is_removed,
     affinity_holds_while_other_endpoints_change,
 ];
 
-/// A Service with affinity, at `svc1`, `ext1` and node port 30001; its endpoints are `a`, `b` and `c`, once `change` was made
-/// to it.
+/// A cluster with a Service with affinity, changed by `change`, at `svc1`, `ext1` and node port 30001. Its endpoints
+/// are `a`, `b` and `c`.
 pub fn service_with_affinity(change: fn(Service) -> Service) -> TestCluster {
     let web = service("web", 1).affinity(10_800).external_ips(&both("ext1")).node_port(30001);
     TestCluster::new().service(change(web)).slice("web", &Endpoint::all(&HOSTS))
 }
 
-/// The Service as it is.
+/// The Service without a change.
 fn plain() -> TestCluster {
     service_with_affinity(|web| web)
 }
@@ -31,13 +31,13 @@ fn local() -> TestCluster {
 }
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
-/// The verdict for a client that has affinity with each.
+/// The verdict for a client with affinity to each of [`HOSTS`].
 const KEPT: [&str; 3] = ["a masqueraded", "b masqueraded", "c masqueraded"];
-/// The verdict when that endpoint is removed.
+/// The verdict for that client after the endpoint was removed.
 const OTHERS: [&str; 3] = ["b c masqueraded", "a c masqueraded", "a b masqueraded"];
 
-/// One scenario for each endpoint that a client has affinity with.
-fn known(then: impl Fn(usize, Scenario) -> Scenario) -> Vec<Scenario> {
+/// One scenario for each endpoint that a client has affinity to.
+fn with_affinity(then: impl Fn(usize, Scenario) -> Scenario) -> Vec<Scenario> {
     let connected = |host| {
         let first = [("client", "svc1:80", "a b c masqueraded")];
         Scenario::new(plain(), &first).connect("client", "svc1:80", host)
@@ -68,8 +68,8 @@ fn new_client_reaches_any_endpoint() -> Vec<Scenario> {
     vec![policy_cluster, policy_local]
 }
 
-fn known_client_keeps_its_endpoint_at_every_frontend() -> Vec<Scenario> {
-    known(|i, scenario| {
+fn client_with_affinity_keeps_its_endpoint_at_every_frontend() -> Vec<Scenario> {
+    with_affinity(|i, scenario| {
         let again = ["svc1:80", "node:30001", "ext1:80"].map(|to| ("client", to, KEPT[i]));
         scenario.rows(&again).rows(&[("stranger", "svc1:80", "a b c masqueraded")])
     })
@@ -84,13 +84,13 @@ fn policy_local_overrides_affinity_to_a_remote_endpoint() -> Vec<Scenario> {
 }
 
 fn affinity_ends_when_the_endpoint_is_removed() -> Vec<Scenario> {
-    known(|i, scenario| {
+    with_affinity(|i, scenario| {
         scenario.endpoints("web", &without(HOSTS[i])).rows(&[("client", "svc1:80", OTHERS[i])])
     })
 }
 
 fn affinity_holds_while_other_endpoints_change() -> Vec<Scenario> {
-    known(|i, scenario| {
+    with_affinity(|i, scenario| {
         let kept = [("client", "svc1:80", KEPT[i])];
         scenario
             .endpoints("web", &["a", "b", "c", "d"])

@@ -1,4 +1,4 @@
-//! Node ports, load-balancer IPs, external IPs: policies, source ranges, the addresses of node ports.
+//! Node ports, load-balancer IPs and external IPs: traffic policies, source ranges, the addresses of node ports.
 
 use super::{Case, Row, Scenario};
 use crate::cluster::{TestCluster, both, service, service_with_all_frontends, settings};
@@ -32,8 +32,8 @@ fn cluster(service: Service, hosts: &[&str]) -> TestCluster {
 
 const FRONTENDS: [&str; 3] = ["lb1:80", "ext1:80", "node:30001"];
 
-/// The same expectations at each kind of external frontend.
-fn everywhere(cluster: TestCluster, rows: &[(&'static str, &'static str)]) -> Scenario {
+/// The same rows for each kind of external frontend.
+fn at_all_frontends(cluster: TestCluster, rows: &[(&'static str, &'static str)]) -> Scenario {
     let rows: Vec<Row> =
         FRONTENDS.iter().flat_map(|to| rows.iter().map(|(from, end)| (*from, *to, *end))).collect();
     Scenario::new(cluster, &rows)
@@ -41,7 +41,7 @@ fn everywhere(cluster: TestCluster, rows: &[(&'static str, &'static str)]) -> Sc
 
 fn policy_cluster_reaches_all_and_masquerades() -> Vec<Scenario> {
     let cluster = cluster(web(), &["a", "c"]);
-    vec![everywhere(
+    vec![at_all_frontends(
         cluster,
         &[
             ("client", "a c masqueraded"),
@@ -54,7 +54,7 @@ fn policy_cluster_reaches_all_and_masquerades() -> Vec<Scenario> {
 
 fn policy_local_keeps_the_source_and_uses_local_endpoints() -> Vec<Scenario> {
     let cluster = cluster(web().external_local(), &["a", "b", "c"]);
-    vec![everywhere(
+    vec![at_all_frontends(
         cluster,
         &[
             ("client", "a b"),
@@ -69,13 +69,13 @@ fn policy_local_keeps_the_source_and_uses_local_endpoints() -> Vec<Scenario> {
 
 fn policy_local_without_local_endpoints_drops_traffic_from_outside() -> Vec<Scenario> {
     let cluster = cluster(web().external_local(), &["c", "d"]);
-    vec![everywhere(cluster, &[("client", "dropped"), ("a", "c d"), ("node", "c d masqueraded")])]
+    vec![at_all_frontends(cluster, &[("client", "dropped"), ("a", "c d"), ("node", "c d masqueraded")])]
 }
 
 fn without_endpoints_all_frontends_reject() -> Vec<Scenario> {
     let rejected = |service| {
         let cluster = TestCluster::new().service(service);
-        everywhere(cluster, &[("client", "rejected"), ("a", "rejected"), ("node", "rejected")])
+        at_all_frontends(cluster, &[("client", "rejected"), ("a", "rejected"), ("node", "rejected")])
     };
     vec![rejected(web()), rejected(web().external_local())]
 }

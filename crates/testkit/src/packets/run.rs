@@ -11,7 +11,7 @@ use portway_dataplane::trace::Verdict;
 use portway_model::{Family, ServiceName, ServicePlan};
 use std::process::ExitCode;
 
-/// A row in which a mode has another verdict than the table, and may.
+/// A row in which a mode legitimately has another verdict than the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Exception {
     /// The name of the case.
@@ -20,7 +20,7 @@ pub struct Exception {
     pub row: Row,
     /// The verdict in this mode.
     pub verdict: &'static str,
-    /// Why that is right.
+    /// Why that verdict is correct in this mode.
     pub reason: &'static str,
 }
 
@@ -35,25 +35,28 @@ pub fn main<N: FakeNode + 'static>(
     harness::run(all)
 }
 
-/// Every case of the table and of the mode's own, in every family in which it holds. A test that fails lists every row that
-/// had another verdict, with the path of the packet.
+/// A test for every case of the tables and every case of the mode's own, in every family in which it is run. A test
+/// that fails lists every row that had another verdict, with the path of the packet.
 ///
 /// # Panics
-/// If two cases have the same name, or an exception is of a case that does not exist.
+/// If two cases have the same name, or an exception names a case that does not exist.
 pub fn tests<N: FakeNode + 'static>(own: &[Case], exceptions: &'static [Exception]) -> Vec<Test> {
     let all = [&cases(), own].concat();
     for (i, case) in all.iter().enumerate() {
-        assert!(all[..i].iter().all(|c| c.name != case.name), "two cases are called {}", case.name);
+        assert!(all[..i].iter().all(|c| c.name != case.name), "two cases have the name {}", case.name);
     }
     for Exception { case, .. } in exceptions {
-        assert!(all.iter().any(|c| c.name == *case), "there is no case {case} to be an exception from");
+        assert!(
+            all.iter().any(|c| c.name == *case),
+            "an exception names the case {case}, which does not exist"
+        );
     }
     let in_families = all.into_iter().flat_map(|case| Family::ALL.map(|family| (case, family)));
-    let held = in_families.filter(|(case, family)| !scenarios(case, *family).is_empty());
+    let run_in = in_families.filter(|(case, family)| !scenarios(case, *family).is_empty());
     let test = |(case, family): (Case, Family)| {
         Test::new(format!("{family}::{}", case.name), move || Ok(run::<N>(&case, family, exceptions)?))
     };
-    held.map(test).collect()
+    run_in.map(test).collect()
 }
 
 fn scenarios(case: &Case, family: Family) -> Vec<Scenario> {
@@ -73,14 +76,17 @@ fn run<N: FakeNode>(case: &Case, family: Family, exceptions: &[Exception]) -> Re
     if wrong.is_empty() { Ok(()) } else { Err(format!("\n{}: {family}:\n{}", case.name, wrong.join("\n"))) }
 }
 
-/// Exceptions from rows that the table does not have, or that have the same verdict.
+/// Errors about exceptions whose row is not in the table, or whose verdict is that of the table.
 fn stale(case: &Case, exceptions: &[&Exception]) -> impl Iterator<Item = String> {
     let steps: Vec<Step> = (case.script)().into_iter().flat_map(|scenario| scenario.steps).collect();
     let real = move |e: &&&Exception| e.verdict != e.row.2 && steps.contains(&Step::Packet(e.row));
-    exceptions.iter().filter(move |e| !real(e)).map(|e| format!("the exception from {:?} is none", e.row))
+    exceptions
+        .iter()
+        .filter(move |e| !real(e))
+        .map(|e| format!("the exception for {:?} is not needed", e.row))
 }
 
-/// The step as it must be in this mode.
+/// The step with the verdict of this mode.
 fn in_this_mode(step: Step, exceptions: &[&Exception]) -> Step {
     match step {
         Step::Packet(row) => {
@@ -110,7 +116,7 @@ impl<N: FakeNode> Running<N> {
         }
     }
 
-    /// A sync without warnings or refused Services, after which nothing differs.
+    /// Syncs, and checks that there are no warnings, no refused Services and no drift.
     fn sync(&mut self, changes: Vec<(ServiceName, Option<ServicePlan>)>) -> Result<(), String> {
         let report = self.node.mode().sync(&self.settings, changes).map_err(|e| e.to_string())?;
         if !report.warnings.is_empty() || !report.refused.is_empty() {
@@ -130,7 +136,7 @@ impl<N: FakeNode> Running<N> {
         Err(format!("{from} to {to}: {found}, not {verdict}\n{path}"))
     }
 
-    /// Exactly one path must end at the endpoint: with several, endpoints would not be equally likely.
+    /// Exactly one path must end at the endpoint: with several, the endpoint would be more likely than others.
     fn connect(&mut self, from: &str, to: &str, host: &str) -> Result<(), String> {
         let packet = packet(self.family, from, to);
         let paths = self.node.follow(&packet).paths;
@@ -140,7 +146,7 @@ impl<N: FakeNode> Running<N> {
         };
         let fit: Vec<usize> = paths.iter().enumerate().filter(ends_there).map(|(n, _)| n).collect();
         match fit[..] {
-            [n] if self.node.remember(&packet, n) => Ok(()),
+            [n] if self.node.store_affinity(&packet, n) => Ok(()),
             [_] => Err(format!("{from} to {to} at {host}: no affinity was stored")),
             _ => Err(format!("{from} to {to}: {} paths end at {host}", fit.len())),
         }

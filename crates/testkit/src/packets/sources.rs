@@ -1,4 +1,4 @@
-//! How local traffic is detected, and which verdicts depend on it.
+//! Detection of local traffic, and the verdicts that depend on it.
 
 use super::{Case, Row, Scenario};
 use crate::cluster::{TestCluster, both, service, settings};

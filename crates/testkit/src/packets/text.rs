@@ -4,10 +4,11 @@ use crate::cluster::{ENDPOINT_HOSTS, address};
 use portway_dataplane::trace::{Packet, Verdict};
 use portway_model::{Family, Protocol, Target};
 
-/// The packet of a row. Packets of pods come in on an interface of their own, those of the node on none.
+/// The packet of a row. Packets of a pod arrive on the pod's interface; packets of the node itself have no input
+/// interface.
 ///
 /// # Panics
-/// If the text is not as the table has it.
+/// If the text cannot be parsed.
 pub fn packet(family: Family, from: &str, to: &str) -> Packet {
     let (host, interface) = match from.split_once('%') {
         Some((host, interface)) => (host, Some(interface.to_owned())),
@@ -26,7 +27,7 @@ pub fn packet(family: Family, from: &str, to: &str) -> Packet {
     }
 }
 
-/// `a b masqueraded`, `rejected`, …; several with `or`.
+/// Prints verdicts as a row has them: `a b masqueraded`, `rejected`; several are joined with `or`.
 pub fn outcome(family: Family, verdicts: &[Verdict]) -> String {
     let mut all: Vec<String> = verdicts.iter().map(|v| verdict(family, v)).collect();
     all.sort();

@@ -1,4 +1,4 @@
-//! Turns, ejection, affinity and draining, with a clock that is a value.
+//! Round robin, least connections, ejection, affinity and draining. The time is a parameter, so no test waits.
 
 use super::*;
 use proptest::prelude::*;
@@ -90,7 +90,7 @@ fn a_scope_without_endpoints_gives_none() {
 }
 
 #[test]
-fn each_scope_has_its_own_endpoints_and_turns() {
+fn each_scope_has_its_own_endpoints_and_round_robin_position() {
     let subject = Subject::new(Balancing::RoundRobin);
     subject.set_endpoints(&[1, 2, 3], &[3], &[], at(0));
     let local = |_| subject.lease(EndpointScope::Local, 1, &[], at(0)).map(|e| last(&e));
@@ -103,38 +103,38 @@ fn each_scope_has_its_own_endpoints_and_turns() {
 fn an_endpoint_that_keeps_failing_is_ejected_and_tried_again_later() {
     let subject = Subject::new(Balancing::RoundRobin);
     subject.set_endpoints(&[1, 2], &[], &[], at(0));
-    let Some(bad) = subject.lease(EndpointScope::Cluster, 1, &[2], at(0)) else { panic!("no endpoint") };
+    let Some(failing) = subject.lease(EndpointScope::Cluster, 1, &[2], at(0)) else { panic!("no endpoint") };
     for _ in 0..EJECT_AFTER {
-        assert!(!bad.is_ejected(at(0)));
-        bad.failed(at(0));
+        assert!(!failing.is_ejected(at(0)));
+        failing.failed(at(0));
     }
-    assert!(bad.is_ejected(at(0)));
+    assert!(failing.is_ejected(at(0)));
     assert!((0..6).all(|_| subject.choose(1, &[], at(0)) == Some(2)));
-    // An ejected endpoint is better than none.
+    // An ejected endpoint is chosen if there is no other.
     assert_eq!(subject.choose(1, &[2], at(0)), Some(1));
-    // One more failure after the ejection, and the next one is longer.
+    // One more failure after the ejection causes a longer one.
     let later = at(0).after(FIRST_EJECTION);
-    assert!(!bad.is_ejected(later));
-    bad.failed(later);
-    assert!(bad.is_ejected(later.after(FIRST_EJECTION)));
+    assert!(!failing.is_ejected(later));
+    failing.failed(later);
+    assert!(failing.is_ejected(later.after(FIRST_EJECTION)));
     // Failures during an ejection do not prolong it.
     for _ in 0..40 {
-        bad.failed(later);
+        failing.failed(later);
     }
-    assert!(!bad.is_ejected(later.after(2 * FIRST_EJECTION)));
+    assert!(!failing.is_ejected(later.after(2 * FIRST_EJECTION)));
     let mut now = later;
     for _ in 0..40 {
         now = now.after(MAX_EJECTION);
-        bad.failed(now);
+        failing.failed(now);
     }
-    assert!(bad.is_ejected(now) && !bad.is_ejected(now.after(MAX_EJECTION)));
-    bad.succeeded();
-    assert!(!bad.is_ejected(later));
+    assert!(failing.is_ejected(now) && !failing.is_ejected(now.after(MAX_EJECTION)));
+    failing.succeeded();
+    assert!(!failing.is_ejected(later));
     assert_eq!((0..4).filter(|_| subject.choose(1, &[], later) == Some(1)).count(), 2);
 }
 
 #[test]
-fn the_fewest_connections_win_and_equals_take_turns() {
+fn the_endpoint_with_the_fewest_connections_is_chosen_and_equals_take_turns() {
     let subject = Subject::new(Balancing::LeastConnections);
     subject.set_endpoints(&[1, 2, 3], &[], &[], at(0));
     let mut held: Vec<Lease> = Vec::new();
@@ -163,7 +163,7 @@ fn affinity_holds_until_its_timeout() {
 }
 
 #[test]
-fn a_client_whose_endpoint_fails_or_is_removed_moves_and_stays_there() {
+fn a_client_whose_endpoint_fails_or_is_removed_gets_affinity_to_another() {
     let subject = Subject { affinity: Some(1000), ..Subject::new(Balancing::RoundRobin) };
     subject.set_endpoints(&[1, 2], &[], &[], at(0));
     assert_eq!(subject.choose(7, &[], at(0)), Some(1));
@@ -176,7 +176,7 @@ fn a_client_whose_endpoint_fails_or_is_removed_moves_and_stays_there() {
 }
 
 #[test]
-fn the_number_of_remembered_clients_is_bounded() {
+fn the_number_of_clients_with_affinity_is_bounded() {
     let subject = Subject { affinity: Some(1000), ..Subject::new(Balancing::RoundRobin) };
     subject.set_endpoints(&[1, 2], &[], &[], at(0));
     for n in 0..MAX_CLIENTS as u32 + 10_000 {
@@ -188,7 +188,7 @@ fn the_number_of_remembered_clients_is_bounded() {
                 .is_some()
         );
     }
-    assert!(subject.port.choice().clients.len() <= MAX_CLIENTS);
+    assert!(subject.port.state().clients.len() <= MAX_CLIENTS);
 }
 
 #[test]
@@ -218,12 +218,12 @@ fn connections_of_a_removed_endpoint_drain_until_it_is_added_again() {
 proptest! {
     /// Over any number of connections, no endpoint gets two more than another.
     #[test]
-    fn turns_are_fair(endpoints in proptest::collection::btree_set(1u8..200, 1..20), picks in 1usize..200) {
+    fn round_robin_spreads_connections_evenly(endpoints in proptest::collection::btree_set(1u8..200, 1..20), connections in 1usize..200) {
         let subject = Subject::new(Balancing::RoundRobin);
         let list: Vec<u8> = endpoints.into_iter().collect();
         subject.set_endpoints(&list, &[], &[], at(0));
         let mut counts: HashMap<u8, usize> = list.iter().map(|n| (*n, 0)).collect();
-        for _ in 0..picks {
+        for _ in 0..connections {
             let chosen = subject.choose(1, &[], at(0)).expect("an endpoint");
             *counts.get_mut(&chosen).expect("an endpoint of the list") += 1;
         }
@@ -231,7 +231,7 @@ proptest! {
         prop_assert!(most <= least.map(|n| n + 1).as_ref());
     }
 
-    /// Whatever failed before: each endpoint is chosen exactly once for one connection, the ejected ones last.
+    /// Each endpoint is chosen exactly once for one connection, and ejected endpoints last.
     #[test]
     fn each_endpoint_is_tried_once(
         endpoints in proptest::collection::btree_set(1u8..200, 1..12),
@@ -243,7 +243,7 @@ proptest! {
         let list: Vec<u8> = endpoints.into_iter().collect();
         subject.set_endpoints(&list, &[], &[], at(0));
         let healthy = list.iter().zip(&ejected).filter(|(_, ejected)| !**ejected).count();
-        let all: Vec<Arc<Endpoint>> = subject.port.choice().endpoints().cloned().collect();
+        let all: Vec<Arc<Endpoint>> = subject.port.state().endpoints().cloned().collect();
         for endpoint in all.iter().zip(&ejected).filter_map(|(e, ejected)| ejected.then_some(e)) {
             (0..EJECT_AFTER).for_each(|_| endpoint.failed(at(0)));
         }

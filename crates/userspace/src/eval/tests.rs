@@ -1,4 +1,4 @@
-//! A table of packets. The redirecting rules are reduced to their essence: the frontend that a packet meets, and the
+//! A table of packets. The redirecting rules are replaced by a lookup: the frontend that matches a packet, and the
 //! outcome that its plan gives.
 
 use super::*;
@@ -7,9 +7,10 @@ use portway_model::{Family, Frontend, FrontendKind, Outcome, PortPlan, ServiceNa
 use std::net::IpAddr;
 
 const NODE: &str = "192.168.50.11";
-/// An endpoint on this node and one elsewhere.
-const HERE: &str = "10.244.1.10";
-const ELSEWHERE: &str = "10.244.2.10";
+/// An endpoint on this node.
+const LOCAL: &str = "10.244.1.10";
+/// An endpoint on another node.
+const REMOTE: &str = "10.244.2.10";
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -26,7 +27,7 @@ fn port(protocol: Protocol, frontends: &[Frontend], endpoints: &[&str]) -> PortP
         protocol,
         frontends: frontends.into(),
         cluster: targets(endpoints.iter().collect()),
-        local: targets(endpoints.iter().filter(|e| **e == HERE).collect()),
+        local: targets(endpoints.iter().filter(|e| **e == LOCAL).collect()),
         also_serving: [].into(),
         here: [].into(),
         internal: TrafficPolicy::Cluster,
@@ -54,27 +55,27 @@ fn at(kind: FrontendKind, address: Option<&str>, port: u16) -> Frontend {
 
 fn plans() -> Vec<ServicePlan> {
     use FrontendKind::{ClusterIp, NodePort};
-    let both = [HERE, ELSEWHERE];
+    let both = [LOCAL, REMOTE];
     let cluster = |last: u8, number| at(ClusterIp, Some(&format!("10.96.0.{last}")), number);
     vec![
         service("web", &[port(Protocol::Tcp, &[cluster(1, 80), at(NodePort, None, 30001)], &both)]),
         service("dns", &[port(Protocol::Udp, &[cluster(2, 53)], &both)]),
         service("sctp", &[port(Protocol::Sctp, &[cluster(3, 9899)], &both)]),
         service("empty", &[port(Protocol::Tcp, &[cluster(4, 80), at(NodePort, None, 30004)], &[])]),
-        service("remote", &[port(Protocol::Tcp, &[cluster(5, 80), at(NodePort, None, 30005)], &[ELSEWHERE])]),
-        service("proxied", &[port(Protocol::Tcp, &[cluster(6, 80)], &[HERE])]),
+        service("remote", &[port(Protocol::Tcp, &[cluster(5, 80), at(NodePort, None, 30005)], &[REMOTE])]),
+        service("proxied", &[port(Protocol::Tcp, &[cluster(6, 80)], &[LOCAL])]),
     ]
 }
 
 /// The verdict of rules that were given these plans.
 fn rules(plans: &[ServicePlan], packet: &Packet) -> Verdict {
-    let meets = |f: &&Frontend| {
+    let matches = |f: &&Frontend| {
         let address = f.address.map_or(packet.destination == ip(NODE), |ip| ip == packet.destination);
         address && f.port == packet.port
     };
     let ports = plans.iter().flat_map(|plan| &plan.ports).filter(|port| port.protocol == packet.protocol);
     for port in ports {
-        if let Some(frontend) = port.frontends.iter().find(meets) {
+        if let Some(frontend) = port.frontends.iter().find(matches) {
             return match port.outcome(frontend.kind) {
                 Outcome::Balance(to) => {
                     Verdict::Delivered { to: to.iter().copied().collect(), masqueraded: false }
@@ -116,7 +117,7 @@ fn follow(listeners: Option<ListenerPorts>, to: &str) -> String {
 }
 
 #[test]
-fn packets_go_where_the_rules_and_the_relay_send_them() {
+fn every_packet_has_the_expected_verdict() {
     const BOTH: &str = "10.244.1.10:8080, 10.244.2.10:8080";
     let rows = [
         // A cluster IP: the listener for all endpoints.
@@ -130,7 +131,7 @@ fn packets_go_where_the_rules_and_the_relay_send_them() {
         (
             "192.168.50.11:30001",
             format!(
-                r#"listener {NODE}:801, scope Local; route: default/web port "http"; connect to one of {{{HERE}:8080}} => {HERE}:8080 masqueraded"#
+                r#"listener {NODE}:801, scope Local; route: default/web port "http"; connect to one of {{{LOCAL}:8080}} => {LOCAL}:8080 masqueraded"#
             ),
         ),
         (
@@ -142,16 +143,16 @@ fn packets_go_where_the_rules_and_the_relay_send_them() {
         (
             "10.96.0.6:80",
             format!(
-                r#"listener {NODE}:800, scope Cluster; route: default/proxied port "http"; connect to one of {{{HERE}:8080}}, with a PROXY header => {HERE}:8080 masqueraded"#
+                r#"listener {NODE}:800, scope Cluster; route: default/proxied port "http"; connect to one of {{{LOCAL}:8080}}, with a PROXY header => {LOCAL}:8080 masqueraded"#
             ),
         ),
-        // The rules' own verdicts.
+        // The rules decide, and the relay is not involved.
         ("10.96.0.3:9899/SCTP", "rules => 10.244.1.10:8080 10.244.2.10:8080".to_owned()),
         ("10.96.0.4:80", "rules => rejected".to_owned()),
         ("192.168.50.11:30004", "rules => rejected".to_owned()),
         ("192.168.50.11:30005", "rules => dropped".to_owned()),
         ("10.96.0.1:81", "rules => untouched".to_owned()),
-        // A listener is no way in.
+        // A connection that is made to a listener directly is refused.
         ("192.168.50.11:800", format!("listener {NODE}:800 dialled directly => rejected")),
         ("192.168.50.11:803/UDP", format!("listener {NODE}:803 dialled directly => dropped")),
         ("192.168.50.11:802", "rules => untouched".to_owned()),
@@ -162,7 +163,7 @@ fn packets_go_where_the_rules_and_the_relay_send_them() {
 }
 
 #[test]
-fn without_a_relay_the_rules_decide_alone() {
+fn without_a_relay_the_rules_send_packets_to_endpoints() {
     let rows = [
         ("10.96.0.1:80", "rules => 10.244.1.10:8080 10.244.2.10:8080"),
         ("192.168.50.11:30001", "rules => 10.244.1.10:8080"),
@@ -174,7 +175,7 @@ fn without_a_relay_the_rules_decide_alone() {
     }
 }
 
-/// Rules that still point to a listener after the Service is gone, and a scope that has lost its endpoints.
+/// The rules still point to a listener, but the Service was deleted, or the scope has no endpoint any more.
 #[test]
 fn a_listener_refuses_packets_without_a_route_or_an_endpoint() {
     let delivered = |number| {
@@ -184,9 +185,9 @@ fn a_listener_refuses_packets_without_a_route_or_an_endpoint() {
     let evaluator = Evaluator::new(&plans(), &UserspaceSettings::default(), Some(listeners()));
     let verdict = |to, number| evaluator.follow(&packet(to), delivered(number)).verdict().cloned();
     assert_eq!(verdict("10.96.0.9:80", 800), Some(Verdict::Rejected));
-    let gone = evaluator.follow(&packet("10.96.0.9:80"), delivered(800));
+    let without_route = evaluator.follow(&packet("10.96.0.9:80"), delivered(800));
     assert_eq!(
-        gone.paths[0].steps.last().map(ToString::to_string).as_deref(),
+        without_route.paths[0].steps.last().map(ToString::to_string).as_deref(),
         Some("no route for 10.96.0.9:80")
     );
     assert_eq!(verdict("10.96.0.9:53/UDP", 802), Some(Verdict::Dropped));

@@ -12,11 +12,11 @@ pub(crate) const LISTENERS: ListenerPorts = ListenerPorts {
     udp: [5001, 5002],
 };
 
-/// The plan of a Service with endpoints at these places and this spec.
-fn planned(places: &[&str], spec: serde_json::Value) -> ServicePlan {
+/// The plan of a Service with ready endpoints on these hosts and this spec.
+fn planned(hosts: &[&str], spec: serde_json::Value) -> ServicePlan {
     let web = service("web", 1).spec(spec);
-    let mut world = TestCluster::new().service(web).slice("web", &Endpoint::all(places));
-    let (_, plan) = world.all(Family::V4).swap_remove(0);
+    let mut cluster = TestCluster::new().service(web).slice("web", &Endpoint::all(hosts));
+    let (_, plan) = cluster.all(Family::V4).swap_remove(0);
     plan.expect("a plan")
 }
 
@@ -27,10 +27,10 @@ pub(crate) fn web() -> ServicePlan {
     )
 }
 
-fn local(places: &[&str]) -> ServicePlan {
+fn local_policy(hosts: &[&str]) -> ServicePlan {
     let spec = json!({"type": "NodePort", "externalTrafficPolicy": "Local", "sessionAffinity": "ClientIP",
         "ports": [{"name": "http", "port": 80, "nodePort": 30001}]});
-    to_listeners(&planned(places, spec), &LISTENERS)
+    to_listeners(&planned(hosts, spec), &LISTENERS)
 }
 
 fn listener(port: u16) -> Target {
@@ -51,7 +51,7 @@ fn listeners_replace_endpoints_and_the_rest_stays() {
 
 #[test]
 fn with_policy_local_each_scope_has_its_listener() {
-    let plan = local(&["a", "c"]);
+    let plan = local_policy(&["a", "c"]);
     let port = &plan.ports[0];
     assert_eq!(port.outcome(FrontendKind::NodePort), Outcome::Balance(&[listener(4002)]));
     assert_eq!(port.short_cut(FrontendKind::NodePort), Some(&[listener(4001)][..]));
@@ -61,10 +61,10 @@ fn with_policy_local_each_scope_has_its_listener() {
 }
 
 #[test]
-fn rejected_and_dropped_frontends_stay_so() {
-    let elsewhere = local(&["c"]);
-    assert_eq!(elsewhere.ports[0].outcome(FrontendKind::NodePort), Outcome::Drop);
-    let empty = local(&[]);
+fn frontends_without_endpoints_are_still_rejected_or_dropped() {
+    let without_local = local_policy(&["c"]);
+    assert_eq!(without_local.ports[0].outcome(FrontendKind::NodePort), Outcome::Drop);
+    let empty = local_policy(&[]);
     assert_eq!(empty.ports[0].outcome(FrontendKind::NodePort), Outcome::Reject);
     assert_eq!(empty.ports[0].outcome(FrontendKind::ClusterIp), Outcome::Reject);
 }
@@ -72,9 +72,9 @@ fn rejected_and_dropped_frontends_stay_so() {
 #[test]
 fn a_protocol_that_is_not_relayed_keeps_its_endpoints() {
     let sctp = portway_model::Protocol::Sctp;
-    let mut world = TestCluster::new().service(service("web", 1).protocol(sctp));
-    world.apply_slice("web", ("http", sctp, 8080), &Endpoint::all(&["a"]));
-    let (_, plan) = world.all(Family::V4).swap_remove(0);
+    let mut cluster = TestCluster::new().service(service("web", 1).protocol(sctp));
+    cluster.apply_slice("web", ("http", sctp, 8080), &Endpoint::all(&["a"]));
+    let (_, plan) = cluster.all(Family::V4).swap_remove(0);
     let plan = plan.expect("a plan");
     assert!(!plan.ports[0].cluster.is_empty());
     assert_eq!(to_listeners(&plan, &LISTENERS), plan);
@@ -90,7 +90,7 @@ fn without_a_relay_pods_that_expect_a_header_get_no_connection() {
     plan.proxy_protocol = Some("v3".into());
     assert!(
         wants_proxy_header(&plan)
-            .is_err_and(|why| why.contains("portway.dev/proxy-protocol") && why.contains("v3"))
+            .is_err_and(|reason| reason.contains("portway.dev/proxy-protocol") && reason.contains("v3"))
     );
     assert_eq!(to_endpoints(&plan), plan);
 }

@@ -1,4 +1,4 @@
-//! Which Service port owns a destination, and until when.
+//! Which Service port owns a destination, and when its route is removed.
 
 use super::*;
 use crate::redirect::EndpointScope;
@@ -56,7 +56,7 @@ fn a_frontend_is_found_by_address_and_a_node_port_by_its_number() {
 }
 
 #[test]
-fn a_removed_route_is_found_until_the_rules_are_in_place() {
+fn a_removed_route_is_found_until_the_rules_are_committed() {
     let mut subject = Subject::default();
     let (name, web) = plan("web", &[(Some("10.96.0.1"), 80), (Some("10.96.0.1"), 81)]);
     subject.change(&name, Some(&web));

@@ -7,7 +7,7 @@ use crate::clock::Moment;
 use crate::engine::Shared;
 use crate::header::header;
 use crate::limits::Permit;
-use crate::listeners::{open_towards, tune};
+use crate::listeners::{open_marked_socket, tune};
 use crate::redirect::EndpointScope;
 use portway_model::Target;
 use rustix::fd::OwnedFd;
@@ -23,7 +23,7 @@ pub(super) struct Connection {
     pub(super) client: Peer,
     pub(super) server: Option<Peer>,
     pub(super) stage: Stage,
-    /// It is in the worker's queue of connections that can go on at once.
+    /// It is in the worker's queue of connections that have more bytes to move.
     pub(super) queued: bool,
     begun: Instant,
     lease: Option<Lease>,
@@ -33,7 +33,7 @@ pub(super) struct Connection {
     original: SocketAddr,
     /// Endpoints that did not accept.
     tried: Vec<Target>,
-    /// The rest of the PROXY protocol header, which is sent before any other byte.
+    /// The part of the PROXY protocol header that was not sent yet; it precedes all other bytes.
     header: Vec<u8>,
     up: Pump,
     down: Pump,
@@ -43,11 +43,11 @@ pub(super) struct Connection {
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// A connect to an endpoint is under way since then; the number identifies the attempt's timer.
+    /// A connect to an endpoint began at `since`; `attempt` identifies its timer.
     Connecting { since: Instant, attempt: u64 },
-    /// Both sides are connected.
+    /// Client and endpoint are connected.
     Open,
-    /// It is broken, and the endpoint's last bytes are sent to the client; the number identifies the timer.
+    /// It is broken, and the endpoint's last bytes are sent to the client; `attempt` identifies the timer.
     Flushing { attempt: u64 },
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Stage {
 pub(super) enum Next {
     /// Wait for an event.
     Wait,
-    /// Go on after other connections had their turn.
+    /// Continue after other connections had their turn.
     Again,
     /// Close: both directions have ended.
     Close,
@@ -94,12 +94,12 @@ impl Connection {
         }
     }
 
-    /// Until when it may go on, if its endpoint was removed.
+    /// When it is reset at the latest, if its endpoint was removed.
     pub(super) fn drains_until(&self) -> Option<Moment> {
         self.lease.as_ref().and_then(|lease| lease.drains_until())
     }
 
-    /// Connects to the next endpoint; none if no endpoint is left to try.
+    /// Starts a connect to the next endpoint; none if no endpoint is left to try.
     pub(super) fn connect(&mut self, shared: &Shared, attempt: u64) -> Option<()> {
         let (attempts, balancing, mark) = {
             let settings = shared.settings();
@@ -115,7 +115,7 @@ impl Connection {
             let since = Instant::now();
             match start_connect(endpoint.target, mark) {
                 Ok(socket) => {
-                    // An event reports its first bytes.
+                    // Not readable until an event reports its first bytes.
                     self.server = Some(Peer { socket, readable: false, writable: true, urgent: false });
                     self.lease = Some(endpoint);
                     self.stage = Stage::Connecting { since, attempt };
@@ -135,7 +135,7 @@ impl Connection {
         None
     }
 
-    /// Notes that the endpoint did not accept.
+    /// Records that the endpoint did not accept.
     pub(super) fn connect_failed(&mut self, error: Errno) {
         self.server = None;
         if let Some(lease) = self.lease.take() {
@@ -151,7 +151,7 @@ impl Connection {
     }
 
     /// Whether to wait longer for the endpoint, because there is no other to try: a packet may have been lost, and the
-    /// kernel sends it again.
+    /// kernel retransmits it.
     pub(super) fn may_keep_waiting(&self, shared: &Shared) -> bool {
         let Some(lease) = &self.lease else { return false };
         let settings = shared.settings();
@@ -160,7 +160,7 @@ impl Connection {
         self.begun.elapsed() < longest && !self.port.has_untried(self.scope, &all)
     }
 
-    /// Notes that no endpoint accepted.
+    /// Records that no endpoint accepted.
     pub(super) fn failed(&self) {
         self.port.stats.failed();
         let id = &self.port.id;
@@ -170,7 +170,7 @@ impl Connection {
         );
     }
 
-    /// Notes that the endpoint accepted.
+    /// Records that the endpoint accepted.
     pub(super) fn connect_succeeded(&mut self, took: Duration) {
         self.stage = Stage::Open;
         self.tried = Vec::new();
@@ -216,8 +216,8 @@ impl Connection {
         Ok(more | down.more)
     }
 
-    /// Sends the bytes that the endpoint sent before the connection broke, as far as the client takes them: a server that
-    /// refuses the rest of a long request says why first. Whether there were any.
+    /// Sends the client the bytes that the endpoint sent before the connection broke, as far as they can be written:
+    /// they may be the answer of a server that refuses the rest of a long request. Returns whether there were any.
     pub(super) fn flush_to_client(&mut self, pipes: &mut Pipes, copy: &mut [u8; COPY]) -> bool {
         self.up.abandon(pipes);
         let Some(server) = &mut self.server else { return false };
@@ -253,12 +253,12 @@ impl Drop for Connection {
     }
 }
 
-/// Whether the error is a shortage of this machine, and not a failure of the endpoint.
+/// Whether this machine lacks a resource, as opposed to a failure of the endpoint.
 fn is_local_shortage(error: Errno) -> bool {
     matches!(error, Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }
 
-/// The remedy for a shortage.
+/// The remedy for a shortage, to append to its error.
 fn advice(error: Errno) -> &'static str {
     match error {
         Errno::ADDRNOTAVAIL => {
@@ -268,10 +268,10 @@ fn advice(error: Errno) -> &'static str {
     }
 }
 
-/// Starts a connect, which an event completes.
+/// Starts a connect; an event reports its completion.
 fn start_connect(target: Target, bypass_mark: u32) -> Result<OwnedFd, Errno> {
     let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    let socket = open_towards(target.ip, SocketType::STREAM, bypass_mark).map_err(errno)?;
+    let socket = open_marked_socket(target.ip, SocketType::STREAM, bypass_mark).map_err(errno)?;
     tune(&socket).map_err(errno)?;
     match connect(&socket, &SocketAddr::new(target.ip, target.port)) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
@@ -279,7 +279,7 @@ fn start_connect(target: Target, bypass_mark: u32) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Has the kernel send a reset when the socket is closed.
+/// Makes the kernel send a reset when the socket is closed.
 pub(super) fn reset(socket: &OwnedFd) {
     _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }

@@ -1,7 +1,7 @@
 //! Pipes, through which `splice` moves bytes from one socket to another.
 //!
 //! A pipe is taken when there are bytes to move and given back when it is empty, so that only connections with a slow
-//! reader hold one for longer. The bytes in all pipes are counted: beyond a bound, reads get small.
+//! reader hold one for longer. The bytes in all pipes are counted: beyond [`MAX_WAITING`], every read is small.
 
 use crate::limits::{Limits, Permit, Use};
 use rustix::fd::OwnedFd;
@@ -30,7 +30,7 @@ pub(super) struct Pipe {
 impl Pipe {
     fn open(permit: Permit) -> io::Result<Pipe> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // It fails beyond `fs.pipe-max-size` without privileges; the default size works too.
+        // Without privilege this fails beyond `fs.pipe-max-size`; the default size works too.
         _ = fcntl_setpipe_size(&write, SIZE);
         Ok(Pipe { read, write, _permit: permit })
     }
@@ -45,12 +45,12 @@ pub(super) struct Pipes {
 }
 
 impl Pipes {
-    /// As many as the limits allow. `waiting` counts the bytes in the pipes of all workers.
+    /// No pipes yet; they are opened as the limits allow. `waiting` counts the bytes in the pipes of all workers.
     pub(super) fn new(limits: Arc<Limits>, waiting: Arc<AtomicUsize>) -> Pipes {
         Pipes { spare: Vec::new(), limits, waiting }
     }
 
-    /// Takes an empty pipe; none if there are no descriptors.
+    /// Takes an empty pipe; none if there are no descriptors for one.
     pub(super) fn take(&mut self) -> Option<Pipe> {
         self.spare.pop().or_else(|| Pipe::open(self.limits.permit(Use::Pipe)?).ok())
     }

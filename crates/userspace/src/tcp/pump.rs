@@ -1,4 +1,4 @@
-//! One direction of a connection: moves bytes from one socket to the other, and the end of the stream.
+//! One direction of a connection: moves bytes from one socket to the other, and passes on the end of the stream.
 
 use super::pipes::{Pipe, Pipes};
 use rustix::fd::OwnedFd;
@@ -17,7 +17,8 @@ pub(super) struct Peer {
     pub(super) socket: OwnedFd,
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// It has sent urgent data. `splice` stops there (`__tcp_read_sock` in `net/ipv4/tcp.c`), so its bytes are copied.
+    /// It has sent urgent data. `splice` stops at urgent data (`__tcp_read_sock` in `net/ipv4/tcp.c`), so its bytes are
+    /// copied.
     pub(super) urgent: bool,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Pump {
     end_sent: bool,
 }
 
-/// The result of a turn.
+/// The result of one turn, in which at most [`TURN_BYTES`] are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
     /// Bytes that were delivered.
@@ -48,7 +49,7 @@ impl Pump {
         self.end_sent
     }
 
-    /// Whether all bytes were delivered, so that the end can be.
+    /// Whether the source has ended and all its bytes were delivered, so that the end can be passed on.
     fn is_drained(&self) -> bool {
         self.source_ended && self.buffered == 0
     }
@@ -58,8 +59,8 @@ impl Pump {
         self.buffered > 0
     }
 
-    /// Moves the bytes that are ready. An error ends the connection. If this direction is the `last` to end, its end needs no
-    /// shutdown, because both sockets are closed then.
+    /// Moves the bytes that are ready. An error ends the connection. If this direction is the `last` to end, its end
+    /// needs no shutdown, because both sockets are closed then.
     pub(super) fn run(
         &mut self,
         from: &mut Peer,
@@ -125,7 +126,7 @@ impl Pump {
         self.pipe.is_some()
     }
 
-    /// From the source into the pipe. The pipe is empty, so EAGAIN can only mean that the source has no bytes.
+    /// Splices from the source into the pipe. The pipe is empty, so EAGAIN can only mean that the source has no bytes.
     fn fetch(&mut self, from: &mut Peer, most: usize) -> Result<(), Errno> {
         let Some(pipe) = &self.pipe else { return Ok(()) };
         match splice(&from.socket, None, &pipe.write, None, most, SpliceFlags::MOVE | SpliceFlags::NONBLOCK) {
@@ -142,7 +143,7 @@ impl Pump {
         Ok(())
     }
 
-    /// From the pipe to the destination.
+    /// Splices from the pipe to the destination.
     fn deliver(&mut self, to: &mut Peer) -> Result<usize, Errno> {
         let Some(pipe) = &self.pipe else { return Ok(0) };
         match splice(

@@ -30,10 +30,10 @@ const ACCEPT: usize = 64;
 const EVENTS: usize = 256;
 /// How often connections of removed endpoints are checked.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often, while the relay stops.
+/// How often they are checked while the relay shuts down.
 const SWEEP_STOPPING: Duration = Duration::from_millis(50);
 
-/// How long a client has to receive the bytes that came before its connection broke.
+/// How long a client has to receive the bytes that the endpoint sent before the connection broke.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The source of an event, encoded in epoll's user data.
@@ -81,7 +81,7 @@ pub(crate) struct Worker {
     timers: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     /// The number of the last attempt.
     attempts: u64,
-    /// Connections that can go on at once.
+    /// Connections that have more bytes to move, and wait for their turn.
     busy: VecDeque<usize>,
     /// When to check connections of removed endpoints.
     sweep: Option<Instant>,
@@ -153,7 +153,7 @@ impl Worker {
         let timer = self.timers.peek().map(|Reverse((when, ..))| *when);
         let wait = match [timer, self.sweep].into_iter().flatten().min() {
             _ if !self.busy.is_empty() => Duration::ZERO,
-            // Rounded up, so that the time has come when the thread wakes.
+            // Rounded up, so that the timer has expired when the thread wakes.
             Some(when) => when.saturating_duration_since(Instant::now()) + Duration::from_millis(1),
             None => return None,
         };
@@ -176,7 +176,7 @@ impl Worker {
         }
     }
 
-    /// Watches new listeners and closes old ones, after a change of the engine.
+    /// Watches new listeners and releases old ones, after the engine has changed them.
     fn reload(&mut self) {
         let wanted = self.shared.listeners(Protocol::Tcp);
         self.listeners.retain(|_, listener| {
@@ -214,7 +214,7 @@ impl Worker {
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
                     self.shared.limits.warn_refused(&error.to_string());
-                    // The listener stays readable, so the loop would spin.
+                    // The listener stays readable, so the loop would spin without a pause.
                     return std::thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -224,12 +224,12 @@ impl Worker {
     fn begin(&mut self, client: OwnedFd, address: SocketAddr, listener: &Listener) {
         let original = original_destination(&client, listener);
         let Some(port) = self.shared.routes().find(Protocol::Tcp, original).cloned() else {
-            tracing::debug!(client = %address, %original, "reset a connection that no Service owns");
+            tracing::debug!(client = %address, %original, "reset a connection: no Service owns its original destination");
             return reset(&client);
         };
         let Some(permit) = self.shared.limits.permit(Use::Connection) else {
             port.stats.failed();
-            self.shared.limits.warn_refused(limits::FULL);
+            self.shared.limits.warn_refused(limits::NO_DESCRIPTORS);
             return reset(&client);
         };
         let connection = Connection::new(client, address, original, listener.scope, port, permit);
@@ -267,7 +267,7 @@ impl Worker {
         peer.readable |= flags.intersects(EventFlags::IN | EventFlags::RDHUP | ended);
         peer.writable |= flags.intersects(EventFlags::OUT | ended);
         peer.urgent |= flags.contains(EventFlags::PRI);
-        // Bytes that came before a reset are delivered; a read beyond them meets the error.
+        // Bytes that arrived before a reset are delivered; the read after them returns the error.
         self.resume(slot);
         if flags.contains(EventFlags::ERR)
             && let Some(connection) = self.connections.get_mut(slot).filter(|c| c.stage == Stage::Open)
@@ -329,8 +329,8 @@ impl Worker {
         }
     }
 
-    /// Ends a broken connection. If the endpoint's last bytes are under way, the client gets the time to receive them: a
-    /// reset would discard them.
+    /// Ends a broken connection. If the client has not received the endpoint's last bytes, it is given
+    /// [`FLUSH_TIMEOUT`]: a reset would discard them.
     fn abort(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         if !connection.flush_to_client(&mut self.pipes, &mut self.copy) {
@@ -364,7 +364,7 @@ impl Worker {
                 }
                 _ => continue,
             };
-            // If this thread was late, the connect has finished, and its event was not read yet.
+            // If this thread was late, the connect may have finished although its event was not read yet.
             if let Some(flags) = connection.server.as_ref().and_then(poll_now) {
                 self.connect_finished(slot, since, flags);
             } else if connection.may_keep_waiting(&self.shared) {
@@ -385,9 +385,9 @@ impl Worker {
         }
         let moment = Moment::now();
         let ends = |c: &Connection| c.drains_until().is_some_and(|until| until <= moment);
-        let over: Vec<usize> =
+        let expired: Vec<usize> =
             self.connections.iter().filter(|(_, c)| ends(c)).map(|(slot, _)| slot).collect();
-        for slot in over {
+        for slot in expired {
             self.end(slot, true);
         }
         let stopping = self.shared.stop().is_some();
@@ -415,7 +415,7 @@ fn watch(epoll: &OwnedFd, peer: &Peer, token: Token) -> rustix::io::Result<()> {
     epoll::add(epoll, &peer.socket, epoll::EventData::new_u64(token.number()), flags)
 }
 
-/// The events of a socket towards an endpoint that are pending now; none if there are none.
+/// The pending events of a socket towards an endpoint; `None` if no event is pending.
 fn poll_now(server: &Peer) -> Option<epoll::EventFlags> {
     let mut fds = [PollFd::new(&server.socket, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)];
     let ready = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);

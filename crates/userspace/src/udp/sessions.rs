@@ -43,7 +43,7 @@ struct Entry {
     began: Moment,
     last_used: Moment,
     answered: bool,
-    /// The kernel takes the flow for a stream.
+    /// The kernel treats the flow as a stream.
     is_stream: bool,
     before: Option<usize>,
     after: Option<usize>,
@@ -56,8 +56,8 @@ struct Order {
     last: Option<usize>,
 }
 
-/// The kernel takes an answered flow for a stream after two seconds (`nf_conntrack_udp_packet`). Here it is a little later,
-/// so that no session has the longer time-out before its flow has it.
+/// The kernel treats an answered flow as a stream after two seconds (`nf_conntrack_udp_packet`). A session becomes one
+/// a little later, so that it never has the longer time-out before its flow has it.
 const STREAM_AFTER: Duration = Duration::from_millis(2500);
 
 /// All sessions. Those that are not streams are in a list of their own: they expire sooner, and are evicted first when
@@ -106,7 +106,7 @@ impl Sessions {
         }
     }
 
-    /// Notes a datagram of a session.
+    /// Records a datagram of a session; `answered` if it is from the endpoint.
     pub(super) fn touch(&mut self, slot: usize, now: Moment, answered: bool) {
         if !self.entries.contains(slot) {
             return;
@@ -126,10 +126,10 @@ impl Sessions {
 
     /// A session that was idle for too long.
     pub(super) fn expired(&self, now: Moment, timeouts: Timeouts) -> Option<usize> {
-        let over = |order: &Order, limit: Duration| {
+        let expired = |order: &Order, limit: Duration| {
             order.first.filter(|slot| self.entries[*slot].last_used.after(limit) <= now)
         };
-        over(&self.orders[0], timeouts.unreplied).or_else(|| over(&self.orders[1], timeouts.stream))
+        expired(&self.orders[0], timeouts.unreplied).or_else(|| expired(&self.orders[1], timeouts.stream))
     }
 
     /// The slots of the sessions that match.
@@ -232,9 +232,9 @@ mod tests {
         assert_eq!(subject.sessions.oldest(), Some(c));
         subject.sessions.touch(c, at(10), true);
         subject.sessions.touch(c, at(11), false);
-        for gone in [a, b, c] {
-            assert_eq!(subject.sessions.oldest(), Some(gone));
-            subject.sessions.remove(gone);
+        for expected in [a, b, c] {
+            assert_eq!(subject.sessions.oldest(), Some(expected));
+            subject.sessions.remove(expected);
         }
         assert_eq!((subject.sessions.oldest(), subject.sessions.len()), (None, 0));
         assert_eq!(subject.port.stats.counts().open, 0);

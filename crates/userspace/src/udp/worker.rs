@@ -6,10 +6,10 @@ use crate::balance::{Lease, Port};
 use crate::clock::Moment;
 use crate::engine::Shared;
 use crate::limits::{self, Use};
-use crate::listeners::{Listener, address_of, open_towards};
+use crate::listeners::{Listener, address_of, open_marked_socket};
 use portway_model::{Protocol, Target};
 use portway_netlink::conntrack::{self, Tuple, UDP};
-use portway_netlink::{Protocol as Bus, Socket};
+use portway_netlink::{Protocol as NetlinkProtocol, Socket};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -35,8 +35,9 @@ const TIMEOUTS: Duration = Duration::from_secs(30);
 /// How often the original destination of a session is looked up again.
 const CHECK: Duration = Duration::from_secs(2);
 
-/// The user data of an event: the slot of a session, that of a listener with this bit, or this number.
+/// The user data of the waker's events. Events of sessions and listeners have the slot of the session or listener.
 const WAKER: u64 = u64::MAX;
+/// The bit that is set in the user data of a listener's events.
 const LISTENER: u64 = 1 << 63;
 
 /// The thread's state.
@@ -64,15 +65,15 @@ impl Worker {
             waker,
             listeners: Slab::new(),
             sessions: Sessions::default(),
-            tracker: Socket::open(Bus::Netfilter).ok(),
+            tracker: Socket::open(NetlinkProtocol::Netfilter).ok(),
             kernel: Timeouts::of_kernel(),
             kernel_read: Instant::now(),
             tick: Instant::now(),
         })
     }
 
-    /// Runs until the engine stops and `quiet` is over. Sessions have no end to wait for; by then the rules send the next
-    /// datagram of each to an endpoint.
+    /// Runs until the engine stops and its `quiet` time is over. Sessions have no end to wait for; by then the rules
+    /// send their next datagrams to endpoints.
     pub(crate) fn run(mut self) {
         self.reload();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
@@ -95,17 +96,17 @@ impl Worker {
                         self.reload();
                     }
                     listener if listener & LISTENER != 0 => {
-                        self.take_from_clients((listener & !LISTENER) as usize, &mut datagram);
+                        self.receive_from_clients((listener & !LISTENER) as usize, &mut datagram);
                     }
-                    slot => self.take_from_endpoint(slot as usize, &mut datagram),
+                    slot => self.receive_from_endpoint(slot as usize, &mut datagram),
                 }
             }
             self.expire();
         }
     }
 
-    /// Watches new listeners, closes old ones, and ends sessions that the new routes do not allow, after a change of the
-    /// engine.
+    /// Watches new listeners, releases old ones, and ends sessions that the new routes do not allow, after the engine
+    /// has changed listeners or routes.
     fn reload(&mut self) {
         let wanted = self.shared.listeners(Protocol::Udp);
         let is_wanted = |listener: &Arc<Listener>| wanted.iter().any(|w| Arc::ptr_eq(w, listener));
@@ -135,7 +136,7 @@ impl Worker {
         ended.into_iter().for_each(|slot| self.sessions.remove(slot));
     }
 
-    fn take_from_clients(&mut self, index: usize, datagram: &mut [u8]) {
+    fn receive_from_clients(&mut self, index: usize, datagram: &mut [u8]) {
         for _ in 0..BATCH {
             let Some(listener) = self.listeners.get(index).cloned() else { return };
             match recvfrom(&listener.socket, &mut *datagram, RecvFlags::DONTWAIT) {
@@ -145,7 +146,7 @@ impl Worker {
                     }
                 }
                 Ok((_, _, None)) | Err(Errno::INTR) => {}
-                // ICMP: a client to which an answer was sent is gone.
+                // ICMP port unreachable: a client to which an answer was sent has closed its socket.
                 Err(Errno::CONNREFUSED) => {}
                 Err(_) => return,
             }
@@ -163,7 +164,7 @@ impl Worker {
             match send(&session.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(_) => return session.port.stats.received(bytes.len() as u64),
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR | Errno::MSGSIZE) => return,
-                // ICMP: it refused an earlier datagram.
+                // ICMP port unreachable: the endpoint refused an earlier datagram.
                 Err(_) => session.lease.failed(now),
             }
         }
@@ -177,8 +178,8 @@ impl Worker {
         }
     }
 
-    /// Whether the client still sends to the same destination. The tracked flow may have been deleted (`conntrack -F`), so
-    /// it is looked up again now and then; a session of another flow is removed.
+    /// Whether the client still sends to the same destination. The tracked flow may have been deleted (`conntrack -F`),
+    /// so it is looked up again now and then; a session of another flow is removed.
     fn is_same_flow(&mut self, slot: usize, listener: &Listener, now: Moment) -> bool {
         let Some(session) = self.sessions.get(slot) else { return false };
         if session.checked.after(CHECK) > now {
@@ -207,7 +208,7 @@ impl Worker {
                 (None, Some(oldest)) => self.sessions.remove(oldest),
                 (None, None) => {
                     port.stats.failed();
-                    self.shared.limits.warn_refused(limits::FULL);
+                    self.shared.limits.warn_refused(limits::NO_DESCRIPTORS);
                     return None;
                 }
             }
@@ -250,7 +251,7 @@ impl Worker {
             }
             Some(Err(error)) => {
                 tracing::debug!(%error, "cannot look up a tracked flow");
-                self.tracker = Socket::open(Bus::Netfilter).ok();
+                self.tracker = Socket::open(NetlinkProtocol::Netfilter).ok();
                 listener.address
             }
             // No tracked flow with a translated destination: the client sent to the listener directly.
@@ -303,12 +304,12 @@ impl Worker {
 
     fn open_socket_to(&self, target: Target) -> io::Result<OwnedFd> {
         let mark = self.shared.settings().bypass_mark;
-        let socket = open_towards(target.ip, SocketType::DGRAM, mark)?;
+        let socket = open_marked_socket(target.ip, SocketType::DGRAM, mark)?;
         connect(&socket, &SocketAddr::new(target.ip, target.port))?;
         Ok(socket)
     }
 
-    fn take_from_endpoint(&mut self, slot: usize, datagram: &mut [u8]) {
+    fn receive_from_endpoint(&mut self, slot: usize, datagram: &mut [u8]) {
         let mut answered = false;
         for _ in 0..BATCH {
             let Some(session) = self.sessions.get(slot) else { return };

@@ -131,7 +131,7 @@ fn requests() -> Vec<Request> {
         | Request::Agents
         | Request::Leave { .. } => {}
     }
-    let (name, gone) = (ServiceName::new("default", "web"), ServiceName::new("kube-system", "gone"));
+    let (name, deleted) = (ServiceName::new("default", "web"), ServiceName::new("kube-system", "gone"));
     vec![
         Request::Hello,
         Request::Begin,
@@ -142,7 +142,7 @@ fn requests() -> Vec<Request> {
             previous: Some(listeners("192.0.2.1")),
         },
         Request::Listeners { family: Family::V6, addresses: vec![ip("2001:db8::1")], previous: None },
-        Request::Change { family: Family::V4, services: vec![(name.clone(), Some(web())), (gone, None)] },
+        Request::Change { family: Family::V4, services: vec![(name.clone(), Some(web())), (deleted, None)] },
         Request::Change { family: Family::V6, services: vec![(name, Some(web_v6()))] },
         Request::CommitRoutes(Family::V4),
         Request::CommitRoutes(Family::V6),
@@ -212,14 +212,14 @@ fn the_encoding_of_every_message_is_that_of_its_version() {
     ));
 }
 
-/// What an earlier or a later release sends and understands, whatever its version.
+/// Every release sends and accepts these messages, whatever its version.
 #[test]
-fn the_messages_of_the_handover_never_change() {
+fn the_messages_between_releases_never_change() {
     assert_eq!(json(&Request::Hello), r#""hello""#);
     let leave = Request::Leave { limit: None, quiet: Duration::from_secs(60) };
     assert_eq!(json(&leave), r#"{"leave":{"limit":null,"quiet":{"secs":60,"nanos":0}}}"#);
     assert_eq!(json(&Answer::Done), r#""done""#);
-    // Releases before agents were counted did not send their number.
+    // Early releases did not send the number of agents.
     let welcome: Answer =
         serde_json::from_str(r#"{"welcome":{"version":"0.0.1/1","process":1}}"#).expect("json");
     assert_eq!(welcome, Answer::Welcome { version: "0.0.1/1".into(), process: 1, agents: 0 });
@@ -251,6 +251,6 @@ fn a_message_that_is_cut_off_too_long_or_unknown_is_an_error() {
             .is_err_and(|e| e.to_string().contains("too long"))
     );
     let mut unknown = Vec::new();
-    write(&mut unknown, &"doors").expect("written");
+    write(&mut unknown, &"no-such-request").expect("written");
     assert!(read::<Request>(&mut &unknown[..]).is_err());
 }

@@ -1,5 +1,5 @@
-//! When file descriptors are scarce: bytes are copied where there is no pipe for them, and connections beyond the limit are
-//! reset, while the others go on.
+//! When file descriptors are scarce, bytes are copied where there is no pipe for them, and connections beyond the limit
+//! are reset, while open ones continue.
 
 use crate::fixture::{Fixture, eventually};
 use crate::results::{Results, fixture};
@@ -9,15 +9,15 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Connections that the engine may have in these tests. With so few descriptors no part is for pipes alone: with all
-/// connections open there is no pipe.
-const MOST: usize = 16;
+/// The maximum number of connections of the engine in these tests. With so few descriptors none are reserved for pipes:
+/// when all connections are open there is no pipe.
+const MAX_CONNECTIONS: usize = 16;
 /// Two for each connection, and the engine's reserve.
-const DESCRIPTORS: u64 = 64 + 2 * MOST as u64;
+const DESCRIPTORS: u64 = 64 + 2 * MAX_CONNECTIONS as u64;
 const SEED: u64 = 0x000C_0B1E;
 
-/// One more connection besides the `others` that are open. A pipe of another connection may take its descriptors for a
-/// moment, so a refused one is tried again.
+/// Opens a connection besides the `others` that are open. A pipe of another connection may use its descriptors for a
+/// moment, so a refused connection is tried again.
 fn open_one(fixture: &Fixture, others: usize) -> TcpStream {
     let begin = Instant::now();
     loop {
@@ -32,37 +32,37 @@ fn open_one(fixture: &Fixture, others: usize) -> TcpStream {
     }
 }
 
-/// Clients that send nothing, but take descriptors.
-struct Idle(Vec<TcpStream>);
+/// Clients that send nothing, but use descriptors.
+struct IdleClients(Vec<TcpStream>);
 
-impl Idle {
-    fn new(fixture: &Fixture, number: usize) -> Idle {
-        Idle((0..number).map(|others| open_one(fixture, others)).collect())
+impl IdleClients {
+    fn new(fixture: &Fixture, number: usize) -> IdleClients {
+        IdleClients((0..number).map(|others| open_one(fixture, others)).collect())
     }
 }
 
-impl Drop for Idle {
+impl Drop for IdleClients {
     fn drop(&mut self) {
-        // With a reset, because a server fails on an orderly end without a script.
+        // With a reset: on an orderly end before a script, a server would report a failure.
         self.0.iter().for_each(|stream| sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap());
     }
 }
 
-/// Runs some connections at the same time. None begins before all are open and have taken all descriptors, so each begins
-/// without a pipe, and may get one in the middle when another connection has ended.
+/// Runs some connections at the same time. None sends before all are open and use all descriptors, so each begins
+/// without a pipe, and may get one later, when another connection has ended.
 fn run_together(fixture: &Fixture, results: &Results, numbers: &[u64]) {
-    let idle = MOST - numbers.len();
-    let streams: Vec<TcpStream> = (idle..MOST).map(|others| open_one(fixture, others)).collect();
+    let idle = MAX_CONNECTIONS - numbers.len();
+    let streams: Vec<TcpStream> = (idle..MAX_CONNECTIONS).map(|others| open_one(fixture, others)).collect();
     std::thread::scope(|scope| {
         for (stream, number) in streams.into_iter().zip(numbers) {
             scope.spawn(move || results.run_peer(stream, Role::Client, Script::draw(SEED, *number)));
         }
     });
-    // The next ones need the descriptors of these.
-    eventually("these connections have ended", || fixture.engine.open() == idle);
+    // The next connections need the descriptors of these.
+    eventually("only the idle clients are connected", || fixture.engine.open() == idle);
 }
 
-/// Connections of all kinds, but with more long ones than usual: only those fill a socket's buffer.
+/// The numbers of connections of all kinds, with more long ones than usual: only long ones fill a socket's buffer.
 fn some_of_all_kinds(connections: u64, long: usize) -> Vec<u64> {
     let is_long = |number: &u64| Script::draw(SEED, *number).is_long();
     let mut long: Vec<u64> = (connections..).filter(is_long).take(long).collect();
@@ -74,8 +74,8 @@ fn some_of_all_kinds(connections: u64, long: usize) -> Vec<u64> {
 }
 
 fn bytes_are_the_same(together: usize, numbers: &[u64]) {
-    let (fixture, results) = fixture(Some(DESCRIPTORS), 4, MOST);
-    let idle = Idle::new(&fixture, MOST - together);
+    let (fixture, results) = fixture(Some(DESCRIPTORS), 4, MAX_CONNECTIONS);
+    let idle = IdleClients::new(&fixture, MAX_CONNECTIONS - together);
     for numbers in numbers.chunks_exact(together) {
         run_together(&fixture, &results, numbers);
         results.check(SEED);
@@ -83,17 +83,17 @@ fn bytes_are_the_same(together: usize, numbers: &[u64]) {
     drop(idle);
     fixture.shut_down();
     results.check(SEED);
-    let played = &numbers[..numbers.len() / together * together];
-    let certain: u64 = played.iter().map(|number| Script::draw(SEED, *number).certain()).sum();
-    assert!(results.checked() >= certain, "{certain}: {results:?}");
+    let run = &numbers[..numbers.len() / together * together];
+    let guaranteed: u64 = run.iter().map(|number| Script::draw(SEED, *number).guaranteed_checks()).sum();
+    assert!(results.checked() >= guaranteed, "{guaranteed}: {results:?}");
 }
 
 pub(crate) fn bytes_are_the_same_without_pipes() {
     bytes_are_the_same(1, &some_of_all_kinds(480, 40));
 }
 
-pub(crate) fn bytes_are_the_same_when_pipes_come_and_go() {
-    bytes_are_the_same(MOST - 4, &some_of_all_kinds(680, 40));
+pub(crate) fn bytes_are_the_same_when_pipes_are_scarce() {
+    bytes_are_the_same(MAX_CONNECTIONS - 4, &some_of_all_kinds(680, 40));
 }
 
 fn echo(mut stream: TcpStream) {
@@ -105,8 +105,8 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// Sends bytes, and expects to receive them again.
-fn is_echoed(mut stream: &TcpStream, sent: &[u8]) -> std::io::Result<()> {
+/// Sends bytes, and checks that the server sends them back.
+fn check_echo(mut stream: &TcpStream, sent: &[u8]) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     stream.write_all(sent)?;
     let mut received = vec![0; sent.len()];
@@ -115,27 +115,27 @@ fn is_echoed(mut stream: &TcpStream, sent: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-pub(crate) fn connections_beyond_the_limit_are_reset_and_the_others_go_on() {
-    let fixture = Fixture::new(Some(DESCRIPTORS), 2, MOST, echo);
+pub(crate) fn connections_beyond_the_limit_are_reset_and_open_ones_continue() {
+    let fixture = Fixture::new(Some(DESCRIPTORS), 2, MAX_CONNECTIONS, echo);
     let mut open: Vec<TcpStream> = Vec::new();
-    // Connections that close make room for as many others, again and again.
-    for (round, close) in [0, 3, MOST, 1].into_iter().enumerate() {
+    // In each round some connections are closed, and as many can be opened again.
+    for (round, close) in [0, 3, MAX_CONNECTIONS, 1].into_iter().enumerate() {
         open.truncate(open.len() - close.min(open.len()));
         eventually("closed connections have ended", || fixture.engine.open() == open.len());
-        while open.len() < MOST {
+        while open.len() < MAX_CONNECTIONS {
             let stream = open_one(&fixture, open.len());
-            is_echoed(&stream, b"is anybody there?").unwrap();
+            check_echo(&stream, b"request").unwrap();
             open.push(stream);
         }
         for _ in 0..5 {
             let refused = fixture.connect(0).unwrap();
-            let error = is_echoed(&refused, b"me too").unwrap_err();
+            let error = check_echo(&refused, b"request").unwrap_err();
             let is_reset = matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
             assert!(is_reset, "round {round}: {error}");
-            assert_eq!(fixture.engine.open(), MOST);
+            assert_eq!(fixture.engine.open(), MAX_CONNECTIONS);
         }
         for (number, stream) in open.iter().enumerate() {
-            is_echoed(stream, format!("round {round}, connection {number}").repeat(500).as_bytes()).unwrap();
+            check_echo(stream, format!("round {round}, connection {number}").repeat(500).as_bytes()).unwrap();
         }
     }
     drop(open);

@@ -1,4 +1,5 @@
-//! The fixture of all tests: an engine, a Service whose frontend is a listener of the engine, and the Service's endpoints.
+//! The fixture of all tests: an engine, a Service whose frontend is a listener of the engine, and the Service's
+//! endpoints.
 //!
 //! There are no rules: clients dial the listener directly, so everything happens on a loopback interface.
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// File descriptors that are open.
+/// The number of open file descriptors.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -39,8 +40,8 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// An engine with so many descriptors, or with the limit of the process; so many endpoints, each with so many threads
-    /// that serve one connection after the other.
+    /// Starts an engine with this number of descriptors, or with the limit of the process, and endpoints, each with
+    /// this number of threads that serve one connection after the other.
     pub(crate) fn new(
         descriptors_of_engine: Option<u64>,
         endpoints: u8,
@@ -54,7 +55,7 @@ impl Fixture {
         };
         let (mut listeners, mut servers) = (Vec::new(), Vec::new());
         for number in 1..=endpoints {
-            // Each has its own address, so that there are enough local ports for connections to it.
+            // Each endpoint has its own address, so that there are enough local ports for connections to it.
             let listener = Arc::new(TcpListener::bind((Ipv4Addr::new(127, 0, 2, number), 0)).unwrap());
             for _ in 0..threads {
                 let (listener, serve) = (listener.clone(), serve.clone());
@@ -74,10 +75,10 @@ impl Fixture {
         Fixture { engine, listener, listeners, servers, before }
     }
 
-    /// A connection of the client with this number.
+    /// Connects to the listener as the client with this number.
     pub(crate) fn connect(&self, client: usize) -> io::Result<TcpStream> {
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Several addresses have enough ports, though ports of closed connections stay in TIME_WAIT for a minute.
+        // Clients have several addresses, because ports of closed connections stay in TIME_WAIT for a minute.
         let source = Ipv4Addr::new(127, 0, 1, (client % 32) as u8 + 1);
         bind(&socket, &SocketAddr::from((source, 0)))?;
         connect(&socket, &self.listener)?;

@@ -1,5 +1,5 @@
-//! Bytes and ends of streams pass the relay unchanged: whatever the sizes, whichever side ends or resets first, with pipes
-//! and without.
+//! Bytes and ends of streams pass the relay unchanged: whatever the sizes, whichever side ends or resets first, with
+//! pipes and without.
 //!
 //! The engine sets a mark on its sockets, which takes privilege, so each test runs in a network namespace of a lab.
 
@@ -22,9 +22,10 @@ use std::sync::{Mutex, PoisonError};
 
 /// The seed, unless `PORTWAY_BYTES` gives another.
 const SEED: u64 = 0x2026_0715;
-/// Directions whose receiver checks every byte, unless `PORTWAY_TRANSFERS` gives another number, as `make soak` does.
+/// The number of directions whose receiver checks every byte, unless `PORTWAY_TRANSFERS` gives another, as `make soak`
+/// does.
 const TRANSFERS: u64 = 10_000;
-/// Connections at a time.
+/// The number of connections at a time.
 const CLIENTS: usize = 48;
 
 /// The seed and the one connection to repeat, as `PORTWAY_BYTES=seed/number` gives them.
@@ -43,11 +44,11 @@ fn transfers() -> u64 {
     value.parse().unwrap_or_else(|_| panic!("PORTWAY_TRANSFERS={value}: not a number"))
 }
 
-/// How many connections it takes to check so many directions for certain.
+/// How many connections are needed to check at least `transfers` directions.
 fn connections(seed: u64, transfers: u64) -> u64 {
-    let (mut number, mut certain) = (0, 0);
-    while certain < transfers {
-        certain += Script::draw(seed, number).certain();
+    let (mut number, mut guaranteed) = (0, 0);
+    while guaranteed < transfers {
+        guaranteed += Script::draw(seed, number).guaranteed_checks();
         number += 1;
     }
     number
@@ -63,9 +64,12 @@ fn bytes_are_the_same_over_thousands_of_transfers() {
     fixture.shut_down();
     results.check(seed);
     println!("seed {seed}, {} connections: {results:?}", numbers.end - numbers.start);
-    let certain: u64 = numbers.clone().map(|number| Script::draw(seed, number).certain()).sum();
+    let guaranteed: u64 = numbers.clone().map(|number| Script::draw(seed, number).guaranteed_checks()).sum();
     let all = 2 * (numbers.end - numbers.start);
-    assert!(results.checked() >= certain && results.checked() + results.unidentified() <= all, "{results:?}");
+    assert!(
+        results.checked() >= guaranteed && results.checked() + results.unidentified() <= all,
+        "{results:?}"
+    );
     assert!(only.is_some() || results.checked() >= transfers, "{results:?}");
 }
 
@@ -73,12 +77,12 @@ const TESTS: &[(&str, fn())] = &[
     ("bytes_are_the_same_over_thousands_of_transfers", bytes_are_the_same_over_thousands_of_transfers),
     ("descriptors::bytes_are_the_same_without_pipes", descriptors::bytes_are_the_same_without_pipes),
     (
-        "descriptors::bytes_are_the_same_when_pipes_come_and_go",
-        descriptors::bytes_are_the_same_when_pipes_come_and_go,
+        "descriptors::bytes_are_the_same_when_pipes_are_scarce",
+        descriptors::bytes_are_the_same_when_pipes_are_scarce,
     ),
     (
-        "descriptors::connections_beyond_the_limit_are_reset_and_the_others_go_on",
-        descriptors::connections_beyond_the_limit_are_reset_and_the_others_go_on,
+        "descriptors::connections_beyond_the_limit_are_reset_and_open_ones_continue",
+        descriptors::connections_beyond_the_limit_are_reset_and_open_ones_continue,
     ),
     (
         "resets::connections_cut_off_at_the_deadline_are_reset",
@@ -93,15 +97,18 @@ const TESTS: &[(&str, fn())] = &[
         payload::lost_doubled_and_moved_bytes_are_detected,
     ),
     (
-        "slow::a_client_that_does_not_read_delays_no_other_and_little_is_buffered_for_it",
-        slow::a_client_that_does_not_read_delays_no_other_and_little_is_buffered_for_it,
+        "slow::a_client_that_does_not_read_delays_no_other_connection_and_its_buffer_is_bounded",
+        slow::a_client_that_does_not_read_delays_no_other_connection_and_its_buffer_is_bounded,
     ),
-    ("urgent::urgent_data_does_not_look_like_an_end", urgent::urgent_data_does_not_look_like_an_end),
-    ("urgent::bytes_behind_urgent_data_arrive", urgent::bytes_behind_urgent_data_arrive),
+    (
+        "urgent::urgent_data_is_not_taken_for_the_end_of_the_stream",
+        urgent::urgent_data_is_not_taken_for_the_end_of_the_stream,
+    ),
+    ("urgent::bytes_after_urgent_data_arrive", urgent::bytes_after_urgent_data_arrive),
 ];
 
-/// One test at a time: each counts the file descriptors of the process, and labs have some too.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Tests run one at a time: each counts the file descriptors of the process, and labs have some too.
+static ONE_TEST: Mutex<()> = Mutex::new(());
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -114,7 +121,7 @@ fn main() -> ExitCode {
     let trial = |(name, test): &(&str, fn())| {
         let test = *test;
         Trial::test(*name, move || -> Result<(), libtest_mimic::Failed> {
-            let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+            let _one_test = ONE_TEST.lock().unwrap_or_else(PoisonError::into_inner);
             let lab = Layout { nodes: 1, pods_per_node: 0, clients: 0 }.build()?;
             lab.node(1).namespace().run(test);
             Ok(())

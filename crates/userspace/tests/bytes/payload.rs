@@ -1,7 +1,7 @@
-//! The bytes of a transfer: for each connection and direction another stretch of one long random sequence.
+//! The bytes of a transfer: for each connection and direction, another section of one long random sequence.
 //!
-//! Any other stretch differs in its first few bytes, and so does the same one after bytes were lost, doubled or moved. It
-//! costs nothing to compute, so every byte can be compared even in an unoptimised build.
+//! Two sections differ in their first few bytes, and so does a section from itself after bytes were lost, doubled or
+//! moved. A section is not computed again, so every byte can be compared even in an unoptimised build.
 
 use crate::script::{HEADER, LONGEST, Role, Script};
 use std::sync::LazyLock;
@@ -34,7 +34,7 @@ impl Payload {
         Payload { rest: &RANDOM[from..from + length], header }
     }
 
-    /// Bytes from an offset on, none only at the end.
+    /// At most `most` bytes from an offset on; empty only at the end.
     pub(crate) fn from(&self, offset: usize, most: usize) -> &[u8] {
         let rest = match offset.checked_sub(self.header.len()) {
             Some(offset) => &self.rest[offset..],
@@ -43,7 +43,7 @@ impl Payload {
         &rest[..rest.len().min(most)]
     }
 
-    /// Whether these are its bytes at an offset; if not, the offset of the first that differs.
+    /// Compares bytes with the payload at an offset; the error is the offset of the first byte that differs.
     pub(crate) fn compare(&self, mut offset: usize, mut bytes: &[u8]) -> Result<(), usize> {
         while !bytes.is_empty() {
             let own = self.from(offset, bytes.len());
@@ -68,5 +68,5 @@ pub(crate) fn lost_doubled_and_moved_bytes_are_detected() {
     assert_eq!(payload.compare(0, &[&sent[..100], &sent[101..]].concat()), Err(100));
     assert_eq!(payload.compare(0, &[&sent[..100], &sent[99..]].concat()), Err(100));
     let all = script.up.length;
-    assert_eq!(payload.compare(all, &[0]), Err(all), "more than everything");
+    assert_eq!(payload.compare(all, &[0]), Err(all), "a byte after the end");
 }

@@ -18,7 +18,7 @@ pub(crate) struct Results {
     resets: AtomicU64,
     /// Connections that were reset before their server had received the header with their number.
     unidentified: AtomicU64,
-    /// Bytes of the scripts.
+    /// The number of bytes that the checked scripts send.
     bytes: AtomicU64,
     failures: Mutex<Vec<String>>,
 }
@@ -36,14 +36,14 @@ impl Results {
     pub(crate) fn run_peer(&self, stream: TcpStream, role: Role, script: Script) {
         let expected = match script.reset {
             None => End::Orderly,
-            Some(reset) if reset.by == role => End::Resets,
-            Some(_) => End::IsReset,
+            Some(reset) if reset.by == role => End::ResetByThisSide,
+            Some(_) => End::ResetByOtherSide,
         };
         match Transfer::new(stream, role, script).run() {
             Ok(end) if end == expected => {
                 self.checked.fetch_add(1, Relaxed);
                 self.complete.fetch_add((end == End::Orderly).into(), Relaxed);
-                self.resets.fetch_add((end == End::IsReset).into(), Relaxed);
+                self.resets.fetch_add((end == End::ResetByOtherSide).into(), Relaxed);
                 self.bytes.fetch_add(script.received_by(role).length as u64, Relaxed);
             }
             Ok(end) => self.fail(format!("{role:?}: {end:?} instead of {expected:?}\n{script:?}")),
@@ -92,7 +92,7 @@ pub(crate) fn fixture(descriptors: Option<u64>, endpoints: u8, threads: usize) -
     (Fixture::new(descriptors, endpoints, threads, move |stream| shared.serve(stream)), results)
 }
 
-/// Has so many clients follow the scripts of a seed with these numbers.
+/// Runs the scripts of a seed with these numbers, on this number of clients.
 pub(crate) fn run_all(
     fixture: &Fixture,
     results: &Results,

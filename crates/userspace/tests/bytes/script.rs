@@ -1,8 +1,8 @@
-//! The script of one connection: drawn from a seed and the connection's number, so that both sides know it and a failing one
-//! can be repeated.
+//! The script of one connection: drawn from a seed and the connection's number, so that both sides know it and a
+//! failing one can be repeated.
 //!
-//! A script demands nothing that TCP cannot deliver: a side resets while at least one direction has not ended, and the other
-//! side keeps its own direction open where it would not see the reset else.
+//! A script requires nothing that TCP does not guarantee: a side resets while at least one direction has not ended, and
+//! the other side does not end its own direction if it would not see the reset otherwise.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The length of the client's header: the seed and the number. It is a part of the client's direction.
 pub(crate) const HEADER: usize = 16;
-/// The most bytes of one direction after the header.
+/// The maximum number of bytes of one direction after the header.
 pub(crate) const LONGEST: usize = 6 << 20;
 /// More bytes than the kernel's buffers along the path hold, as a rule.
 const LONG: usize = 3 << 20;
@@ -42,7 +42,7 @@ pub(crate) struct Direction {
 pub(crate) enum Order {
     /// The client sends everything and ends its direction; only then the server begins.
     Client,
-    /// The server does, and only then the client goes on.
+    /// The server sends everything and ends its direction; only then the client continues.
     Server,
     /// Both at once.
     Both,
@@ -56,7 +56,7 @@ pub(crate) struct Reset {
     pub(crate) sent: usize,
     /// and so many were received;
     pub(crate) received: usize,
-    /// after the own direction was ended. The other side never ends its direction then.
+    /// and, if true, after this side has ended its direction. The other side then never ends its direction.
     pub(crate) after_end: bool,
 }
 
@@ -107,7 +107,7 @@ impl Script {
             if rng.random_ratio(1, 8) { least_received } else { rng.random_range(least_received..=other) };
         let after_end = rng.random();
         let sent = if after_end { own } else { rng.random_range(least_sent..=own) };
-        // Neither side may wait for an end that does not come.
+        // Neither side may wait for the end of a direction that never ends.
         self.order = if after_end && rng.random() { first } else { Order::Both };
         self.reset = Some(Reset { by, sent, received, after_end });
     }
@@ -127,8 +127,8 @@ impl Script {
         if role == Role::Client { self.down } else { self.up }
     }
 
-    /// How many directions are checked in any case.
-    pub(crate) fn certain(&self) -> u64 {
+    /// How many directions are checked even if the header does not arrive before a reset.
+    pub(crate) fn guaranteed_checks(&self) -> u64 {
         if self.reset.is_some_and(|reset| reset.is_abrupt()) { 1 } else { 2 }
     }
 
@@ -153,7 +153,7 @@ fn direction(rng: &mut StdRng, header: usize) -> Direction {
     let writes = least.max([1, 7, 512, 1460, 4096, 16 << 10, 64 << 10, 1 << 20][rng.random_range(0..8)]);
     let reads = least.max([1, 100, 4096, 64 << 10, 256 << 10][rng.random_range(0..5)]).min(256 << 10);
     if length > LONG && rng.random_ratio(3, 4) {
-        // The receiver lets the sender get ahead until a write would block.
+        // The receiver pauses until the sender's writes block.
         let pauses = Some(rng.random_range(0..64 << 10));
         return Direction { length, writes, reads, sender_pauses: None, receiver_pauses: pauses };
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The longest time without an event; much longer than a busy machine takes for anything.
 const EVENT_TIMEOUT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
-/// The longest time until the header; a client may wait for others before it sends.
+/// The longest time until the header; a client may wait for other clients before it sends.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How a connection ended, as one side saw it.
@@ -21,9 +21,9 @@ pub(crate) enum End {
     /// Both directions were complete.
     Orderly,
     /// This side reset it.
-    Resets,
+    ResetByThisSide,
     /// This side saw a reset.
-    IsReset,
+    ResetByOtherSide,
 }
 
 /// The result of a read.
@@ -39,8 +39,8 @@ pub(crate) struct Transfer {
     stream: TcpStream,
     role: Role,
     script: Script,
-    own: Payload,
-    others: Payload,
+    outgoing: Payload,
+    incoming: Payload,
     buffer: Vec<u8>,
     sent: usize,
     received: usize,
@@ -66,15 +66,15 @@ fn is_reset(kind: ErrorKind) -> bool {
 }
 
 impl Transfer {
-    /// Begins; the server has received the header.
+    /// A transfer at its start; the server has received the header.
     pub(crate) fn new(stream: TcpStream, role: Role, script: Script) -> Transfer {
         let other = if role == Role::Client { Role::Server } else { Role::Client };
         Transfer {
             stream,
             role,
             script,
-            own: Payload::of(&script, role),
-            others: Payload::of(&script, other),
+            outgoing: Payload::of(&script, role),
+            incoming: Payload::of(&script, other),
             buffer: vec![0; script.received_by(role).reads],
             sent: 0,
             received: if role == Role::Server { HEADER } else { 0 },
@@ -85,7 +85,7 @@ impl Transfer {
 
     /// Follows the script to its end.
     pub(crate) fn run(mut self) -> Result<End, String> {
-        self.play().map_err(|failure| {
+        self.follow_script().map_err(|failure| {
             let Transfer { role, script, sent, received, has_ended, other_ended, .. } = &self;
             format!(
                 "{role:?}: {failure} (sent {sent}, ended: {has_ended}; received {received}, ended: {other_ended})\n{script:?}"
@@ -93,7 +93,7 @@ impl Transfer {
         })
     }
 
-    fn play(&mut self) -> Result<End, String> {
+    fn follow_script(&mut self) -> Result<End, String> {
         self.stream.set_nonblocking(true).map_err(|error| error.to_string())?;
         self.stream.set_nodelay(true).map_err(|error| error.to_string())?;
         loop {
@@ -104,9 +104,9 @@ impl Transfer {
                 })?;
                 self.has_ended = true;
             }
-            if self.has_to_reset() {
+            if self.must_reset() {
                 self.reset();
-                return Ok(End::Resets);
+                return Ok(End::ResetByThisSide);
             }
             if self.has_ended && self.other_ended {
                 return Ok(End::Orderly);
@@ -127,23 +127,23 @@ impl Transfer {
     }
 
     /// The reset by this side.
-    fn own_reset(&self) -> Option<Reset> {
+    fn reset_by_this_side(&self) -> Option<Reset> {
         self.script.reset.filter(|reset| reset.by == self.role)
     }
 
     /// The reset by the other side.
-    fn other_resets(&self) -> Option<Reset> {
+    fn reset_by_other_side(&self) -> Option<Reset> {
         self.script.reset.filter(|reset| reset.by != self.role)
     }
 
-    fn has_to_reset(&self) -> bool {
-        self.own_reset().is_some_and(|reset| {
+    fn must_reset(&self) -> bool {
+        self.reset_by_this_side().is_some_and(|reset| {
             self.sent == reset.sent && self.received == reset.received && self.has_ended == reset.after_end
         })
     }
 
     fn reset(&self) {
-        // Mostly the bytes sent are still under way; now and then they arrive before the reset.
+        // In one of three scripts the bytes sent arrive before the reset; otherwise they may still be on their way.
         if self.script.number.is_multiple_of(3) {
             std::thread::sleep(self.script.pause);
         }
@@ -165,7 +165,7 @@ impl Transfer {
         if !self.has_turn() {
             return if self.role == Role::Client { HEADER } else { 0 };
         }
-        self.own_reset().map_or(self.script.sent_by(self.role).length, |reset| reset.sent)
+        self.reset_by_this_side().map_or(self.script.sent_by(self.role).length, |reset| reset.sent)
     }
 
     fn may_send(&self) -> bool {
@@ -179,9 +179,9 @@ impl Transfer {
         all_sent && !self.has_ended && self.script.reset.is_none_or(|r| r.after_end == (r.by == self.role))
     }
 
-    /// How much may be read now: a side that resets in the middle stops before.
+    /// How much may be read now: a side that resets in the middle reads only up to the reset.
     fn room(&self) -> usize {
-        self.own_reset()
+        self.reset_by_this_side()
             .map_or(self.buffer.len(), |reset| self.buffer.len().min(reset.received - self.received))
     }
 
@@ -209,7 +209,7 @@ impl Transfer {
             _ => usize::MAX,
         };
         let most = part.writes.min(self.goal().min(until) - self.sent);
-        match self.stream.write(self.own.from(self.sent, most)) {
+        match self.stream.write(self.outgoing.from(self.sent, most)) {
             Ok(bytes) => self.sent += bytes,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) if is_reset(error.kind()) => return Ok(false),
@@ -225,7 +225,7 @@ impl Transfer {
             // No read is due, but poll reported an error.
             return match self.stream.take_error().map_err(|error| error.to_string())? {
                 Some(error) if is_reset(error.kind()) => Ok(Received::Reset),
-                Some(error) => Err(format!("an error that is no reset: {error}")),
+                Some(error) => Err(format!("an error other than a reset: {error}")),
                 None => Ok(Received::Nothing),
             };
         }
@@ -237,11 +237,11 @@ impl Transfer {
             Err(error) => return Err(format!("cannot read: {error}")),
         };
         let before = self.received;
-        self.others
+        self.incoming
             .compare(before, &self.buffer[..bytes])
             .map_err(|offset| format!("a received byte differs from the sent one at {offset}"))?;
         self.received += bytes;
-        let sent = self.other_resets().map_or(usize::MAX, |reset| reset.sent);
+        let sent = self.reset_by_other_side().map_or(usize::MAX, |reset| reset.sent);
         if self.received > sent {
             return Err(format!("received more than the {sent} bytes sent"));
         }
@@ -256,9 +256,9 @@ impl Transfer {
     fn end_of_other(&mut self) -> Result<(), String> {
         let all = self.script.received_by(self.role).length;
         if self.received < all {
-            return Err(format!("the stream ended too early: {all} bytes were to come"));
+            return Err(format!("the stream ended before all {all} bytes arrived"));
         }
-        if self.other_resets().is_some_and(|reset| !reset.after_end) {
+        if self.reset_by_other_side().is_some_and(|reset| !reset.after_end) {
             return Err("the stream ended, though the other side reset it".to_owned());
         }
         self.other_ended = true;
@@ -267,11 +267,11 @@ impl Transfer {
 
     /// Checks a reset.
     fn broken(&mut self) -> Result<End, String> {
-        if self.other_resets().is_none() {
-            return Err("a reset, though the other side made none".to_owned());
+        if self.reset_by_other_side().is_none() {
+            return Err("a reset, though the other side did not reset".to_owned());
         }
-        // Bytes that came before can still be read. If a write reported the reset, reads report an end only.
+        // Bytes that arrived before can still be read. If a write reported the reset, reads report only an end.
         while let Received::Bytes = self.receive()? {}
-        Ok(End::IsReset)
+        Ok(End::ResetByOtherSide)
     }
 }

@@ -1,4 +1,4 @@
-//! Urgent data (`MSG_OOB`) is in line for the engine: it arrives in its place, and no byte after it is delayed or lost.
+//! The engine receives urgent data (`MSG_OOB`) in line: it arrives in order, and no byte after it is delayed or lost.
 
 use crate::fixture::Fixture;
 use rustix::net::{SendFlags, send};
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 const SENT: &[u8] = b"before!after!and more";
 
-/// Sends it, urgent where there is an exclamation mark.
+/// Sends [`SENT`], with exclamation marks as urgent data.
 fn send_urgent(mut stream: &TcpStream) {
     for piece in SENT.split_inclusive(|byte| *byte == b'!') {
-        let (last, others) = piece.split_last().unwrap();
-        stream.write_all(others).unwrap();
+        let (last, rest) = piece.split_last().unwrap();
+        stream.write_all(rest).unwrap();
         send(stream, &[*last], if *last == b'!' { SendFlags::OOB } else { SendFlags::empty() }).unwrap();
     }
 }
@@ -28,8 +28,8 @@ fn receive_end(mut stream: &TcpStream) {
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
 }
 
-/// All bytes arrive on both sides, if the client ends its direction at once, or only after the answer.
-fn arrives(ends_at_once: bool) {
+/// All bytes arrive on both sides, whether the client ends its direction at once or only after the answer.
+fn check(ends_at_once: bool) {
     let fixture = Fixture::new(None, 2, 2, |stream| {
         receive(&stream);
         send_urgent(&stream);
@@ -50,10 +50,10 @@ fn arrives(ends_at_once: bool) {
     fixture.shut_down();
 }
 
-pub(crate) fn bytes_behind_urgent_data_arrive() {
-    arrives(false);
+pub(crate) fn bytes_after_urgent_data_arrive() {
+    check(false);
 }
 
-pub(crate) fn urgent_data_does_not_look_like_an_end() {
-    arrives(true);
+pub(crate) fn urgent_data_is_not_taken_for_the_end_of_the_stream() {
+    check(true);
 }

@@ -1,4 +1,4 @@
-//! What runs rules (`ipt_do_table` in net/ipv4/netfilter/ip_tables.c).
+//! Evaluates chains of rules (`ipt_do_table` in net/ipv4/netfilter/ip_tables.c).
 
 use super::KernelObjects;
 use super::packet::{arrived_on, states};
@@ -9,10 +9,10 @@ use portway_dataplane::trace::{Chance, Host, PacketState, Step};
 use portway_model::Target;
 use std::collections::HashSet;
 
-/// The kernel refuses chains that go round in circles; this only keeps us from following them.
+/// The limit of jumps and returns, for rules with loops, which the kernel would refuse.
 const HOPS: usize = 1024;
 
-/// How a built-in chain ended.
+/// The verdict of a built-in chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Accept,
@@ -20,39 +20,39 @@ pub(super) enum End {
     Reject,
 }
 
-/// What was left to chance: whether each rule with a probability was taken. Every one is, and is not, on paths of their
-/// own; but where paths meet again, only one of them is followed on.
+/// The random choices of one path: whether each rule with a probability matched. Both choices are evaluated on separate
+/// paths. If two paths reach the same decision in the same state, only the first is continued.
 #[derive(Debug, Default)]
 pub(super) struct RandomChoices {
     planned: Vec<bool>,
     made: Vec<bool>,
-    /// Where chance decided before, and with what packet.
-    known: HashSet<Crossing>,
-    /// This path has met one that was followed before.
+    /// The decisions that were reached before.
+    known: HashSet<Decision>,
+    /// This path has reached a decision that another path reached before.
     pub(super) abandoned: bool,
 }
 
-/// A position where chance decides.
+/// A random decision, with the complete state that the rest of the path depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Crossing {
+struct Decision {
     position: Position,
     stack: Vec<(Chain, usize)>,
     packet: PacketState,
 }
 
-/// Where the packet is.
+/// The position of the packet in the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Position {
     table: Table,
     base: Chain,
     chain: Chain,
     index: usize,
-    /// How often this rule asked chance before.
+    /// The number of random choices that this rule made before.
     draws: usize,
 }
 
 impl RandomChoices {
-    fn draw(&mut self, at: impl FnOnce() -> Crossing) -> bool {
+    fn draw(&mut self, at: impl FnOnce() -> Decision) -> bool {
         let planned = self.planned.get(self.made.len()).copied();
         if planned.is_none() && !self.known.insert(at()) {
             self.abandoned = true;
@@ -62,10 +62,10 @@ impl RandomChoices {
         taken
     }
 
-    /// The next combination after the one that was drawn, if there is one.
+    /// The next combination of choices, if there is one.
     pub(super) fn next(mut self) -> Option<RandomChoices> {
         if self.abandoned {
-            // Whatever follows was followed before.
+            // Both choices of the last decision were evaluated on another path.
             self.made.pop();
         }
         while let Some(last) = self.made.pop() {
@@ -79,7 +79,7 @@ impl RandomChoices {
     }
 }
 
-/// The machine, with a packet in it.
+/// The state of the evaluation of one packet.
 pub(super) struct Machine<'r> {
     rules: &'r Ruleset,
     host: &'r Host,
@@ -88,7 +88,7 @@ pub(super) struct Machine<'r> {
     pub(super) choices: RandomChoices,
     pub(super) steps: Vec<Step>,
     position: Position,
-    /// Where jumps came from, and go on.
+    /// The callers of the current chain, and the index at which each continues.
     stack: Vec<(Chain, usize)>,
 }
 
@@ -105,7 +105,7 @@ impl<'r> Machine<'r> {
         Machine { rules, host, objects, packet, choices, steps: Vec::new(), position, stack: Vec::new() }
     }
 
-    /// Runs a built-in chain to its end.
+    /// Evaluates a built-in chain.
     pub(super) fn run(&mut self, table: Table, builtin: &str) -> End {
         let base = Chain::parse(builtin);
         self.position = Position { table, base: base.clone(), chain: base.clone(), index: 0, draws: 0 };
@@ -124,7 +124,7 @@ impl<'r> Machine<'r> {
                     Action::Return | Action::Mark { .. } | Action::ConnectionMark { .. } | Action::MapMark(_),
                 )
                 | None => match self.stack.pop() {
-                    Some(back) => (self.position.chain, self.position.index) = back,
+                    Some(caller) => (self.position.chain, self.position.index) = caller,
                     None if self.rules.drops(table, &base) => {
                         self.steps.push(Step::Policy);
                         return End::Drop;
@@ -136,7 +136,7 @@ impl<'r> Machine<'r> {
         End::Drop
     }
 
-    /// Runs the rules of a chain until one leads away from it; the position is then behind it.
+    /// Evaluates the rules of a chain until one leaves it; the position is then that of the next rule.
     fn chain(&mut self) -> Option<&'r Action> {
         let rules = self.rules;
         let lines = rules.lines(self.position.table, &self.position.chain);
@@ -147,17 +147,17 @@ impl<'r> Machine<'r> {
             if self.choices.abandoned {
                 return None;
             }
-            let goes_on = |a: &Action| {
+            let continues = |a: &Action| {
                 matches!(a, Action::Mark { .. } | Action::ConnectionMark { .. } | Action::MapMark(_))
             };
-            if let Some(action) = action.filter(|a| !goes_on(a)) {
+            if let Some(action) = action.filter(|a| !continues(a)) {
                 return Some(action);
             }
         }
         None
     }
 
-    /// Runs one rule; what it does comes back, if it does anything.
+    /// Evaluates one rule. Returns its action if it matches and has one.
     fn line(&mut self, line: &'r Line) -> Option<&'r Action> {
         let Position { chain, index, .. } = self.position.clone();
         let text = line.text.clone();
@@ -169,8 +169,8 @@ impl<'r> Machine<'r> {
         let mut because = Vec::new();
         let step = Step::Rule { chain: chain.to_string(), index, text: Some(text), because: Vec::new() };
         self.steps.push(step);
-        // Of a rule that does not concern the packet no step stays.
-        if self.concerns(rule, &mut because).is_none() {
+        // A rule that does not match leaves no steps in the trace.
+        if self.matches(rule, &mut because).is_none() {
             self.steps.truncate(before);
             return None;
         }
@@ -208,31 +208,31 @@ impl<'r> Machine<'r> {
         Some(action)
     }
 
-    /// Whether a rule concerns the packet, and why.
-    fn concerns(&mut self, rule: &Rule, because: &mut Vec<String>) -> Option<()> {
+    /// `Some` if the rule matches the packet. Adds the reasons to `because`.
+    fn matches(&mut self, rule: &Rule, because: &mut Vec<String>) -> Option<()> {
         let PacketState { source, destination, protocol, .. } = self.packet.clone();
-        let mut ask = |holds: bool, not: bool, words: String| {
-            because.push(if not { format!("not {words}") } else { words });
+        let mut check = |holds: bool, not: bool, reason: String| {
+            because.push(if not { format!("not {reason}") } else { reason });
             (holds != not).then_some(())
         };
         if let Some(Is { value, not }) = &rule.source {
-            ask(value.contains(&source), *not, format!("from {value}"))?;
+            check(value.contains(&source), *not, format!("from {value}"))?;
         }
         if let Some(Is { value, not }) = &rule.destination {
-            ask(value.contains(&destination), *not, format!("to {value}"))?;
+            check(value.contains(&destination), *not, format!("to {value}"))?;
         }
         if let Some(Is { value, not }) = &rule.input {
-            ask(arrived_on(&self.packet, value), *not, format!("from interface {value}"))?;
+            check(arrived_on(&self.packet, value), *not, format!("from interface {value}"))?;
         }
         if let Some(wanted) = rule.protocol {
-            ask(protocol == wanted, false, wanted.to_string())?;
+            check(protocol == wanted, false, wanted.to_string())?;
         }
         rule.matches.iter().try_for_each(|condition| self.holds(condition, because))
     }
 
     fn holds(&mut self, condition: &Match, because: &mut Vec<String>) -> Option<()> {
         let packet = &self.packet;
-        let (holds, words) = match condition {
+        let (holds, reason) = match condition {
             Match::Comment(_) | Match::Count(_) => return Some(()),
             Match::Port { protocol, destination: None } => {
                 return (packet.protocol == *protocol).then_some(());
@@ -241,27 +241,27 @@ impl<'r> Machine<'r> {
                 (packet.protocol == *protocol && packet.port == *port, format!("to port {port}"))
             }
             Match::State(Is { value, not }) => {
-                let words = format!("{}{value}", if *not { "not " } else { "" });
-                ((states(packet).0 & value.0 != 0) != *not, words)
+                let reason = format!("{}{value}", if *not { "not " } else { "" });
+                ((states(packet).0 & value.0 != 0) != *not, reason)
             }
             Match::OriginalDestination(range) => {
-                (range.contains(&packet.original), format!("headed to {range} at first"))
+                (range.contains(&packet.original), format!("originally to {range}"))
             }
             Match::Mark { value, mask, not } => {
-                let words = format!("{}marked {value:#x}/{mask:#x}", if *not { "not " } else { "" });
-                ((packet.mark & mask == *value) != *not, words)
+                let reason = format!("{}marked {value:#x}/{mask:#x}", if *not { "not " } else { "" });
+                ((packet.mark & mask == *value) != *not, reason)
             }
             Match::ConnectionMark { value, mask } => {
-                let words = format!("its connection marked {value:#x}/{mask:#x}");
-                (packet.connection_mark & mask == *value, words)
+                let reason = format!("of a connection marked {value:#x}/{mask:#x}");
+                (packet.connection_mark & mask == *value, reason)
             }
             Match::Set(Is { value, not }) => {
-                let words = format!("{}in set {}", if *not { "not " } else { "" }, value.set);
-                (self.objects.lookup(value, packet).is_some() != *not, words)
+                let reason = format!("{}in set {}", if *not { "not " } else { "" }, value.set);
+                (self.objects.lookup(value, packet).is_some() != *not, reason)
             }
             Match::SourceIsLocal => (self.host.owns(packet.source), "from this machine".to_owned()),
             Match::DestinationIsLocal => (self.host.owns(packet.destination), "to this machine".to_owned()),
-            Match::DestinationIsElsewhere => {
+            Match::DestinationIsNotLocal => {
                 (!self.host.owns(packet.destination), "not to this machine".to_owned())
             }
             Match::Random(probability) => return self.chance(*probability),
@@ -271,22 +271,22 @@ impl<'r> Machine<'r> {
                     self.steps.push(Step::Remembered { list, client });
                     return Some(());
                 }
-                let words = format!("remembered in {list}");
-                (self.host.recent.contains(&(list, client)), words)
+                let reason = format!("remembered in {list}");
+                (self.host.recent.contains(&(list, client)), reason)
             }
         };
-        because.push(words);
+        because.push(reason);
         holds.then_some(())
     }
 
-    /// One of these, each on a path of its own.
+    /// A random target, each on a path of its own; `None` if there are none.
     pub(super) fn one_of(&mut self, targets: &[Target]) -> Option<Target> {
         let (last, others) = targets.split_last()?;
         let Machine { position, stack, packet, choices, .. } = self;
         for target in others {
-            let crossing =
-                || Crossing { position: position.clone(), stack: stack.clone(), packet: packet.clone() };
-            let taken = choices.draw(crossing);
+            let decision =
+                || Decision { position: position.clone(), stack: stack.clone(), packet: packet.clone() };
+            let taken = choices.draw(decision);
             position.draws += 1;
             if taken {
                 return Some(*target);
@@ -297,12 +297,12 @@ impl<'r> Machine<'r> {
 
     fn chance(&mut self, probability: Probability) -> Option<()> {
         let Machine { position, stack, packet, choices, .. } = self;
-        let crossing =
-            || Crossing { position: position.clone(), stack: stack.clone(), packet: packet.clone() };
+        let decision =
+            || Decision { position: position.clone(), stack: stack.clone(), packet: packet.clone() };
         let taken = match probability {
             Probability(0) => false,
             p if p == Probability::one_in(1) => true,
-            _ => choices.draw(crossing),
+            _ => choices.draw(decision),
         };
         self.position.draws += 1;
         self.steps.push(Step::Chosen(Chance::Probability(probability.to_string())));

@@ -1,29 +1,28 @@
-//! Rules as text becomes them: what `iptables-save` prints, or what the mode wants.
+//! The rules of all tables, parsed from text: the output of `iptables-save`, or the wanted rules of a mode.
 
 use crate::chains::{Chain, Table};
 use crate::listing::canonical;
 use crate::rules::Rule;
 use std::collections::HashMap;
 
-/// The rules of all tables that we look at.
+/// The rules of the tables that modes use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
     chains: HashMap<(Table, Chain), Vec<Line>>,
-    /// Built-in chains at whose end packets are dropped.
+    /// Built-in chains with the policy DROP.
     dropping: Vec<(Table, Chain)>,
 }
 
-/// A rule, as far as we have words for it.
+/// A rule as text, and as a value if it can be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
-    /// What is behind `-A CHAIN`.
+    /// The text after `-A CHAIN`.
     pub(super) text: String,
     pub(super) rule: Option<Rule>,
 }
 
 impl Ruleset {
-    /// Reads what `iptables-save` prints, or [`crate::Engine::wanted`]. Tables and commands that do not concern us are
-    /// passed over.
+    /// Parses the output of `iptables-save` or of [`crate::Engine::wanted`]. Other tables and commands are skipped.
     pub fn parse(text: &str) -> Ruleset {
         let mut rules = Ruleset::default();
         let mut table = None;
@@ -52,12 +51,12 @@ impl Ruleset {
         lines.insert(if first { 0 } else { lines.len() }, line);
     }
 
-    /// The rules of a chain; one that is not there has none.
+    /// The rules of a chain; none if the chain does not exist.
     pub(super) fn lines(&self, table: Table, chain: &Chain) -> &[Line] {
         self.chains.get(&(table, chain.clone())).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a built-in chain drops what comes to its end.
+    /// Whether a built-in chain has the policy DROP.
     pub(super) fn drops(&self, table: Table, chain: &Chain) -> bool {
         self.dropping.contains(&(table, chain.clone()))
     }

@@ -1,4 +1,4 @@
-//! The machine itself, on rules written by hand: what rules of ours never do, others' do.
+//! Evaluation of rules written by hand, including rules that no mode renders.
 
 use super::*;
 use portway_model::{Protocol, Target};
@@ -26,46 +26,46 @@ fn forwarded(rules: &str) -> Verdict {
 }
 
 #[test]
-fn a_jump_comes_back_and_a_return_goes_back() {
+fn evaluation_continues_after_a_jump_or_a_return() {
     let rows = [
-        ("nothing", "", Verdict::Untouched),
-        ("behind a jump", "-A FORWARD -j SIDE\n-A FORWARD -j DROP", Verdict::Dropped),
+        ("no rules", "", Verdict::Untouched),
+        ("rule after a jump", "-A FORWARD -j SIDE\n-A FORWARD -j DROP", Verdict::Dropped),
         (
-            "a return comes behind the jump",
+            "a return continues after the jump",
             "-A FORWARD -j SIDE\n-A FORWARD -j DROP\n-A SIDE -j RETURN\n-A SIDE -j ACCEPT",
             Verdict::Dropped,
         ),
         ("a return from a built-in chain", "-A FORWARD -j RETURN\n-A FORWARD -j DROP", Verdict::Untouched),
         (
-            "accepting in a jump ends it all",
+            "accept in a jumped-to chain ends the built-in chain",
             "-A FORWARD -j SIDE\n-A FORWARD -j DROP\n-A SIDE -j ACCEPT",
             Verdict::Untouched,
         ),
-        ("inserted comes first", "-A FORWARD -j DROP\n-I FORWARD -j ACCEPT", Verdict::Untouched),
+        ("an inserted rule comes first", "-A FORWARD -j DROP\n-I FORWARD -j ACCEPT", Verdict::Untouched),
         ("the policy", ":FORWARD DROP [0:0]", Verdict::Dropped),
         ("the policy after a return", ":FORWARD DROP [0:0]\n-A FORWARD -j RETURN", Verdict::Dropped),
         (
-            "the policy, if no rule accepts",
+            "a rule accepts before the policy",
             ":FORWARD DROP [0:0]\n-A FORWARD -s 10.0.0.0/24 -j ACCEPT",
             Verdict::Untouched,
         ),
         ("another hook", "-A INPUT -j DROP\n-A OUTPUT -j DROP", Verdict::Untouched),
-        ("refused", "-A FORWARD -j REJECT --reject-with icmp-port-unreachable", Verdict::Rejected),
-        ("passed over", "-A FORWARD -o eth0 -j DROP", Verdict::Untouched),
+        ("rejected", "-A FORWARD -j REJECT --reject-with icmp-port-unreachable", Verdict::Rejected),
+        ("a skipped rule", "-A FORWARD -o eth0 -j DROP", Verdict::Untouched),
     ];
-    for (what, rules, expected) in rows {
-        assert_eq!(forwarded(rules), expected, "{what}");
+    for (case, rules, expected) in rows {
+        assert_eq!(forwarded(rules), expected, "{case}");
     }
 }
 
 #[test]
-fn chains_that_go_in_circles_end() {
+fn evaluation_of_looping_chains_ends() {
     assert_eq!(forwarded("-A FORWARD -j SIDE\n-A SIDE -j SIDE"), Verdict::Dropped);
 }
 
 #[test]
-fn conditions() {
-    let concerned = [
+fn conditions_match_or_do_not_match() {
+    let matching = [
         "-s 10.0.0.0/24",
         "! -s 10.0.1.0/24",
         "-d 10.9.9.9/32",
@@ -88,7 +88,7 @@ fn conditions() {
         "-m recent --rcheck --seconds 5 --reap --name seen --mask 255.255.255.255 --rsource",
         "-m recent --set --name other --mask 255.255.255.255 --rsource",
     ];
-    let not = [
+    let not_matching = [
         "-s 10.0.1.0/24",
         "! -s 10.0.0.0/24",
         "-d 10.9.9.8/32",
@@ -107,7 +107,8 @@ fn conditions() {
         "-m recent --rcheck --seconds 5 --reap --name other --mask 255.255.255.255 --rsource",
         "-s 10.0.0.0/24 -d 10.9.9.8/32",
     ];
-    for (conditions, expected) in [(&concerned[..], Verdict::Dropped), (&not[..], Verdict::Untouched)] {
+    for (conditions, expected) in [(&matching[..], Verdict::Dropped), (&not_matching[..], Verdict::Untouched)]
+    {
         for condition in conditions {
             assert_eq!(forwarded(&format!("-A FORWARD {condition} -j DROP")), expected, "{condition}");
         }
@@ -137,8 +138,8 @@ fn delivered(to: &[&str], masqueraded: bool) -> Verdict {
 const DNAT: &str = "-p tcp -m tcp -j DNAT --to-destination";
 
 #[test]
-fn hooks_come_in_their_order() {
-    // Translated, it is seen so by filter; marked in one table, it is marked in another.
+fn hooks_run_in_the_kernels_order() {
+    // Table filter sees the translated packet, and a mark of one table is visible in the next.
     let rules = format!(
         "*nat
 -A PREROUTING {DNAT} 10.1.1.1:8080
@@ -155,10 +156,10 @@ COMMIT
 "
     );
     assert_eq!(end(&rules), delivered(&["10.1.1.1:8080"], true));
-    // What ends here does not pass through POSTROUTING, nor through FORWARD.
-    let here = rules.replace("10.1.1.1:8080", "192.168.50.11:8080").replace("10.1.1.1/32", "10.1.1.3/32");
-    assert_eq!(end(&here), delivered(&["192.168.50.11:8080"], false));
-    // What begins here comes through OUTPUT, and once more through INPUT if it stays here.
+    // A packet to this host passes neither FORWARD nor POSTROUTING.
+    let local = rules.replace("10.1.1.1:8080", "192.168.50.11:8080").replace("10.1.1.1/32", "10.1.1.3/32");
+    assert_eq!(end(&local), delivered(&["192.168.50.11:8080"], false));
+    // A packet of this host passes OUTPUT, and INPUT if its destination is this host.
     let own = Packet { source: [192, 168, 50, 11].into(), input: None, ..packet("10.9.9.9:80") };
     let output = rules.replace("PREROUTING", "OUTPUT").replace("FORWARD", "OUTPUT");
     assert_eq!(follow(&output, &own).verdict(), Some(&delivered(&["10.1.1.1:8080"], true)));
@@ -168,41 +169,42 @@ COMMIT
     assert_eq!(follow(&stays, &own).verdict(), Some(&Verdict::Dropped));
 }
 
-fn chance(rules: &str) -> Trace {
+fn prerouted(rules: &str) -> Trace {
     follow(&format!("*nat\n{rules}\nCOMMIT\n"), &packet("10.9.9.9:80"))
 }
 
 const HALF: &str = "-m statistic --mode random --probability 0.50000000000";
 
 #[test]
-fn chance_is_enumerated() {
+fn random_choices_are_enumerated() {
     let rules = format!(
         "-A PREROUTING {HALF} -j A\n-A PREROUTING {HALF} -j B\n-A PREROUTING -j C
 -A A {DNAT} 10.1.1.1:80\n-A B {DNAT} 10.1.1.2:80\n-A C {DNAT} 10.1.1.3:80"
     );
-    let trace = chance(&rules);
+    let trace = prerouted(&rules);
     assert_eq!(trace.paths.len(), 3);
     assert_eq!(trace.verdict(), Some(&delivered(&["10.1.1.1:80", "10.1.1.2:80", "10.1.1.3:80"], false)));
 }
 
 #[test]
-fn what_leads_nowhere_does_not_multiply_paths() {
-    let nowhere: String = (0..64)
+fn choices_without_effect_do_not_multiply_paths() {
+    let without_effect: String = (0..64)
         .map(|n| format!("-A PREROUTING {HALF} -j N{n}\n-A N{n} {HALF} -j RETURN\n-A PREROUTING {HALF} -p udp -j RETURN\n"))
         .collect();
-    let trace = chance(&format!("{nowhere}-A PREROUTING {HALF} -j A\n-A A {HALF} {DNAT} 10.1.1.1:80"));
+    let trace =
+        prerouted(&format!("{without_effect}-A PREROUTING {HALF} -j A\n-A A {HALF} {DNAT} 10.1.1.1:80"));
     assert_eq!(trace.verdicts, [delivered(&["10.1.1.1:80"], false), Verdict::Untouched]);
     assert_eq!(trace.paths.len(), 3);
-    // Nor does what changes the packet in the same way on several paths.
+    // Choices that change the packet to the same state on several paths do not multiply paths either.
     let marks: String =
         (0..40).map(|n| format!("-A PREROUTING {HALF} -j MARK --set-xmark {:#x}/0x3\n", n % 4)).collect();
-    let trace = chance(&marks);
+    let trace = prerouted(&marks);
     assert_eq!(trace.verdict(), Some(&Verdict::Untouched));
     assert!(trace.paths.len() < 200, "{}", trace.paths.len());
 }
 
 #[test]
-fn another_familys_packet_is_not_touched() {
+fn packets_of_the_other_family_are_untouched() {
     let six = Packet { source: "fd00::1".parse().unwrap(), ..packet("[fd00::2]:80") };
     let trace = follow("*filter\n-A FORWARD -j DROP\nCOMMIT\n", &six);
     assert_eq!(trace.verdict(), Some(&Verdict::Untouched));

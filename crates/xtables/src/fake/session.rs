@@ -1,4 +1,4 @@
-//! A script on its way into the tables, line by line.
+//! Applies a script to the tables, line by line.
 
 use super::tables::{Content, Tables, builtin};
 use super::{killed, program};
@@ -11,9 +11,9 @@ use portway_model::{Family, Protocol};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-/// How long a chain's name may be (`XT_EXTENSION_MAXNAMELEN`).
-const LONGEST: usize = 28;
-/// Targets that are no chains, and in which of our tables they make sense.
+/// The longest name of a chain (`XT_EXTENSION_MAXNAMELEN` without the final NUL).
+const MAX_NAME_LEN: usize = 28;
+/// Targets that are not chains, and the tables that they are allowed in.
 const TARGETS: [(&str, &[Table]); 13] = [
     ("ACCEPT", &Table::ALL),
     ("RETURN", &Table::ALL),
@@ -27,30 +27,31 @@ const TARGETS: [(&str, &[Table]); 13] = [
     ("REDIRECT", &[Table::Nat]),
     ("MASQUERADE", &[Table::Nat]),
     ("TCPMSS", &[Table::Mangle]),
-    // It can do more, but a mark can be had from a set in this table only.
+    // Other tables allow SET too, but `--map-mark`, the only use in this crate, only in this one.
     ("SET", &[Table::Mangle]),
 ];
 
-/// The tool at work.
+/// A run of the tool.
 pub(super) struct Session<'t> {
     family: Family,
     tables: &'t mut Tables,
-    /// The table that is being changed, as it will be.
+    /// The table of the current section, with the changes so far.
     open: Option<(Table, Content)>,
-    /// What was read.
+    /// The lines that were read.
     script: String,
     line: usize,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an incomplete line.
     partial: Vec<u8>,
     failure: Option<Failure>,
-    /// Lines with one of these in them are refused.
-    pub(super) refuses: BTreeSet<String>,
-    /// It is killed when it has read so many lines.
+    /// Lines that contain one of these texts are refused.
+    pub(super) refused_texts: BTreeSet<String>,
+    /// The tool is killed when it has read this many lines.
     pub(super) dies_after: Option<usize>,
-    /// Having looked at a table, it takes for made what the table has of itself, though it has never been used
+    /// After `-S`, the tool assumes that the built-in chains of the table exist, even if the table was never used
     /// (iptables-nft 1.8).
-    pub(super) is_rash: bool,
-    looked: bool,
+    pub(super) assumes_builtin_chains: bool,
+    /// The current section has an `-S` with that effect.
+    after_listing: bool,
 }
 
 type Step = Result<(), String>;
@@ -65,14 +66,14 @@ impl<'t> Session<'t> {
             line: 0,
             partial: Vec::new(),
             failure: None,
-            refuses: BTreeSet::new(),
+            refused_texts: BTreeSet::new(),
             dies_after: None,
-            is_rash: false,
-            looked: false,
+            assumes_builtin_chains: false,
+            after_listing: false,
         }
     }
 
-    /// The end of the script: what was read of it, and what came of it.
+    /// Ends the script. Returns the lines that were read, and the outcome.
     pub(super) fn finish(mut self) -> (String, Result<(), Failure>) {
         if self.failure.is_none() && self.open.is_some() {
             self.failure = Some(self.refused(format!("COMMIT expected at line {}", self.line + 1)));
@@ -95,8 +96,8 @@ impl<'t> Session<'t> {
         self.line += 1;
         self.script += line;
         self.script.push('\n');
-        let step = match self.refuses.iter().find(|text| line.contains(*text)) {
-            Some(text) => Err(format!("whatever has `{text}` in it is refused")),
+        let step = match self.refused_texts.iter().find(|text| line.contains(*text)) {
+            Some(text) => Err(format!("injected refusal of `{text}`")),
             None => self.step(line),
         };
         if let Err(message) = step {
@@ -109,7 +110,7 @@ impl<'t> Session<'t> {
             return Ok(());
         }
         let Some((table, content)) = &mut self.open else {
-            let table = line.strip_prefix('*').and_then(Table::parse).ok_or("no table to do that in")?;
+            let table = line.strip_prefix('*').and_then(Table::parse).ok_or("no table is selected")?;
             let content = self.tables.0.get(&table).cloned().unwrap_or_else(|| Content::new(table));
             self.open = Some((table, content));
             return Ok(());
@@ -120,17 +121,17 @@ impl<'t> Session<'t> {
         match command {
             "COMMIT" => {
                 self.tables.0.extend(self.open.take());
-                self.looked = false;
+                self.after_listing = false;
                 Ok(())
             }
             "-S" => {
-                self.looked = self.is_rash;
+                self.after_listing = self.assumes_builtin_chains;
                 Ok(())
             }
             "-A" | "-I" => {
                 check(self.family, *table, content, rule)?;
                 let rules = content.chains.get_mut(chain).ok_or("No chain/target/match by that name")?;
-                if self.looked && rules.is_empty() && builtin(*table).contains(&chain) {
+                if self.after_listing && rules.is_empty() && builtin(*table).contains(&chain) {
                     return Err("No such file or directory".into());
                 }
                 let at = if command == "-I" { 0 } else { rules.len() };
@@ -158,7 +159,7 @@ impl<'t> Session<'t> {
     }
 }
 
-/// Makes a chain, or empties it; one that is built in gets a policy.
+/// Creates or empties a chain, or sets the policy of a built-in chain.
 fn declare(table: Table, content: &mut Content, name: &str, policy: &str) -> Step {
     if builtin(table).contains(&name) {
         if policy != "-" {
@@ -166,7 +167,7 @@ fn declare(table: Table, content: &mut Content, name: &str, policy: &str) -> Ste
         }
         return Ok(());
     }
-    if name.len() > LONGEST {
+    if name.len() > MAX_NAME_LEN {
         return Err(format!("chain name `{name}' too long"));
     }
     content.chains.insert(name.to_owned(), Vec::new());
@@ -176,7 +177,7 @@ fn declare(table: Table, content: &mut Content, name: &str, policy: &str) -> Ste
 fn remove(table: Table, content: &mut Content, chain: &str) -> Step {
     let rules = content.chains.get(chain).ok_or("No chain/target/match by that name")?;
     if builtin(table).contains(&chain) {
-        return Err("it is built in".into());
+        return Err("the chain is built in".into());
     }
     if !rules.is_empty() {
         return Err("Directory not empty".into());
@@ -188,28 +189,28 @@ fn remove(table: Table, content: &mut Content, chain: &str) -> Step {
     Ok(())
 }
 
-/// Whether a rule may be there.
+/// Whether a rule is allowed in a table.
 fn check(family: Family, table: Table, content: &Content, text: &str) -> Step {
     if let Some(name) = target(text) {
         let chain = content.chains.contains_key(name) && !builtin(table).contains(&name);
         let known = TARGETS.iter().find(|(target, _)| *target == name);
         match known {
             Some((_, tables)) if !tables.contains(&table) => {
-                return Err(format!("{name} makes no sense in table {table}"));
+                return Err(format!("{name} is not allowed in table {table}"));
             }
             None if !chain => return Err(format!("Couldn't load target `{name}':No such file or directory")),
             _ => {}
         }
     }
     match Rule::parse(text) {
-        Some(rule) if !is_of(family, &rule) => Err(format!("that is not {family}")),
-        Some(rule) => agrees(&rule),
+        Some(rule) if !is_of_family(family, &rule) => Err(format!("the rule is not for {family}")),
+        Some(rule) => check_protocol(&rule),
         None => Ok(()),
     }
 }
 
-/// Whether all addresses of a rule, and what it answers with, are of a family.
-fn is_of(family: Family, rule: &Rule) -> bool {
+/// Whether all addresses of a rule, and its answer to rejected packets, are of a family.
+fn is_of_family(family: Family, rule: &Rule) -> bool {
     let net = |net: &IpNet| Family::of(net.addr()) == family;
     let v6 = family == Family::V6;
     let matches = rule.matches.iter().all(|m| match m {
@@ -223,12 +224,12 @@ fn is_of(family: Family, rule: &Rule) -> bool {
         Some(Action::Reject(Refusal::Icmp6)) => v6,
         _ => true,
     };
-    let ends = [&rule.source, &rule.destination];
-    matches && action && ends.into_iter().flatten().all(|is| net(&is.value))
+    let addresses = [&rule.source, &rule.destination];
+    matches && action && addresses.into_iter().flatten().all(|is| net(&is.value))
 }
 
-/// Whether what a rule says of ports goes with the protocol it says it is for.
-fn agrees(rule: &Rule) -> Step {
+/// Whether the ports and the target of a rule are allowed with its protocol.
+fn check_protocol(rule: &Rule) -> Step {
     let of_other = |m: &Match| matches!(m, Match::Port { protocol, .. } if rule.protocol != Some(*protocol));
     if rule.matches.iter().any(of_other) {
         return Err("unknown option \"--dport\"".into());

@@ -1,8 +1,8 @@
-//! The fake does what the tool does, and refuses what the tool refuses.
+//! The fake applies and refuses the same scripts as the tool.
 
 use super::*;
 
-/// Two chains of another program, one of which leads to the other.
+/// Two chains of another program, one of which jumps to the other.
 const START: &str = "*nat\n:A - [0:0]\n:B - [0:0]\n-A A -j B\n-A B -d 10.0.0.1/32 -j RETURN\nCOMMIT\n";
 
 fn start() -> Fake {
@@ -19,51 +19,51 @@ fn nat(fake: &Fake, chain: &str) -> Option<Vec<String>> {
     fake.tables().rules(Table::Nat, chain).map(<[String]>::to_vec)
 }
 
-/// Every row was tried on iptables 1.8.9, legacy: in table nat, which line it does not like.
+/// The rows are lines in table nat, and the number of the line that iptables 1.8.9 (legacy) refuses.
 #[test]
-fn it_refuses_what_the_tool_refuses_at_the_same_line() {
+fn scripts_are_refused_at_the_same_line_as_by_the_tool() {
     let rows = [
-        ("a jump to nowhere", ":C - [0:0]\n-A C -j D", 3),
-        ("a chain with rules goes", "-X B", 2),
-        ("a chain goes that is led to", "-F B\n-X B", 3),
-        ("no such rule", "-D B -d 10.0.0.2/32 -j RETURN", 2),
-        ("no such chain to delete from", "-D C -j RETURN", 2),
-        ("no such chain to empty", "-F C", 2),
-        ("no such chain to remove", "-X C", 2),
-        ("no such chain to add to", "-A C -j RETURN", 2),
-        ("no such chain to insert into", "-I C -j RETURN", 2),
-        ("drop where packets are translated", "-A B -j DROP", 2),
-        ("a name too long", ":ABCDEFGHIJKLMNOPQRSTUVWXYZABC - [0:0]", 2),
-        ("ports without a protocol", "-A B -m tcp --dport 80 -j RETURN", 2),
-        ("an endpoint without a protocol", "-A B -j DNAT --to-destination 10.0.0.1:80", 2),
-        ("another family", "-A B -d fd00::1/128 -j RETURN", 2),
+        ("a jump to a missing chain", ":C - [0:0]\n-A C -j D", 3),
+        ("the removal of a chain with rules", "-X B", 2),
+        ("the removal of a referenced chain", "-F B\n-X B", 3),
+        ("a missing rule", "-D B -d 10.0.0.2/32 -j RETURN", 2),
+        ("a missing chain to delete from", "-D C -j RETURN", 2),
+        ("a missing chain to empty", "-F C", 2),
+        ("a missing chain to remove", "-X C", 2),
+        ("a missing chain to add to", "-A C -j RETURN", 2),
+        ("a missing chain to insert into", "-I C -j RETURN", 2),
+        ("DROP in table nat", "-A B -j DROP", 2),
+        ("a name that is too long", ":ABCDEFGHIJKLMNOPQRSTUVWXYZABC - [0:0]", 2),
+        ("a port without a protocol", "-A B -m tcp --dport 80 -j RETURN", 2),
+        ("DNAT to a port without a protocol", "-A B -j DNAT --to-destination 10.0.0.1:80", 2),
+        ("an address of the other family", "-A B -d fd00::1/128 -j RETURN", 2),
     ];
-    for (what, lines, line) in rows {
+    for (case, lines, line) in rows {
         let mut fake = start();
         let before = fake.tables().clone();
         let script = format!("*nat\n{lines}\nCOMMIT\n");
         match restore(&mut fake, &script) {
-            Err(Failure::Refused { line: Some(n), .. }) => assert_eq!(n, line, "{what}"),
-            other => panic!("{what}: {other:?}"),
+            Err(Failure::Refused { line: Some(n), .. }) => assert_eq!(n, line, "{case}"),
+            other => panic!("{case}: {other:?}"),
         }
-        assert_eq!(*fake.tables(), before, "{what}: a refused script leaves its traces");
+        assert_eq!(*fake.tables(), before, "{case}: a refused script changed the tables");
     }
 }
 
 #[test]
-fn it_does_what_the_tool_does() {
+fn commands_have_the_same_effect_as_in_the_tool() {
     let rows: [(&str, &str, &[&str]); 6] = [
-        ("a declaration empties", ":B - [0:0]", &[]),
-        ("a rule goes to the end", "-A B -j ACCEPT", &[" -d 10.0.0.1/32 -j RETURN", " -j ACCEPT"]),
-        ("a rule goes to the beginning", "-I B -j ACCEPT", &[" -j ACCEPT", " -d 10.0.0.1/32 -j RETURN"]),
-        ("a rule goes, however it is spelled", "-D B -d 10.0.0.1 -j RETURN", &[]),
-        ("a flush", "-F B", &[]),
-        ("a look", "-S", &[" -d 10.0.0.1/32 -j RETURN"]),
+        ("a declaration empties the chain", ":B - [0:0]", &[]),
+        ("append", "-A B -j ACCEPT", &[" -d 10.0.0.1/32 -j RETURN", " -j ACCEPT"]),
+        ("insert", "-I B -j ACCEPT", &[" -j ACCEPT", " -d 10.0.0.1/32 -j RETURN"]),
+        ("a rule is deleted in any spelling", "-D B -d 10.0.0.1 -j RETURN", &[]),
+        ("flush", "-F B", &[]),
+        ("a listing changes nothing", "-S", &[" -d 10.0.0.1/32 -j RETURN"]),
     ];
-    for (what, lines, expected) in rows {
+    for (case, lines, expected) in rows {
         let mut fake = start();
-        restore(&mut fake, &format!("# why\n\n*nat\n{lines}\nCOMMIT\n")).unwrap();
-        assert_eq!(nat(&fake, "B").unwrap(), expected, "{what}");
+        restore(&mut fake, &format!("# comment\n\n*nat\n{lines}\nCOMMIT\n")).unwrap();
+        assert_eq!(nat(&fake, "B").unwrap(), expected, "{case}");
     }
     let mut fake = start();
     restore(&mut fake, "*nat\n-F A\n-F B\n-X A\n-X B\nCOMMIT\n").unwrap();
@@ -71,21 +71,21 @@ fn it_does_what_the_tool_does() {
 }
 
 #[test]
-fn each_table_is_all_or_nothing() {
+fn each_table_is_applied_as_a_whole_or_not_at_all() {
     let mut fake = start();
     let script = "*filter\n:X - [0:0]\nCOMMIT\n*nat\n-F B\n-D B -j RETURN\nCOMMIT\n";
     let error = restore(&mut fake, script).unwrap_err();
     assert!(matches!(error, Failure::Refused { line: Some(6), .. }), "{error}");
-    assert_eq!(fake.tables().rules(Table::Filter, "X"), Some(&[][..]), "this was committed before");
-    assert_eq!(nat(&fake, "B").unwrap().len(), 1, "and this was not");
-    assert_eq!(fake.last().lines().count(), 6, "the rest of the script is not read");
+    assert_eq!(fake.tables().rules(Table::Filter, "X"), Some(&[][..]), "filter was committed before");
+    assert_eq!(nat(&fake, "B").unwrap().len(), 1, "nat was not committed");
+    assert_eq!(fake.last().lines().count(), 6, "the tool read on after the refused line");
     let error = restore(&mut fake, "*nat\n-F B\n").unwrap_err();
     assert!(error.to_string().contains("COMMIT expected"), "{error}");
     assert_eq!(nat(&fake, "B").unwrap().len(), 1);
 }
 
 #[test]
-fn a_listing_can_be_run_again() {
+fn a_listing_can_be_restored() {
     let mut fake = start();
     fake.run("*filter\n:FORWARD DROP [0:0]\n-A FORWARD -o eth0 -j ACCEPT\nCOMMIT\n").unwrap();
     let mut text = String::new();
@@ -119,7 +119,7 @@ fn a_listing_can_be_run_again() {
 }
 
 #[test]
-fn faults_come_when_they_are_told_to() {
+fn faults_hit_the_restores_they_were_injected_into() {
     let chain = |n: u8| format!("*filter\n:F{n} - [0:0]\nCOMMIT\n*nat\n:N{n} - [0:0]\nCOMMIT\n");
     let mut fake = start();
     fake.fail(2, Fault::Refuse);
@@ -133,8 +133,8 @@ fn faults_come_when_they_are_told_to() {
     assert!(matches!(restore(&mut fake, &chain(5)), Err(Failure::Locked { .. })));
     fake.refuse("N6");
     assert!(matches!(restore(&mut fake, &chain(6)), Err(Failure::Refused { line: Some(5), .. })));
-    let there = |table, name: String| fake.tables().rules(table, &name).is_some();
-    let both = |n: u8| (there(Table::Filter, format!("F{n}")), there(Table::Nat, format!("N{n}")));
+    let exists = |table, name: String| fake.tables().rules(table, &name).is_some();
+    let both = |n: u8| (exists(Table::Filter, format!("F{n}")), exists(Table::Nat, format!("N{n}")));
     let expected = [(true, true), (false, false), (true, false), (true, true), (false, false), (true, false)];
     assert_eq!([1, 2, 3, 4, 5, 6].map(both), expected);
     assert_eq!(fake.restores(), 6);
@@ -143,7 +143,7 @@ fn faults_come_when_they_are_told_to() {
 }
 
 #[test]
-fn a_listing_that_breaks_off_is_an_error() {
+fn an_incomplete_listing_is_an_error_and_an_opaque_table_is_not() {
     let mut fake = start();
     fake.fail_saves(1);
     let mut lines = 0;
@@ -157,31 +157,31 @@ fn a_listing_that_breaks_off_is_an_error() {
 }
 
 #[test]
-fn the_variants_have_their_ways() {
-    let look = "*nat\n-S\n-A POSTROUTING -j A\nCOMMIT\n";
+fn the_variants_differ_in_jumps_and_listings() {
+    let list_first = "*nat\n-S\n-A POSTROUTING -j A\nCOMMIT\n";
     let chain = Chain::parse("A");
     let mut legacy = start();
     assert_eq!(legacy.jumps(Table::Nat, &chain), None);
-    restore(&mut legacy, look).unwrap();
+    restore(&mut legacy, list_first).unwrap();
     let mut nft = Fake::new(Family::V4, Variant::Nft);
     nft.run(START).unwrap();
     assert_eq!(nft.jumps(Table::Nat, &chain), Some(vec!["B".to_owned()]));
     assert_eq!(nft.jumps(Table::Filter, &chain), Some(Vec::new()));
-    assert!(matches!(restore(&mut nft, look), Err(Failure::Refused { line: Some(3), .. })));
+    assert!(matches!(restore(&mut nft, list_first), Err(Failure::Refused { line: Some(3), .. })));
     restore(&mut nft, "*nat\n-S\nCOMMIT\n*nat\n-A POSTROUTING -j A\nCOMMIT\n").unwrap();
-    restore(&mut nft, look).unwrap();
+    restore(&mut nft, list_first).unwrap();
 }
 
 #[test]
-fn a_count_that_is_in_use_stays() {
+fn a_counter_in_use_is_not_deleted() {
     let mut fake = start();
-    assert!(fake.count("x"));
+    assert!(fake.create_counter("x"));
     restore(&mut fake, "*nat\n-A B -m nfacct --nfacct-name x\nCOMMIT\n").unwrap();
-    fake.uncount("x");
-    assert!(fake.counts.as_ref().unwrap().contains("x"));
+    fake.delete_counter("x");
+    assert!(fake.counters.as_ref().unwrap().contains("x"));
     restore(&mut fake, "*nat\n-F B\nCOMMIT\n").unwrap();
-    fake.uncount("x");
-    assert!(fake.counts.as_ref().unwrap().is_empty());
-    fake.counts = None;
-    assert!(!fake.count("x"), "not every kernel can");
+    fake.delete_counter("x");
+    assert!(fake.counters.as_ref().unwrap().is_empty());
+    fake.counters = None;
+    assert!(!fake.create_counter("x"), "a kernel without nfacct");
 }

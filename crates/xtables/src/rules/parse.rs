@@ -1,8 +1,8 @@
-//! Rules read from what `iptables-save` prints.
+//! Parses rules from the output of `iptables-save`.
 //!
-//! Both variants of the tool, and older and newer versions, spell and order things a little differently: whatever
-//! means one of our rules becomes that rule. Anything else, including an option that is merely unknown, is not
-//! a rule of a proxy, and parsing fails.
+//! The variants and versions of the tool differ in spelling and in the order of options. Every spelling of a rule that
+//! the types can represent is parsed as that rule. Parsing fails for any other rule, also because of a single unknown
+//! option: it belongs to another program.
 
 use super::print::STATES;
 use super::{Action, Is, Lookup, Match, Probability, Recent, Refusal, Rule, Sides, States};
@@ -13,7 +13,7 @@ use std::iter::Peekable;
 use std::net::{IpAddr, SocketAddr};
 
 impl Rule {
-    /// Reads what is behind `-A CHAIN`; none if it says anything that our rules do not.
+    /// Parses the text after `-A CHAIN`; `None` if these types cannot represent the rule.
     pub fn parse(text: &str) -> Option<Rule> {
         let words = words(text)?;
         let mut reader = Reader { words: words.iter().map(String::as_str).peekable(), rule: Rule::default() };
@@ -22,7 +22,7 @@ impl Rule {
     }
 }
 
-/// Splits at spaces, minding double quotes and backslashes; none if a quote stays open.
+/// Splits at spaces outside double quotes, and removes quotes and backslashes; `None` if a quote is not closed.
 fn words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -49,7 +49,7 @@ struct Reader<'t, W: Iterator<Item = &'t str>> {
 }
 
 impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
-    /// Reads one option; false at the end.
+    /// Parses one option; false at the end.
     fn step(&mut self) -> Option<bool> {
         let Some(first) = self.words.next() else { return Some(false) };
         let not = first == "!";
@@ -70,18 +70,18 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
         Some(true)
     }
 
-    /// The next word, if it can be a name: rules of a proxy have no name that needs quotes.
+    /// The next word, if it is a name that needs no quotes: rules of a proxy have no others.
     fn name(&mut self) -> Option<&'t str> {
         let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
         self.words.next().filter(|name| !name.is_empty() && name.chars().all(plain))
     }
 
-    /// The next word, if it is this option.
+    /// Skips the next word and returns true, if it is this option.
     fn option(&mut self, name: &str) -> bool {
         self.words.next_if(|w| *w == name).is_some()
     }
 
-    /// The value of an option that must come next.
+    /// The value of this option, if it comes next.
     fn value(&mut self, name: &str) -> Option<&'t str> {
         if self.option(name) { self.words.next() } else { None }
     }
@@ -101,7 +101,7 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
                 match (option, kind) {
                     ("--src-type", "LOCAL") if !not => Match::SourceIsLocal,
                     ("--dst-type", "LOCAL") if !not => Match::DestinationIsLocal,
-                    ("--dst-type", "LOCAL") => Match::DestinationIsElsewhere,
+                    ("--dst-type", "LOCAL") => Match::DestinationIsNotLocal,
                     _ => return None,
                 }
             }
@@ -145,7 +145,7 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
         }
     }
 
-    /// The options come in another order than they were given.
+    /// The tool prints the options in another order than they were given.
     fn recent(&mut self) -> Option<Recent> {
         let (mut set, mut check, mut reap) = (false, false, false);
         let (mut within, mut list, mut mask) = (None, None, None::<IpAddr>);
@@ -167,8 +167,8 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
             Some(IpAddr::V6(mask)) => mask.octets() == [255; 16],
             None => true,
         };
-        let ours = set != check && check == within.is_some() && reap == check && whole;
-        ours.then_some(Recent { list: list?, within, v6: mask.is_some_and(|m| m.is_ipv6()) })
+        let is_representable = set != check && check == within.is_some() && reap == check && whole;
+        is_representable.then_some(Recent { list: list?, within, v6: mask.is_some_and(|m| m.is_ipv6()) })
     }
 
     fn action(&mut self) -> Option<Action> {
@@ -201,7 +201,7 @@ impl<'t, W: Iterator<Item = &'t str>> Reader<'t, W> {
                 Action::MapMark(lookup)
             }
             name if name.starts_with('-') => return None,
-            // Any other target is a chain, or an extension of another program, which has options.
+            // Any other target without options is a chain. Targets that are extensions have options.
             name if self.words.peek().is_none() => Action::Jump(Chain::parse(name)),
             _ => return None,
         })
@@ -221,7 +221,7 @@ fn states(text: &str) -> Option<States> {
     text.split(',').try_fold(States::default(), |all, name| Some(all.or(state(name)?)))
 }
 
-/// `value/mask`; without a mask all bits count.
+/// Parses `value/mask`; without a mask, it has all bits.
 fn masked(text: &str) -> Option<(u32, u32)> {
     let number = |t: &str| match t.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
@@ -233,7 +233,7 @@ fn masked(text: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// As the tool reads it: rounded to a multiple of 2⁻³¹.
+/// Parses a probability as the tool does: rounded to a multiple of 2⁻³¹.
 fn probability(text: &str) -> Option<Probability> {
     let chance: f64 = text.parse().ok()?;
     (0.0..=1.0).contains(&chance).then(|| Probability((chance * (1u64 << 31) as f64).round() as u32))

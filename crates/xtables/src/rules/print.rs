@@ -1,4 +1,4 @@
-//! Rules as `iptables-save` spells them.
+//! Prints rules in the format of `iptables-save`.
 
 use super::{Action, Is, Lookup, Match, Probability, Recent, Refusal, Rule, Sides, States};
 use ipnet::IpNet;
@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter, Write};
 use std::net::{IpAddr, SocketAddr};
 
 impl Display for Rule {
-    /// Everything behind `-A CHAIN`, with a space before each part.
+    /// The text after `-A CHAIN`, with a space before each option.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if let Some(source) = &self.source {
             address(f, "-s", source)?;
@@ -39,9 +39,9 @@ fn address(f: &mut Formatter<'_>, option: &str, Is { value, not }: &Is<IpNet>) -
 impl Display for Match {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Match::Comment(words) => {
+            Match::Comment(text) => {
                 f.write_str(" -m comment --comment ")?;
-                quote(f, words)
+                quote(f, text)
             }
             Match::Port { protocol, destination: None } => write!(f, " -m {}", protocol.lower()),
             Match::Port { protocol, destination: Some(port) } => {
@@ -50,7 +50,7 @@ impl Display for Match {
             Match::State(Is { value, not }) => write!(f, " -m conntrack{} --ctstate {value}", bang(*not)),
             Match::OriginalDestination(range) => {
                 f.write_str(" -m conntrack --ctorigdst ")?;
-                // A whole address is printed without its length here.
+                // The tool prints a single address without a prefix length here.
                 if range.prefix_len() == range.max_prefix_len() { range.addr().fmt(f) } else { range.fmt(f) }
             }
             Match::Mark { value, mask, not } => {
@@ -59,7 +59,7 @@ impl Display for Match {
             }
             Match::SourceIsLocal => f.write_str(" -m addrtype --src-type LOCAL"),
             Match::DestinationIsLocal => f.write_str(" -m addrtype --dst-type LOCAL"),
-            Match::DestinationIsElsewhere => f.write_str(" -m addrtype ! --dst-type LOCAL"),
+            Match::DestinationIsNotLocal => f.write_str(" -m addrtype ! --dst-type LOCAL"),
             Match::Random(probability) => {
                 write!(f, " -m statistic --mode random --probability {probability}")
             }
@@ -86,14 +86,14 @@ impl Display for Recent {
     }
 }
 
-/// In double quotes if it must be, as the tool does it.
-fn quote(f: &mut Formatter<'_>, words: &str) -> fmt::Result {
+/// Prints a text, in double quotes if it has other characters than letters, digits, `-` and `_`, as the tool does.
+fn quote(f: &mut Formatter<'_>, text: &str) -> fmt::Result {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if !words.is_empty() && words.chars().all(plain) {
-        return f.write_str(words);
+    if !text.is_empty() && text.chars().all(plain) {
+        return f.write_str(text);
     }
     f.write_char('"')?;
-    for c in words.chars() {
+    for c in text.chars() {
         if matches!(c, '"' | '\\' | '\'') {
             f.write_char('\\')?;
         }

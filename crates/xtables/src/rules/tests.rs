@@ -1,12 +1,12 @@
-//! Rules as the tool prints them, read and printed again.
+//! Parsing and printing of rules.
 
 use super::*;
 use crate::chains::{Fixed, PortChain, Role};
 use proptest::prelude::*;
 
-/// Rules that the tool printed, in both variants, are parsed and printed without a difference.
+/// The lines were printed by both variants of the tool.
 #[test]
-fn what_the_tool_prints_is_read_and_printed_again() {
+fn rules_that_the_tool_printed_are_parsed_and_printed_unchanged() {
     let lines = [
         r#" -m comment --comment "kubernetes service portals" -j KUBE-SERVICES"#,
         r#" -s 172.17.0.3/32 -m comment --comment "default/nginx" -j KUBE-MARK-MASQ"#,
@@ -40,7 +40,7 @@ fn what_the_tool_prints_is_read_and_printed_again() {
 }
 
 #[test]
-fn other_spellings_mean_the_same() {
+fn other_spellings_are_parsed_as_the_same_rule() {
     let same = [
         (" -d 10.0.0.1 -j ACCEPT", " -d 10.0.0.1/32 -j ACCEPT"),
         (" -m comment --comment default/nginx -j DROP", r#" -m comment --comment "default/nginx" -j DROP"#),
@@ -57,7 +57,7 @@ fn other_spellings_mean_the_same() {
 }
 
 #[test]
-fn somebody_elses_rules_are_not_read_as_ours() {
+fn rules_that_no_mode_renders_are_not_parsed() {
     for line in [
         " -o eth0 -j ACCEPT",
         " ! -p tcp -j DROP",
@@ -80,7 +80,7 @@ fn somebody_elses_rules_are_not_read_as_ours() {
 }
 
 #[test]
-fn chances_are_rounded_as_the_kernel_keeps_them() {
+fn probabilities_are_rounded_as_in_the_kernel() {
     let printed = |n| Probability::one_in(n).to_string();
     assert_eq!(printed(2), "0.50000000000");
     assert_eq!(printed(3), "0.33333333349");
@@ -124,7 +124,7 @@ fn lookup() -> impl Strategy<Value = Lookup> {
 
 fn condition(v6: bool) -> impl Strategy<Value = Match> {
     prop_oneof![
-        "[ -~]{1,40}".prop_map(|words| Match::Comment(words.into())),
+        "[ -~]{1,40}".prop_map(|text| Match::Comment(text.into())),
         (protocol(), proptest::option::of(any::<u16>()))
             .prop_map(|(protocol, destination)| Match::Port { protocol, destination }),
         (1u8..32, any::<bool>()).prop_map(|(s, not)| Match::State(Is { value: States(s), not })),
@@ -136,7 +136,7 @@ fn condition(v6: bool) -> impl Strategy<Value = Match> {
         }),
         Just(Match::SourceIsLocal),
         Just(Match::DestinationIsLocal),
-        Just(Match::DestinationIsElsewhere),
+        Just(Match::DestinationIsNotLocal),
         (0u32..=1 << 31).prop_map(|p| Match::Random(Probability(p))),
         (chain(), proptest::option::of(any::<u32>())).prop_map(move |(list, within)| Match::Recent(Recent {
             list,
@@ -188,12 +188,12 @@ fn rule() -> impl Strategy<Value = Rule> {
 
 proptest! {
     #[test]
-    fn every_rule_is_read_back(rule in rule()) {
+    fn a_printed_rule_is_parsed_as_the_same_rule(rule in rule()) {
         prop_assert_eq!(Rule::parse(&rule.to_string()), Some(rule));
     }
 
     #[test]
-    fn nothing_read_makes_it_stumble(text in "[ -~]{0,200}") {
+    fn any_text_is_parsed_without_a_panic(text in "[ -~]{0,200}") {
         if let Some(rule) = Rule::parse(&text) {
             prop_assert_eq!(Rule::parse(&rule.to_string()), Some(rule));
         }

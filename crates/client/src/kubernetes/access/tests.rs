@@ -1,4 +1,4 @@
-//! What is said when the configuration is wrong, and what is kept when it is right.
+//! Error messages for invalid configurations, and clients from valid ones.
 
 use super::*;
 
@@ -17,40 +17,44 @@ async fn with(text: &str) -> Result<Client, ConnectError> {
     connect(&Access { kubeconfig: Some(file.path().to_owned()), ..Access::default() }).await
 }
 
-async fn complaint(text: &str) -> String {
+async fn connect_error(text: &str) -> String {
     with(text).await.unwrap_err().to_string()
 }
 
 #[tokio::test]
-async fn a_good_kubeconfig_names_its_user_and_server() {
+async fn a_client_of_a_valid_kubeconfig_has_its_user_and_server() {
     let client = with(GOOD).await.unwrap();
     assert_eq!(client.server(), "https://127.0.0.1:1");
     assert!(client.origin.credential.contains("user \"u\""), "{}", client.origin.credential);
 }
 
 #[tokio::test]
-async fn a_missing_file_is_named() {
+async fn the_error_for_a_missing_file_has_its_path() {
     let access = Access { kubeconfig: Some("/nonexistent/kc".into()), ..Access::default() };
     let error = connect(&access).await.unwrap_err().to_string();
     assert!(error.starts_with("kubeconfig /nonexistent/kc: No such file"), "{error}");
 }
 
 #[tokio::test]
-async fn each_mistake_says_what_to_do() {
+async fn each_invalid_configuration_has_a_specific_message() {
     let no_context = GOOD.replace("current-context: x", "");
-    assert!(complaint(&no_context).await.contains("kubectl config use-context"));
+    assert!(connect_error(&no_context).await.contains("kubectl config use-context"));
     let other_context = GOOD.replace("current-context: x", "current-context: y");
-    assert!(complaint(&other_context).await.contains("current-context: \"y\" is not in contexts"));
+    assert!(connect_error(&other_context).await.contains("current-context: \"y\" is not in contexts"));
     let proxy = GOOD.replace("cluster: {", "cluster: {proxy-url: \"socks5://p:1\", ");
-    assert!(complaint(&proxy).await.contains("proxy-url: a proxy with scheme socks5 is not supported"));
+    assert!(connect_error(&proxy).await.contains("proxy-url: a proxy with scheme socks5 is not supported"));
     let bad_ca = GOOD.replace("cluster: {", "cluster: {certificate-authority-data: \"!\", ");
-    assert!(complaint(&bad_ca).await.contains("not base64"));
+    assert!(connect_error(&bad_ca).await.contains("not base64"));
     let bad_client = GOOD.replace("token: t", "client-certificate-data: YQ==, client-key-data: YQ==");
-    assert!(complaint(&bad_client).await.contains("client-certificate"), "{}", complaint(&bad_client).await);
+    assert!(
+        connect_error(&bad_client).await.contains("client-certificate"),
+        "{}",
+        connect_error(&bad_client).await
+    );
     let no_token = GOOD.replace("token: t", "tokenFile: /nonexistent/token");
-    assert!(complaint(&no_token).await.starts_with("token file /nonexistent/token: No such file"));
-    assert!(complaint("current-context: [").await.contains("kubeconfig"));
-    for (user, said) in [
+    assert!(connect_error(&no_token).await.starts_with("token file /nonexistent/token: No such file"));
+    assert!(connect_error("current-context: [").await.contains("kubeconfig"));
+    for (user, expected) in [
         ("token: t, username: u", "user \"u\": token and username are both given"),
         ("client-key-data: \"!\"", "user \"u\": client-key-data: not base64"),
         ("client-key: k", "client-key without client-certificate"),
@@ -58,49 +62,49 @@ async fn each_mistake_says_what_to_do() {
         ("auth-provider: {name: gcp}", "auth-provider \"gcp\" is no longer supported"),
         ("exec: {command: x, apiVersion: v0}", "exec.apiVersion: \"v0\" is none of"),
     ] {
-        let complaint = complaint(&GOOD.replace("token: t", user)).await;
-        assert!(complaint.contains(said), "{complaint}");
+        let message = connect_error(&GOOD.replace("token: t", user)).await;
+        assert!(message.contains(expected), "{message}");
     }
-    for (cluster, said) in [
+    for (cluster, expected) in [
         ("insecure-skip-tls-verify: true, certificate-authority: x", "are both given"),
         ("certificate-authority: /nonexistent/ca", "certificate-authority /nonexistent/ca: No such file"),
         ("tls-server-name: \"a b\"", "tls-server-name"),
     ] {
-        let complaint = complaint(&GOOD.replace("cluster: {", &format!("cluster: {{{cluster}, "))).await;
-        assert!(complaint.contains(said), "{complaint}");
+        let message = connect_error(&GOOD.replace("cluster: {", &format!("cluster: {{{cluster}, "))).await;
+        assert!(message.contains(expected), "{message}");
     }
 }
 
 #[tokio::test]
-async fn a_mistake_shows_no_secret() {
+async fn error_messages_contain_no_secrets() {
     let broken = "users:\n- name: u\n  user:\n    token: SECRET\n    exec: [\n    client-key-data: KEY\n";
-    let complaint = complaint(broken).await;
-    assert!(!complaint.contains("SECRET") && !complaint.contains("KEY"), "{complaint}");
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
-    assert!(complaint.contains("line"), "{complaint}");
+    let message = connect_error(broken).await;
+    assert!(!message.contains("SECRET") && !message.contains("KEY"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains("line"), "{message}");
 }
 
 #[tokio::test]
-async fn entries_that_are_not_selected_do_not_matter() {
-    let others = GOOD
+async fn invalid_entries_that_are_not_selected_are_ignored() {
+    let with_invalid_entries = GOOD
         .replace("clusters: [", "clusters: [{name: null, cluster: null}, {name: d, cluster: {proxy-url: \"http://p:1\", certificate-authority-data: \"!\"}}, ")
         .replace("contexts: [", "contexts: [7, {name: [], context: 5}, ")
         .replace("clusters: [", "clusters: [null, [1], {name: e, cluster: {insecure-skip-tls-verify: perhaps, extensions: 3}}, ")
         .replace("users: [", "users: [{name: w, user: {exec: {args: 5}, as-groups: x, token: {}}}, {name: v, user: {client-key-data: \"!\", tokenFile: /nonexistent}}, ");
-    with(&others).await.unwrap();
+    with(&with_invalid_entries).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_selected_entry_with_a_field_of_the_wrong_type_is_named_without_its_value() {
+async fn the_error_for_a_field_of_the_wrong_type_names_the_entry_but_not_the_value() {
     for (user, part) in [("token: [SECRET]", "user \"u\""), ("password: {a: SECRET}", "user \"u\"")] {
-        let complaint = complaint(&GOOD.replace("token: t", user)).await;
-        assert!(complaint.contains(part) && complaint.contains("wrong type"), "{complaint}");
-        assert!(!complaint.contains("SECRET"), "{complaint}");
+        let message = connect_error(&GOOD.replace("token: t", user)).await;
+        assert!(message.contains(part) && message.contains("wrong type"), "{message}");
+        assert!(!message.contains("SECRET"), "{message}");
     }
 }
 
 #[tokio::test]
-async fn names_of_headers_are_escaped() {
+async fn impersonation_header_names_are_escaped() {
     assert_eq!(escaped("example.com/scope%"), "example.com%2Fscope%25");
     let user = "as: other, as-groups: [g], as-user-extra: {example.com/scope: [a, b]}";
     with(&GOOD.replace("token: t", user)).await.unwrap();
@@ -125,7 +129,7 @@ async fn master_overrides_the_kubeconfig_and_must_be_a_url() {
 }
 
 #[tokio::test]
-async fn outside_a_pod_something_must_be_given() {
+async fn outside_a_pod_an_api_server_must_be_configured() {
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Items and frames in both formats; the good and the bad.
+//! Valid and invalid items and frames, in both formats.
 
 use super::*;
 use portway_api::{Node, Service};
@@ -16,7 +16,7 @@ fn service() -> Service {
     }
 }
 
-/// In an envelope, with the type in front as the server sends it.
+/// An object in an envelope that begins with the type, as the server sends it.
 fn enveloped(raw: Vec<u8>) -> Bytes {
     let unknown = Unknown { raw: raw.into() };
     [MAGIC, b"\x0a\x04\x0a\x02v1", &unknown.encode_to_vec()].concat().into()
@@ -31,7 +31,7 @@ fn read(bytes: Vec<u8>) -> Frame<Service> {
 }
 
 #[test]
-fn a_change_is_read_with_and_without_an_outer_envelope() {
+fn a_change_is_decoded_with_and_without_an_outer_envelope() {
     let apply = Event::Apply(service());
     let expected = Frame::Change { version: "9".into(), change: Ok(apply) };
     let plain = event("ADDED", service().encode_to_vec());
@@ -41,7 +41,7 @@ fn a_change_is_read_with_and_without_an_outer_envelope() {
 }
 
 #[test]
-fn a_deletion_reads_only_the_name() {
+fn only_the_metadata_of_a_deleted_object_is_decoded() {
     let change = Ok(Event::Delete { namespace: "default".into(), name: "web".into() });
     let expected = Frame::Change { version: "9".into(), change };
     assert_eq!(read(event("DELETED", service().encode_to_vec())), expected);
@@ -50,7 +50,7 @@ fn a_deletion_reads_only_the_name() {
 }
 
 #[test]
-fn bookmarks_errors_and_types_from_the_future() {
+fn bookmarks_errors_and_unknown_event_types() {
     let bookmark = |initial_end| Frame::Bookmark { version: "9".into(), initial_end };
     assert_eq!(read(event("BOOKMARK", service().encode_to_vec())), bookmark(false));
     let mut last = service();
@@ -62,7 +62,7 @@ fn bookmarks_errors_and_types_from_the_future() {
 }
 
 #[test]
-fn a_bad_object_is_named_and_its_version_kept() {
+fn an_undecodable_object_is_rejected_by_name_and_its_version_is_kept() {
     // A string field that is not UTF-8: spec.clusterIP.
     let mut bytes = service().encode_to_vec();
     bytes.extend_from_slice(b"\x12\x03\x1a\x01\xff");
@@ -89,7 +89,7 @@ fn an_object_without_a_name_is_rejected() {
 }
 
 #[test]
-fn a_frame_that_is_no_event_is_garbled() {
+fn a_frame_that_is_not_an_event_is_malformed() {
     assert!(frame::<Node>(Format::Protobuf, Bytes::from_static(b"\xff\xff")).is_err());
     assert!(frame::<Node>(Format::Protobuf, Bytes::from_static(b"k8s\0")).is_err());
     assert!(frame::<Node>(Format::Json, Bytes::from_static(b"{}")).is_err());

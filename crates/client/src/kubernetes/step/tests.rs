@@ -1,4 +1,4 @@
-//! Tables: what happens, what is done.
+//! Tables: inputs, and the outputs of each.
 
 use super::*;
 use portway_api::{ObjectMeta, Resource, Service};
@@ -12,17 +12,20 @@ const LONG: Duration = Duration::from_secs(400);
 enum Server {
     /// It streams initial lists.
     Streams,
-    /// It is known not to.
+    /// It is known not to stream.
     Lists,
-    /// The same, and it may lack the resource.
-    May,
+    /// Like `Lists`, and the resource is optional.
+    ListsOptional,
 }
 
-/// Runs inputs from the start and prints what each leads to, one line per input.
+/// Processes inputs from the initial state and prints the outputs, one line per input.
 fn run(server: Server, inputs: Vec<Input<Service>>) -> Vec<String> {
-    let (mut state, request) =
-        State::begin(Service::TYPE, matches!(server, Server::May), matches!(server, Server::Streams));
-    let mut lines = vec![print(&[Output::Ask(request)])];
+    let (mut state, request) = State::begin(
+        Service::TYPE,
+        matches!(server, Server::ListsOptional),
+        matches!(server, Server::Streams),
+    );
+    let mut lines = vec![print(&[Output::Request(request)])];
     for input in inputs {
         let (next, outputs) = step(state, input);
         state = next;
@@ -40,16 +43,16 @@ fn print(outputs: &[Output<Service>]) -> String {
         Output::Send(Notice::Rejected(rejected)) => format!("rejected {}", rejected.name),
         Output::Send(Notice::Outage(outage)) => format!("outage {}", outage.message),
         Output::Send(Notice::Recovered(_)) => "recovered".into(),
-        Output::NoteAbsent => "absent".into(),
-        Output::NoteNoStreaming => "no streaming".into(),
+        Output::LogAbsent => "absent".into(),
+        Output::DisableStreaming => "no streaming".into(),
         Output::DropFieldSelector => "drop fields".into(),
         Output::Wait { failures, at_least } if at_least.is_zero() => format!("wait {failures}"),
         Output::Wait { failures, at_least } => format!("wait {failures}/{at_least:?}"),
-        Output::Ask(Request::Stream { version }) => format!("stream {version}").trim_end().into(),
-        Output::Ask(Request::CachedList { version }) => format!("list {version}"),
-        Output::Ask(Request::Page { continue_token: None }) => "pages".into(),
-        Output::Ask(Request::Page { continue_token: Some(token) }) => format!("page {token}"),
-        Output::Ask(Request::Watch { version }) => format!("watch {version}"),
+        Output::Request(Request::Stream { version }) => format!("stream {version}").trim_end().into(),
+        Output::Request(Request::CachedList { version }) => format!("list {version}"),
+        Output::Request(Request::Page { continue_token: None }) => "pages".into(),
+        Output::Request(Request::Page { continue_token: Some(token) }) => format!("page {token}"),
+        Output::Request(Request::Watch { version }) => format!("watch {version}"),
     };
     outputs.iter().map(one).collect::<Vec<_>>().join(", ")
 }
@@ -80,20 +83,20 @@ fn fail(kind: FailureKind, message: &str, lasted: Duration) -> Input<Service> {
 }
 
 fn unreachable() -> Input<Service> {
-    fail(FailureKind::Outage(OutageReason::Unreachable), "gone", SHORT)
+    fail(FailureKind::Outage(OutageReason::Unreachable), "unreachable", SHORT)
 }
 
 fn closed(lasted: Duration) -> Input<Service> {
     Input::Closed { lasted }
 }
 
-/// A stream is refused, and so is a list from the cache.
+/// A list from the cache fails, so that pages follow.
 fn only_pages() -> Vec<Input<Service>> {
     vec![fail(FailureKind::Expired, "too new", SHORT)]
 }
 
 #[test]
-fn a_stream_is_list_and_watch_in_one() {
+fn a_stream_is_a_list_that_continues_as_a_watch() {
     let end = Input::InitialEnd { version: "10".into() };
     let inputs = vec![
         Input::Opened,
@@ -111,17 +114,17 @@ fn a_stream_is_list_and_watch_in_one() {
 }
 
 #[test]
-fn a_stream_that_breaks_off_starts_over_and_its_objects_are_no_version_to_go_on_from() {
+fn a_broken_stream_starts_over_and_does_not_resume_from_the_versions_of_its_objects() {
     let dropped = || fail(FailureKind::Dropped, "reset", LONG);
     let inputs = vec![Input::Opened, change("a", "3"), dropped(), Input::Opened, change("a", "3"), dropped()];
     assert_eq!(
         run(Server::Streams, inputs),
-        ["stream", "init", "+a", "wait 1, stream", "init", "+a", "outage reset, wait 2, stream"]
+        ["stream", "init", "+a", "wait 1, stream", "init", "+a", "outage reset, wait 2, list 0"]
     );
 }
 
 #[test]
-fn a_server_that_refuses_to_stream_is_listed_from_at_once_and_ever_after() {
+fn a_server_that_refuses_to_stream_is_listed_at_once_and_not_asked_to_stream_again() {
     let invalid = || fail(FailureKind::Invalid, "422", SHORT);
     let inputs = vec![
         invalid(),
@@ -139,24 +142,90 @@ fn a_server_that_refuses_to_stream_is_listed_from_at_once_and_ever_after() {
 }
 
 #[test]
-fn a_server_that_ignores_the_wish_to_stream_is_listed_from() {
+fn a_server_that_ignores_send_initial_events_is_listed() {
     let opened = || vec![Input::Opened, change("a", "3")];
-    for sign in [bookmark("20"), Input::Silent] {
-        let mut inputs = opened();
-        inputs.push(sign);
-        inputs.extend([Input::Opened, item("a"), page("")]);
-        assert_eq!(
-            run(Server::Streams, inputs),
-            ["stream", "init", "+a", "no streaming, list 0", "init", "+a", "done, watch 10"]
-        );
-    }
+    let mut inputs = opened();
+    inputs.extend([bookmark("20"), Input::Opened, item("a"), page("")]);
+    assert_eq!(
+        run(Server::Streams, inputs),
+        ["stream", "init", "+a", "no streaming, list 0", "init", "+a", "done, watch 10"]
+    );
     let mut inputs = opened();
     inputs.push(closed(SHORT));
     assert_eq!(run(Server::Streams, inputs)[3..], ["wait 1, list 0"]);
 }
 
 #[test]
-fn a_relist_streams_from_the_last_version_and_then_from_any() {
+fn one_silent_stream_is_a_list_and_two_in_a_row_end_streaming() {
+    let expired = || fail(FailureKind::Expired, "410", LONG);
+    let mut inputs = vec![Input::Opened, Input::Silent, Input::Opened, page(""), Input::Opened, expired()];
+    inputs.extend([Input::Opened, Input::InitialEnd { version: "11".into() }, expired()]);
+    inputs.extend([Input::Opened, Input::Silent, Input::Opened, page(""), Input::Opened, expired()]);
+    inputs.extend([Input::Opened, Input::Silent]);
+    assert_eq!(
+        run(Server::Streams, inputs),
+        [
+            "stream", "init", "list 0", "init", "done, watch 10", "", "stream 10", "init", "done", "stream 11",
+            "init", "list 11", "init", "done, watch 10", "", "wait 1, stream 10", "init", "no streaming, list 10",
+        ]
+    );
+}
+
+#[test]
+fn a_stream_that_fails_for_its_own_reasons_is_a_list_and_later_relists_stream_again() {
+    for (kind, outage) in [
+        (FailureKind::Outage(OutageReason::Forbidden), true),
+        (FailureKind::Outage(OutageReason::Refused), true),
+        (FailureKind::Unanswered, true),
+        (FailureKind::Expired, false),
+    ] {
+        let inputs = vec![
+            fail(kind, "x", SHORT),
+            Input::Opened,
+            page(""),
+            Input::Opened,
+            fail(FailureKind::Expired, "410", LONG),
+        ];
+        let (outage, recovered) = if outage { ("outage x, ", "recovered, ") } else { ("", "") };
+        assert_eq!(
+            run(Server::Streams, inputs),
+            [
+                "stream".to_owned(),
+                format!("{outage}wait 1, list 0"),
+                format!("{recovered}init"),
+                "done, watch 10".to_owned(),
+                String::new(),
+                "stream 10".to_owned(),
+            ],
+            "{kind:?}"
+        );
+    }
+    // An overloaded server is asked for a stream again, but not for ever.
+    let busy = || fail(FailureKind::Outage(OutageReason::Overloaded), "429", SHORT);
+    assert_eq!(
+        run(Server::Streams, vec![busy(), busy(), busy(), busy()])[1..],
+        ["outage 429, wait 1, stream", "wait 2, stream", "wait 3, list 0", "wait 4, list 0"]
+    );
+}
+
+#[test]
+fn failures_of_a_server_that_restarts_do_not_lead_to_pages() {
+    let dropped = || fail(FailureKind::Dropped, "reset", SHORT);
+    let mut inputs: Vec<_> = (0..4).map(|_| unreachable()).collect();
+    inputs.extend([Input::Opened, dropped(), Input::Opened, dropped(), Input::Opened, dropped()]);
+    inputs.extend([Input::Opened, dropped(), Input::Opened, dropped()]);
+    let requests: Vec<String> = run(Server::Streams, inputs)
+        .iter()
+        .filter_map(|line| line.split_once("wait ").map(|(_, rest)| rest[3..].to_owned()))
+        .collect();
+    assert_eq!(
+        requests,
+        ["stream", "stream", "stream", "stream", "stream", "list 0", "list 0", "list 0", "pages"]
+    );
+}
+
+#[test]
+fn a_relist_streams_from_the_last_version_and_then_from_any_version() {
     let end = || Input::InitialEnd { version: "10".into() };
     let expired = || fail(FailureKind::Expired, "410", SHORT);
     let inputs = vec![Input::Opened, end(), change("a", "12"), expired(), expired(), Input::Opened, end()];
@@ -167,14 +236,14 @@ fn a_relist_streams_from_the_last_version_and_then_from_any() {
 }
 
 #[test]
-fn a_way_to_list_that_fails_again_and_again_is_left_for_the_next() {
+fn after_repeated_failures_a_list_falls_back_to_the_next_method() {
     let refused = || fail(FailureKind::Outage(OutageReason::Refused), "500", SHORT);
     let inputs = (0..7).map(|_| refused()).collect();
     assert_eq!(
         run(Server::Streams, inputs)[1..],
         [
-            "outage 500, wait 1, stream",
-            "wait 2, stream",
+            "outage 500, wait 1, list 0",
+            "wait 2, list 0",
             "wait 3, list 0",
             "wait 4, pages",
             "wait 5, pages",
@@ -182,13 +251,13 @@ fn a_way_to_list_that_fails_again_and_again_is_left_for_the_next() {
             "wait 7, pages"
         ]
     );
-    // A server that is gone says nothing about the way.
+    // An unreachable server does not cause a fallback.
     let inputs = (0..5).map(|_| unreachable()).collect();
     assert_eq!(run(Server::Streams, inputs)[5..], ["wait 5, stream"]);
 }
 
 #[test]
-fn pages_are_one_list_and_then_a_watch() {
+fn all_pages_form_one_list_and_a_watch_follows() {
     let mut inputs = only_pages();
     inputs.extend([
         Input::Opened,
@@ -225,7 +294,7 @@ fn an_expired_page_starts_the_list_over() {
 }
 
 #[test]
-fn a_page_that_breaks_off_is_asked_for_again() {
+fn a_broken_page_is_requested_again() {
     let mut inputs = only_pages();
     let dropped = fail(FailureKind::Dropped, "eof", SHORT);
     inputs.extend([Input::Opened, page("t1"), Input::Opened, item("b"), dropped]);
@@ -233,7 +302,7 @@ fn a_page_that_breaks_off_is_asked_for_again() {
 }
 
 #[test]
-fn a_dropped_watch_goes_on_from_the_last_version_without_a_list() {
+fn a_broken_watch_resumes_from_the_last_version_without_a_list() {
     let inputs = vec![
         Input::Opened,
         page(""),
@@ -252,7 +321,7 @@ fn a_dropped_watch_goes_on_from_the_last_version_without_a_list() {
 }
 
 #[test]
-fn a_server_that_expires_every_watch_is_not_streamed_from_in_a_loop() {
+fn if_every_watch_expires_streams_are_delayed() {
     let end = || Input::InitialEnd { version: "10".into() };
     let expired = || fail(FailureKind::Expired, "410", SHORT);
     let inputs = vec![
@@ -284,7 +353,7 @@ fn a_server_that_expires_every_watch_is_not_streamed_from_in_a_loop() {
 }
 
 #[test]
-fn a_server_that_does_not_know_a_field_is_asked_without_it_once() {
+fn an_unsupported_optional_field_selector_is_dropped_once() {
     let invalid = || fail(FailureKind::Invalid, "field label not supported", SHORT);
     let (state, _) = State::begin(Service::TYPE, false, false);
     let (state, outputs) = step(state.with_optional_fields(true), invalid());
@@ -294,9 +363,9 @@ fn a_server_that_does_not_know_a_field_is_asked_without_it_once() {
 }
 
 #[test]
-fn an_expired_watch_lists_anew_at_once_but_not_in_a_loop() {
+fn an_expired_watch_is_listed_again_at_once_but_repeated_expiry_is_delayed() {
     let expired = || fail(FailureKind::Expired, "410", SHORT);
-    // As when a server restarts: gone for a while, back, and it has forgotten the version.
+    // As when a server restarts: unreachable for a while, then the version has expired.
     let mut inputs =
         vec![Input::Opened, page(""), Input::Opened, unreachable(), unreachable(), Input::Opened, expired()];
     for _ in 0..2 {
@@ -326,7 +395,7 @@ fn an_expired_watch_lists_anew_at_once_but_not_in_a_loop() {
 }
 
 #[test]
-fn silence_is_a_success_if_it_lasted() {
+fn a_watch_without_events_is_a_success_if_it_lasted() {
     let inputs = vec![Input::Opened, page(""), closed(SHORT), closed(SHORT), closed(LONG), closed(SHORT)];
     assert_eq!(
         run(Server::Lists, inputs)[3..],
@@ -343,19 +412,19 @@ fn an_outage_is_reported_once_until_it_changes_or_ends() {
         run(Server::Lists, inputs),
         [
             "list 0",
-            "outage gone, wait 1, list 0",
+            "outage unreachable, wait 1, list 0",
             "wait 2, list 0",
             "outage rbac, wait 3, list 0",
             "wait 4, list 0",
             "recovered, init",
             "done, watch 10",
-            "outage gone, wait 5, watch 10",
+            "outage unreachable, wait 5, watch 10",
         ]
     );
 }
 
 #[test]
-fn one_broken_connection_is_no_outage_but_two_are() {
+fn two_consecutive_broken_connections_are_an_outage_but_one_is_not() {
     let dropped = || fail(FailureKind::Dropped, "reset", SHORT);
     let inputs =
         vec![Input::Opened, page(""), Input::Opened, dropped(), Input::Opened, dropped(), Input::Opened];
@@ -366,7 +435,7 @@ fn one_broken_connection_is_no_outage_but_two_are() {
 }
 
 #[test]
-fn the_server_may_ask_for_a_longer_wait() {
+fn retry_after_extends_the_wait() {
     let failure = Failure {
         kind: FailureKind::Outage(OutageReason::Overloaded),
         message: "429".into(),
@@ -377,7 +446,7 @@ fn the_server_may_ask_for_a_longer_wait() {
 }
 
 #[test]
-fn a_version_that_is_refused_again_and_again_is_given_up() {
+fn a_version_that_is_refused_repeatedly_is_given_up() {
     let bad = || fail(FailureKind::Invalid, "400", SHORT);
     let inputs = vec![Input::Opened, page(""), bad(), bad(), bad(), bad()];
     assert_eq!(
@@ -387,36 +456,36 @@ fn a_version_that_is_refused_again_and_again_is_given_up() {
 }
 
 #[test]
-fn a_page_that_is_refused_starts_the_list_over() {
+fn a_refused_page_starts_the_list_over() {
     let mut inputs = only_pages();
     inputs.extend([Input::Opened, page("t1"), fail(FailureKind::Invalid, "400", SHORT)]);
     assert_eq!(run(Server::Lists, inputs)[3..], ["page t1", "outage 400, wait 1, pages"]);
 }
 
 #[test]
-fn a_resource_the_server_lacks_is_an_empty_list_only_if_it_may_lack_it() {
+fn a_resource_that_is_not_served_is_an_empty_list_only_if_optional() {
     let lacks = || fail(FailureKind::Outage(OutageReason::NotServed), "404", SHORT);
     assert_eq!(
-        run(Server::May, vec![lacks(), lacks(), Input::Opened]),
+        run(Server::ListsOptional, vec![lacks(), lacks(), Input::Opened]),
         ["list 0", "absent, init, done, wait 1/600s, list 0", "init, done, wait 1/600s, list 0", "init"]
     );
     assert_eq!(run(Server::Lists, vec![lacks()]), ["list 0", "outage 404, wait 1, list 0"]);
 }
 
 #[test]
-fn an_optional_resource_that_is_forbidden_is_an_outage_but_blocks_nothing() {
+fn a_forbidden_optional_resource_is_an_outage_and_an_empty_list() {
     let forbidden = || fail(FailureKind::Outage(OutageReason::Forbidden), "rbac", SHORT);
     assert_eq!(
-        run(Server::May, vec![forbidden(), forbidden()]),
+        run(Server::ListsOptional, vec![forbidden(), forbidden()]),
         ["list 0", "outage rbac, init, done, wait 1/600s, list 0", "init, done, wait 1/600s, list 0"]
     );
-    // Once it has been listed it stays.
+    // If it was listed before, its objects are kept.
     let inputs = vec![Input::Opened, page(""), fail(FailureKind::Expired, "410", LONG), forbidden()];
-    assert_eq!(run(Server::May, inputs)[3..], ["list 10", "outage rbac, wait 1, list 10"]);
+    assert_eq!(run(Server::ListsOptional, inputs)[3..], ["list 10", "outage rbac, wait 1, list 10"]);
 }
 
 #[test]
-fn a_bad_object_is_reported_and_its_version_counts() {
+fn an_undecodable_object_is_reported_and_its_version_is_resumed_from() {
     let rejected = || Box::new(Rejected { name: "bad".into(), ..Rejected::default() });
     let inputs = vec![
         Input::Opened,
@@ -432,15 +501,16 @@ fn a_bad_object_is_reported_and_its_version_counts() {
     );
 }
 
-/// Any of the inputs that a phase can see, by number.
+/// One of the inputs that can occur in a phase, selected by number.
 fn any_input(state: &State, choice: u8) -> Input<Service> {
-    let kind = match choice / 8 % 7 {
+    let kind = match choice / 8 % 8 {
         0 => FailureKind::Expired,
         1 => FailureKind::Dropped,
         2 => FailureKind::Outage(OutageReason::NotServed),
         3 => FailureKind::Outage(OutageReason::Forbidden),
         4 => FailureKind::Outage(OutageReason::Refused),
         5 => FailureKind::Invalid,
+        6 => FailureKind::Unanswered,
         _ => FailureKind::Outage(OutageReason::Unreachable),
     };
     let lasted = if choice.is_multiple_of(2) { SHORT } else { LONG };
@@ -461,14 +531,14 @@ fn any_input(state: &State, choice: u8) -> Input<Service> {
 
 proptest! {
     #[test]
-    fn every_end_asks_once_and_every_list_is_whole(
+    fn every_end_of_a_response_has_one_request_and_every_list_is_complete(
         choices in proptest::collection::vec(any::<(u8, bool)>(), 0..60), optional: bool, streaming: bool,
     ) {
         let (mut state, _) = State::begin(Service::TYPE, optional, streaming);
         let mut in_list = false;
         let mut opened = false;
         for (choice, open) in choices {
-            // A response opens before it says anything, or fails.
+            // A response opens before any other input, or fails.
             let input = match any_input(&state, choice) {
                 Input::Failed { failure, lasted } => Input::Failed { failure, lasted },
                 _ if !opened => Input::Opened,
@@ -476,15 +546,15 @@ proptest! {
             };
             opened = opened || open;
             if input == Input::Opened { opened = true; }
-            let ignored = matches!(input, Input::Bookmark { .. }) && !state.is_watching();
-            let ends = ignored
+            let stream_ignored = matches!(input, Input::Bookmark { .. }) && !state.is_watching();
+            let ends = stream_ignored
                 || matches!(input, Input::PageEnd(_) | Input::Silent | Input::Closed { .. } | Input::Failed { .. });
             let (next, outputs) = step(state, input);
             state = next;
-            let asks = outputs.iter().filter(|o| matches!(o, Output::Ask(_))).count();
-            prop_assert_eq!(asks, usize::from(ends));
+            let requests = outputs.iter().filter(|o| matches!(o, Output::Request(_))).count();
+            prop_assert_eq!(requests, usize::from(ends));
             if ends {
-                prop_assert!(matches!(outputs.last(), Some(Output::Ask(_))));
+                prop_assert!(matches!(outputs.last(), Some(Output::Request(_))));
                 opened = false;
             }
             for output in &outputs {

@@ -1,9 +1,8 @@
-//! Bytes of a response, in whatever chunks they arrive, to its parts.
+//! Splits the bytes of a response, in chunks of any size, into items or frames.
 //!
-//! In: chunks. Out: the items of a list one by one and then its metadata, or the frames of a watch. What is held is
-//! never more than one item and one chunk, so that a list costs the same memory at ten objects and at a hundred
-//! thousand, and also when a server answers with everything at once. No I/O, and no objects yet: see
-//! [`super::object`].
+//! In: chunks. Out: the items of a list one by one and then its metadata, or the frames of a watch. At most one item
+//! and one chunk are buffered, so that a list of a hundred thousand objects takes no more memory than one of ten, also
+//! if the server sends all of them in one response. No I/O; objects are decoded by [`super::object`].
 
 mod json;
 mod protobuf;
@@ -12,13 +11,13 @@ use bytes::Bytes;
 use prost::Message;
 use serde::Deserialize;
 
-/// The largest item or frame taken. etcd stores no object above 1.5 MB; this is only a bound on damage.
-const LARGEST: usize = 16 << 20;
+/// The largest item or frame that is accepted. By default etcd stores no object above 1.5 MB; this only bounds memory.
+const MAX_SIZE: usize = 16 << 20;
 
-/// What every object and list in protobuf begins with.
+/// The prefix of every object and list in protobuf.
 pub(super) const MAGIC: &[u8] = b"k8s\0";
 
-/// The two formats an API server answers in.
+/// The formats of an API server's responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Protobuf,
@@ -26,7 +25,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// By the `Content-Type` of the response: anything that is not protobuf is tried as JSON.
+    /// The format for a `Content-Type`: anything but protobuf is decoded as JSON.
     pub(super) fn of(content_type: &str) -> Self {
         match content_type.trim_start().starts_with("application/vnd.kubernetes.protobuf") {
             true => Format::Protobuf,
@@ -35,10 +34,10 @@ impl Format {
     }
 }
 
-/// Bytes that are not what they should be.
+/// A response that cannot be decoded.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the response is not understood: {0}")]
-pub(super) struct Garbled(pub(super) &'static str);
+#[error("cannot decode the response: {0}")]
+pub(super) struct Malformed(pub(super) &'static str);
 
 /// `metadata` of a list.
 #[derive(Clone, PartialEq, Eq, Message, Deserialize)]
@@ -47,13 +46,13 @@ pub(super) struct ListMeta {
     /// Version to watch from.
     #[prost(string, tag = "2")]
     pub(super) resource_version: String,
-    /// Leads to the next page; empty on the last.
+    /// Token for the next page; empty on the last page.
     #[prost(string, tag = "3")]
     #[serde(rename = "continue")]
     pub(super) continue_token: String,
 }
 
-/// Takes a list apart.
+/// Splits a list into its items.
 #[derive(Debug)]
 pub(super) enum List {
     Protobuf(protobuf::List),
@@ -76,8 +75,8 @@ impl List {
         }
     }
 
-    /// The next item, or `None` if it takes another chunk.
-    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Garbled> {
+    /// The next item, or `None` if it needs another chunk.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Malformed> {
         match self {
             List::Protobuf(list) => list.next(),
             List::Json(list) => list.next(),
@@ -85,7 +84,7 @@ impl List {
     }
 
     /// The list's metadata; an error if the list is not complete.
-    pub(super) fn finish(self) -> Result<ListMeta, Garbled> {
+    pub(super) fn finish(self) -> Result<ListMeta, Malformed> {
         match self {
             List::Protobuf(list) => list.finish(),
             List::Json(list) => list.finish(),
@@ -93,7 +92,7 @@ impl List {
     }
 }
 
-/// Takes the stream of a watch apart.
+/// Splits the stream of a watch into frames.
 #[derive(Debug)]
 pub(super) enum Frames {
     Protobuf(protobuf::Frames),
@@ -116,8 +115,8 @@ impl Frames {
         }
     }
 
-    /// The next frame, or `None` if it takes another chunk.
-    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Garbled> {
+    /// The next frame, or `None` if it needs another chunk.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Malformed> {
         match self {
             Frames::Protobuf(frames) => frames.next(),
             Frames::Json(frames) => frames.next(),

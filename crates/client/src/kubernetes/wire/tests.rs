@@ -1,4 +1,4 @@
-//! Lists and watches in both formats, cut at every possible place.
+//! Lists and watches in both formats, in chunks of every size.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,14 +21,14 @@ struct RawList {
     #[prost(bytes = "bytes", repeated, tag = "2")]
     items: Vec<Bytes>,
     #[prost(uint64, tag = "9")]
-    from_the_future: u64,
+    unknown_field: u64,
 }
 
 fn protobuf(items: &[&[u8]]) -> Vec<u8> {
     let raw = RawList {
         metadata: Some(ListMeta { resource_version: "7".into(), continue_token: "next".into() }),
         items: items.iter().map(|item| Bytes::copy_from_slice(item)).collect(),
-        from_the_future: 300,
+        unknown_field: 300,
     };
     let unknown = Unknown {
         type_meta: Bytes::from_static(b"\x0a\x02v1"),
@@ -39,7 +39,7 @@ fn protobuf(items: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Feeds `bytes` in chunks of `size` and collects items and metadata.
-fn read(format: Format, bytes: &[u8], size: usize) -> Result<(Vec<Bytes>, ListMeta), Garbled> {
+fn read(format: Format, bytes: &[u8], size: usize) -> Result<(Vec<Bytes>, ListMeta), Malformed> {
     let mut list = List::new(format);
     let mut items = Vec::new();
     for chunk in bytes.chunks(size) {
@@ -51,7 +51,7 @@ fn read(format: Format, bytes: &[u8], size: usize) -> Result<(Vec<Bytes>, ListMe
     Ok((items, list.finish()?))
 }
 
-fn frames(format: Format, bytes: &[u8], size: usize) -> Result<Vec<Bytes>, Garbled> {
+fn frames(format: Format, bytes: &[u8], size: usize) -> Result<Vec<Bytes>, Malformed> {
     let mut stream = Frames::new(format);
     let mut all = Vec::new();
     for chunk in bytes.chunks(size) {
@@ -64,7 +64,7 @@ fn frames(format: Format, bytes: &[u8], size: usize) -> Result<Vec<Bytes>, Garbl
 }
 
 #[test]
-fn a_protobuf_list_comes_apart_however_it_is_cut() {
+fn a_protobuf_list_is_split_for_every_chunk_size() {
     let bytes = protobuf(&[b"one", b"", &[b'x'; 300]]);
     for size in 1..=bytes.len() {
         let (items, meta) = read(Format::Protobuf, &bytes, size).unwrap();
@@ -74,7 +74,7 @@ fn a_protobuf_list_comes_apart_however_it_is_cut() {
 }
 
 #[test]
-fn a_json_list_comes_apart_however_it_is_cut() {
+fn a_json_list_is_split_for_every_chunk_size() {
     let text =
         br#" {"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"n\"]}"},
         "items":[ {"a":"}\\\"]"} , {"b":[1,{}]},{} ],"more":12 } "#;
@@ -86,7 +86,7 @@ fn a_json_list_comes_apart_however_it_is_cut() {
 }
 
 #[test]
-fn an_empty_json_list_may_be_null() {
+fn the_items_of_an_empty_json_list_may_be_null() {
     for items in ["null", "[]", "[ ]"] {
         let text = format!(r#"{{"metadata":{{"resourceVersion":"3"}},"items":{items}}}"#);
         let (items, meta) = read(Format::Json, text.as_bytes(), 5).unwrap();
@@ -96,9 +96,9 @@ fn an_empty_json_list_may_be_null() {
 }
 
 #[test]
-fn a_list_that_ends_early_is_noticed() {
+fn an_incomplete_list_is_an_error() {
     let bytes = protobuf(&[b"one", b"two"]);
-    // The last field, a content type, is the only one that may be missing without notice.
+    // Only the last field, a content type, may be missing without an error.
     for cut in 0..bytes.len() - 3 {
         assert!(read(Format::Protobuf, &bytes[..cut], 7).is_err(), "cut at {cut}");
     }
@@ -109,7 +109,7 @@ fn a_list_that_ends_early_is_noticed() {
 }
 
 #[test]
-fn something_else_is_not_a_list() {
+fn bytes_that_are_not_a_list_are_an_error() {
     assert!(read(Format::Protobuf, b"<html></html>", 5).is_err());
     assert!(read(Format::Json, b"<html></html>", 5).is_err());
     assert!(read(Format::Json, br#"{"items":[{} {}]}"#, 50).is_err());
@@ -118,14 +118,14 @@ fn something_else_is_not_a_list() {
 }
 
 #[test]
-fn an_absurd_length_is_refused_before_it_is_held() {
+fn an_excessive_length_is_refused_before_it_is_buffered() {
     let giant = [&b"k8s\0\x12"[..], b"\xff\xff\xff\xff\x0f", b"\x12\xff\xff\xff\x7f"].concat();
     assert!(read(Format::Protobuf, &giant, 50).is_err());
     assert!(frames(Format::Protobuf, &[0xff; 8], 8).is_err());
 }
 
 #[test]
-fn the_frames_of_a_watch_come_apart_however_they_are_cut() {
+fn a_watch_is_split_for_every_chunk_size() {
     let bytes = b"\0\0\0\x03one\0\0\0\0\0\0\0\x01x\0\0";
     for size in 1..=bytes.len() {
         assert_eq!(frames(Format::Protobuf, bytes, size).unwrap(), [&b"one"[..], b"", b"x"]);
@@ -138,7 +138,7 @@ fn the_frames_of_a_watch_come_apart_however_they_are_cut() {
 }
 
 #[test]
-fn the_format_is_told_by_the_content_type() {
+fn the_content_type_determines_the_format() {
     assert_eq!(Format::of("application/vnd.kubernetes.protobuf;stream=watch"), Format::Protobuf);
     assert_eq!(Format::of("application/vnd.kubernetes.protobuf"), Format::Protobuf);
     assert_eq!(Format::of("application/json"), Format::Json);
@@ -147,7 +147,7 @@ fn the_format_is_told_by_the_content_type() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), size in 1usize..50) {
+    fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), size in 1usize..50) {
         let with_magic = [b"k8s\0", &bytes[..]].concat();
         let _ = read(Format::Protobuf, &bytes, size);
         let _ = read(Format::Protobuf, &with_magic, size);
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn no_brackets_make_it_panic(text in r#"[\[\]{}",:\\ a1]{0,40}"#, size in 1usize..10) {
+    fn arbitrary_brackets_do_not_panic(text in r#"[\[\]{}",:\\ a1]{0,40}"#, size in 1usize..10) {
         let _ = read(Format::Json, text.as_bytes(), size);
         let _ = frames(Format::Json, text.as_bytes(), size);
     }

@@ -1,8 +1,8 @@
-//! Tables: what happens after how many seconds, and what is done.
+//! Tables: inputs with their time in seconds, and the expected outputs.
 
 use super::*;
 
-/// A Lease of a holder, renewed at a time that only its own clock knows.
+/// A Lease of a holder. `renewed` is by the holder's clock.
 fn lease(holder: &str, renewed: i64, transitions: i32) -> Lease {
     let spec = LeaseSpec {
         holder_identity: Some(holder.into()),
@@ -15,35 +15,35 @@ fn lease(holder: &str, renewed: i64, transitions: i32) -> Lease {
     Lease { metadata: Some(metadata), spec: Some(spec) }
 }
 
-/// What happens.
+/// An input of the candidate.
 #[expect(clippy::large_enum_variant, reason = "there are a few of them, in a test")]
-enum Act {
-    /// The candidate's time comes and it reads this.
+enum Step {
+    /// The candidate reads this Lease.
     Reads(Option<Lease>),
-    /// Its write succeeds.
+    /// The candidate's write succeeds.
     Writes,
     Fails,
     Stops,
 }
 
-/// Runs acts, each so many seconds after the start, and prints what follows.
-fn run(acts: Vec<(u64, Act)>) -> Vec<String> {
+/// Runs the steps, each at a number of seconds after the start, and prints the output of each.
+fn run(steps: Vec<(u64, Step)>) -> Vec<String> {
     let start = Instant::now();
-    let (mut state, mut output) = State::begin(Election::new("kube-system", "controllers", "me"));
+    let (mut state, mut output) = State::begin(Election::new("kube-system", "controllers", "me"), start);
     let mut lines = Vec::new();
-    for (seconds, act) in acts {
+    for (seconds, step_input) in steps {
         let now = Now {
             instant: start + Duration::from_secs(seconds),
             wall: MicroTime { seconds: seconds as i64, nanos: 0 },
         };
-        let input = match act {
-            Act::Reads(lease) => Input::Read(lease),
-            Act::Writes => match output {
+        let input = match step_input {
+            Step::Reads(lease) => Input::Read(lease),
+            Step::Writes => match output {
                 Output::Create(lease) | Output::Replace(lease) => Input::Written(lease),
-                other => panic!("nothing is written: {other:?}"),
+                other => panic!("not a write: {other:?}"),
             },
-            Act::Fails => Input::Failed,
-            Act::Stops => Input::Stop,
+            Step::Fails => Input::Failed,
+            Step::Stops => Input::Stop,
         };
         let (next, changes, then) = step(state, input, now);
         state = next;
@@ -82,16 +82,16 @@ fn a_lease_that_does_not_exist_is_created_renewed_and_released() {
         mine.spec.as_mut().unwrap().acquire_time = Some(MicroTime { seconds: 0, nanos: 0 });
         Some(mine)
     };
-    let acts = vec![
-        (0, Act::Reads(None)),
-        (0, Act::Writes),
-        (2, Act::Reads(mine())),
-        (2, Act::Writes),
-        (3, Act::Stops),
-        (3, Act::Writes),
+    let steps = vec![
+        (0, Step::Reads(None)),
+        (0, Step::Writes),
+        (2, Step::Reads(mine())),
+        (2, Step::Writes),
+        (3, Step::Stops),
+        (3, Step::Writes),
     ];
     assert_eq!(
-        run(acts),
+        run(steps),
         [
             "create \"me\" since 0 renewed 0 transitions 0 at \"\"",
             "Acquired, Wait",
@@ -104,18 +104,18 @@ fn a_lease_that_does_not_exist_is_created_renewed_and_released() {
 }
 
 #[test]
-fn another_holder_is_waited_for_as_long_as_it_is_seen_to_renew() {
-    // Its clock is far behind, or far ahead: only that the Lease changes counts.
-    let acts = vec![
-        (0, Act::Reads(Some(lease("other", 9000, 4)))),
-        (14, Act::Reads(Some(lease("other", 9000, 4)))),
-        (14, Act::Reads(Some(lease("other", 9002, 4)))),
-        (28, Act::Reads(Some(lease("other", 9002, 4)))),
-        (29, Act::Reads(Some(lease("other", 9002, 4)))),
-        (29, Act::Writes),
+fn a_lease_that_another_holder_renews_is_not_taken() {
+    // The holder's clock differs: only a change of the Lease counts, not the time in it.
+    let steps = vec![
+        (0, Step::Reads(Some(lease("other", 9000, 4)))),
+        (14, Step::Reads(Some(lease("other", 9000, 4)))),
+        (14, Step::Reads(Some(lease("other", 9002, 4)))),
+        (28, Step::Reads(Some(lease("other", 9002, 4)))),
+        (29, Step::Reads(Some(lease("other", 9002, 4)))),
+        (29, Step::Writes),
     ];
     assert_eq!(
-        run(acts),
+        run(steps),
         [
             "Held { by: \"other\" }, Wait",
             "Wait",
@@ -128,32 +128,32 @@ fn another_holder_is_waited_for_as_long_as_it_is_seen_to_renew() {
 }
 
 #[test]
-fn a_released_lease_is_taken_at_once() {
-    let acts = vec![(0, Act::Reads(Some(lease("", 5, 2)))), (0, Act::Writes)];
-    assert_eq!(run(acts), ["replace \"me\" since 0 renewed 0 transitions 3 at \"5\"", "Acquired, Wait"]);
+fn a_released_lease_is_acquired_at_once() {
+    let steps = vec![(0, Step::Reads(Some(lease("", 5, 2)))), (0, Step::Writes)];
+    assert_eq!(run(steps), ["replace \"me\" since 0 renewed 0 transitions 3 at \"5\"", "Acquired, Wait"]);
 }
 
 #[test]
-fn a_candidate_that_comes_back_under_its_name_goes_on() {
-    let acts = vec![(0, Act::Reads(Some(lease("me", 5, 2)))), (0, Act::Writes)];
-    assert_eq!(run(acts)[0], "replace \"me\" since -1 renewed 0 transitions 2 at \"5\"");
+fn a_restarted_leader_with_the_same_identity_keeps_its_lease() {
+    let steps = vec![(0, Step::Reads(Some(lease("me", 5, 2)))), (0, Step::Writes)];
+    assert_eq!(run(steps)[0], "replace \"me\" since -1 renewed 0 transitions 2 at \"5\"");
 }
 
 #[test]
-fn a_leader_that_cannot_renew_in_time_has_lost() {
-    let acts = vec![
-        (0, Act::Reads(None)),
-        (0, Act::Writes),
-        (2, Act::Fails),
-        (9, Act::Fails),
-        (10, Act::Fails),
-        (12, Act::Fails),
-        // It is its own Lease still, and may be renewed.
-        (13, Act::Reads(Some(lease("me", 0, 0)))),
-        (13, Act::Writes),
+fn a_leader_that_cannot_renew_in_time_loses_leadership() {
+    let steps = vec![
+        (0, Step::Reads(None)),
+        (0, Step::Writes),
+        (2, Step::Fails),
+        (9, Step::Fails),
+        (10, Step::Fails),
+        (12, Step::Fails),
+        // The Lease still names this candidate, so it may be renewed.
+        (13, Step::Reads(Some(lease("me", 0, 0)))),
+        (13, Step::Writes),
     ];
     assert_eq!(
-        run(acts)[2..],
+        run(steps)[2..],
         [
             "Wait",
             "Wait",
@@ -166,30 +166,47 @@ fn a_leader_that_cannot_renew_in_time_has_lost() {
 }
 
 #[test]
-fn a_leader_whose_lease_was_taken_has_lost() {
-    let acts = vec![(0, Act::Reads(None)), (0, Act::Writes), (4, Act::Reads(Some(lease("other", 3, 1))))];
-    assert_eq!(run(acts)[2], "Held { by: \"other\" }, Lost, Wait");
-}
-
-#[test]
-fn a_lost_race_to_write_is_an_attempt_like_any_other() {
-    let acts = vec![
-        (0, Act::Reads(None)),
-        (0, Act::Fails),
-        (2, Act::Reads(Some(lease("other", 1, 0)))),
-        (3, Act::Stops),
+fn a_renewal_counts_from_the_time_when_it_was_sent() {
+    // The server commits the renewal at 3 s and another candidate observes it then; the response arrives at 9 s.
+    let steps = vec![
+        (0, Step::Reads(None)),
+        (0, Step::Writes),
+        (2, Step::Reads(Some(lease("me", 0, 0)))),
+        (9, Step::Writes),
+        (11, Step::Fails),
+        (12, Step::Fails),
     ];
-    assert_eq!(run(acts)[1..], ["Wait", "Held { by: \"other\" }, Wait", "End"]);
+    assert_eq!(run(steps)[3..], ["Wait", "Wait", "Lost, Wait"]);
 }
 
 #[test]
-fn followers_spread_their_attempts_and_a_leader_has_a_deadline() {
-    let (mut state, _) = State::begin(Election::new("n", "l", "me"));
-    let seconds = Duration::from_secs_f64;
-    assert_eq!((state.wait(0.0), state.wait(0.5)), (seconds(2.0), seconds(3.2)));
+fn a_leader_whose_lease_was_acquired_by_another_loses_leadership() {
+    let steps = vec![(0, Step::Reads(None)), (0, Step::Writes), (4, Step::Reads(Some(lease("other", 3, 1))))];
+    assert_eq!(run(steps)[2], "Held { by: \"other\" }, Lost, Wait");
+}
+
+#[test]
+fn a_failed_write_is_retried_after_a_wait() {
+    let steps = vec![
+        (0, Step::Reads(None)),
+        (0, Step::Fails),
+        (2, Step::Reads(Some(lease("other", 1, 0)))),
+        (3, Step::Stops),
+    ];
+    assert_eq!(run(steps)[1..], ["Wait", "Held { by: \"other\" }, Wait", "End"]);
+}
+
+#[test]
+fn candidates_wait_a_random_time_and_a_leader_has_a_deadline() {
     let now = Instant::now();
-    assert_eq!(state.patience(now), seconds(10.0));
+    let (mut state, _) = State::begin(Election::new("n", "l", "me"), now);
+    let seconds = Duration::from_secs_f64;
+    assert_eq!((state.wait(0.0, now), state.wait(0.5, now)), (seconds(2.0), seconds(3.2)));
+    assert_eq!(state.request_timeout(now), seconds(10.0));
     state.renewed = Some(now);
-    assert_eq!(state.wait(0.9), seconds(2.0));
-    assert_eq!(state.patience(now + seconds(4.0)), seconds(6.0));
+    assert_eq!(state.wait(0.9, now), seconds(2.0));
+    assert_eq!(state.wait(0.9, now + seconds(9.0)), seconds(1.0));
+    let overdue = Now { instant: now + seconds(10.0), wall: MicroTime { seconds: 0, nanos: 0 } };
+    assert_eq!(step(state.clone(), Input::Tick, overdue).1, [Leadership::Lost]);
+    assert_eq!(state.request_timeout(now + seconds(4.0)), seconds(6.0));
 }

@@ -1,4 +1,4 @@
-//! Files as people write them, and as they should not.
+//! Valid and invalid manifest files.
 
 use super::ParseError;
 use portway_api::{EndpointSlice, Event, Node, ObjectMeta, Resource, Service, ServiceCidr};
@@ -50,13 +50,13 @@ fn names(file: &str, text: &str) -> Vec<String> {
     parse(file, text.as_bytes()).unwrap().into_iter().map(|named| named.0).collect()
 }
 
-fn complaint(file: &str, text: &str) -> (u64, String) {
+fn parse_error(file: &str, text: &str) -> (u64, String) {
     let ParseError { line, reason } = parse(file, text.as_bytes()).unwrap_err();
     (line.unwrap_or_default(), reason)
 }
 
 #[test]
-fn the_resources_of_the_set_are_read_and_others_left_out() {
+fn resources_of_the_set_are_parsed_and_others_skipped() {
     let text = format!(
         "{SERVICE}---
 apiVersion: apps/v1
@@ -92,7 +92,7 @@ spec: {{ports: 7}}
 }
 
 #[test]
-fn lists_are_opened_wherever_their_kind_stands() {
+fn items_of_lists_are_parsed_wherever_the_kind_is() {
     let text = "apiVersion: v1
 items:
 - {apiVersion: v1, kind: Service, metadata: {name: a}}
@@ -115,7 +115,7 @@ kind: List
 }
 
 #[test]
-fn nothing_is_no_error() {
+fn a_file_without_objects_is_valid() {
     for text in ["", "\n\n", "# only a comment\n", "---\n---\n", "null\n"] {
         assert!(parse("a.yaml", text.as_bytes()).unwrap().is_empty(), "{text:?}");
     }
@@ -123,66 +123,66 @@ fn nothing_is_no_error() {
 }
 
 #[test]
-fn a_wrong_value_is_told_by_line() {
+fn the_error_for_an_invalid_value_has_the_line() {
     let quoted = SERVICE.replace("port: 80", "port: \"80\"");
-    let (line, reason) = complaint("a.yaml", &quoted);
+    let (line, reason) = parse_error("a.yaml", &quoted);
     assert_eq!(line, 10, "{reason}");
     let second = format!("{SERVICE}---\n{quoted}");
-    let (line, reason) = complaint("a.yaml", &second);
+    let (line, reason) = parse_error("a.yaml", &second);
     assert_eq!(line, 22, "{reason}");
-    assert!(!reason.contains("line"), "the place is told once: {reason}");
+    assert!(!reason.contains("line"), "the reason must not repeat the line: {reason}");
     let json = "{\"apiVersion\":\"v1\",\"kind\":\"Service\",\n\"metadata\":{\"name\":\"a\"},\n\"spec\":{\"ports\":[{\"port\":\"80\"}]}}";
-    let (line, reason) = complaint("a.json", json);
+    let (line, reason) = parse_error("a.json", json);
     assert_eq!(line, 3);
     assert_eq!(reason, "invalid type: string \"80\", expected i32");
     let in_list = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: {name: n}\n  spec:\n    podCIDRs: 5\n";
-    assert_eq!(complaint("a.yaml", in_list).0, 8);
+    assert_eq!(parse_error("a.yaml", in_list).0, 8);
 }
 
 #[test]
-fn broken_syntax_is_told_by_line() {
-    let (line, reason) = complaint("a.yaml", &format!("{SERVICE}---\nkind: [\n"));
+fn the_error_for_invalid_syntax_has_the_line() {
+    let (line, reason) = parse_error("a.yaml", &format!("{SERVICE}---\nkind: [\n"));
     assert!((13..=14).contains(&line), "{line}: {reason}");
-    assert_eq!(complaint("a.json", "{\n\"kind\":\n").0, 3);
+    assert_eq!(parse_error("a.json", "{\n\"kind\":\n").0, 3);
     let tabs = "apiVersion: v1\nkind: Service\nmetadata:\n\tname: a\n";
-    assert_eq!(complaint("a.yaml", tabs).0, 4);
+    assert_eq!(parse_error("a.yaml", tabs).0, 4);
 }
 
 #[test]
-fn the_api_version_must_fit_the_kind() {
-    let (line, reason) = complaint("a.yaml", &SERVICE.replace("apiVersion: v1", "apiVersion: v2"));
-    assert_eq!((line, reason.as_str()), (1, "Service has apiVersion \"v2\", it must be v1"));
-    let (_, reason) = complaint("a.yaml", "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\n");
+fn the_api_version_must_match_the_kind() {
+    let (line, reason) = parse_error("a.yaml", &SERVICE.replace("apiVersion: v1", "apiVersion: v2"));
+    assert_eq!((line, reason.as_str()), (1, "Service has apiVersion \"v2\"; it must be v1"));
+    let (_, reason) = parse_error("a.yaml", "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\n");
     assert!(reason.contains("it must be discovery.k8s.io/v1"), "{reason}");
-    assert!(complaint("a.yaml", "kind: Service\nmetadata: {name: a}\n").1.contains("apiVersion"));
-    assert!(complaint("a.yaml", "a: 1\n").1.contains("no kind"));
+    assert!(parse_error("a.yaml", "kind: Service\nmetadata: {name: a}\n").1.contains("apiVersion"));
+    assert!(parse_error("a.yaml", "a: 1\n").1.contains("no kind"));
 }
 
 #[test]
 fn names_are_checked_and_unique() {
-    assert!(complaint("a.yaml", "apiVersion: v1\nkind: Service\n").1.contains("no metadata.name"));
+    assert!(parse_error("a.yaml", "apiVersion: v1\nkind: Service\n").1.contains("no metadata.name"));
     for name in ["Web", "a_b", "-a", "a/b", "\"a b\""] {
-        let (_, reason) = complaint("a.yaml", &SERVICE.replace("name: web", &format!("name: {name}")));
+        let (_, reason) = parse_error("a.yaml", &SERVICE.replace("name: web", &format!("name: {name}")));
         assert!(reason.contains("DNS name"), "{reason}");
     }
-    let (line, reason) = complaint("a.yaml", &format!("{SERVICE}---\n{SERVICE}"));
-    assert_eq!((line, reason.as_str()), (13, "Service default/web is here twice, first in line 1"));
+    let (line, reason) = parse_error("a.yaml", &format!("{SERVICE}---\n{SERVICE}"));
+    assert_eq!((line, reason.as_str()), (13, "Service default/web is in the file twice, first in line 1"));
 }
 
 #[test]
-fn aliases_cannot_blow_up() {
+fn the_expansion_of_aliases_is_limited() {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..12 {
         let below = format!("*a{}", level - 1);
         text.push_str(&format!("a{level}: &a{level} [{}]\n", vec![below; 10].join(", ")));
     }
     text.push_str("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n");
-    // Expanded, these are a million million items: only a limit ends the parsing.
+    // Expanded, these are 10^12 items: only a limit ends the parsing.
     assert!(parse("a.yaml", text.as_bytes()).is_err());
 }
 
 #[test]
-fn depth_cannot_overflow_the_stack() {
+fn deep_nesting_does_not_overflow_the_stack() {
     let deep = "[".repeat(100_000);
     assert!(parse("a.yaml", deep.as_bytes()).is_err());
     assert!(parse("a.json", deep.as_bytes()).is_err());
@@ -191,7 +191,7 @@ fn depth_cannot_overflow_the_stack() {
 }
 
 #[test]
-fn a_big_list_is_within_the_limits() {
+fn a_large_list_is_within_the_limits() {
     let items: Vec<String> =
         (0..5000).map(|i| format!("- {{apiVersion: v1, kind: Service, metadata: {{name: s{i}}}, spec: {{ports: [{{port: 80}}, {{port: 81}}]}}}}\n")).collect();
     let text = format!("apiVersion: v1\nkind: List\nitems:\n{}", items.concat());
@@ -200,13 +200,13 @@ fn a_big_list_is_within_the_limits() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "(\\PC|[\n\t:{}\\[\\]&*!|>-]){0,80}") {
+    fn arbitrary_text_does_not_panic(text in "(\\PC|[\n\t:{}\\[\\]&*!|>-]){0,80}") {
         let _ = parse("a.yaml", text.as_bytes());
         let _ = parse("a.json", text.as_bytes());
     }
 
     #[test]
-    fn no_damage_makes_it_panic(at in 0usize..SERVICE.len(), with in any::<u8>()) {
+    fn a_corrupted_byte_does_not_panic(at in 0usize..SERVICE.len(), with in any::<u8>()) {
         let mut bytes = SERVICE.as_bytes().to_vec();
         bytes[at] = with;
         let _ = parse("a.yaml", &bytes);

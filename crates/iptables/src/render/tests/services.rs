@@ -1,13 +1,16 @@
-//! What each kind of Service adds.
+//! The rules that Services of each kind add.
 
-use super::{added, at, cluster_ip, has_all, node_port, port, service, settings, targets, web, with};
+use super::{
+    assert_contains_lines, cluster_ip, frontend, node_port, port, service, service_rules, settings, targets,
+    web, with,
+};
 use portway_model::{FrontendKind, Protocol, ServicePlan, TrafficPolicy};
 
 #[test]
 fn node_ports_with_policy_cluster() {
     let plan =
         web(&[cluster_ip("10.96.0.5:80"), node_port(30080)], &["10.244.1.10:8080", "10.244.2.20:8080"]);
-    insta::assert_snapshot!(added(&settings(), plan), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), plan), @r#"
     *nat
     :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
     :KUBE-EXT-CDGGSHYLG3RE2FKL - [0:0]
@@ -35,7 +38,7 @@ fn node_ports_with_policy_local() {
         port.external = TrafficPolicy::Local;
         port.local = targets(&["10.244.1.10:8080"]);
     });
-    insta::assert_snapshot!(added(&settings(), plan), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), plan), @r#"
     *nat
     :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
     :KUBE-SVL-CDGGSHYLG3RE2FKL - [0:0]
@@ -66,7 +69,7 @@ fn cluster_ips_with_policy_local() {
         port.internal = TrafficPolicy::Local;
         port.local = targets(&["10.244.1.10:8080"]);
     });
-    insta::assert_snapshot!(added(&settings(), plan), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), plan), @r#"
     *nat
     :KUBE-SVL-CDGGSHYLG3RE2FKL - [0:0]
     :KUBE-SEP-GWQABTP5GBYXHJY5 - [0:0]
@@ -80,13 +83,13 @@ fn cluster_ips_with_policy_local() {
 
 #[test]
 fn a_load_balancer_with_source_ranges() {
-    let lb = at(FrontendKind::LoadBalancer, "203.0.113.9:80");
+    let lb = frontend(FrontendKind::LoadBalancer, "203.0.113.9:80");
     let plan = web(&[cluster_ip("10.96.0.5:80"), lb], &["10.244.1.10:8080"]);
     let plan = with(plan, |port| {
         port.source_ranges = ["192.0.2.0/24", "192.168.50.0/24"].map(|r| r.parse().unwrap()).into();
         port.admits_node = true;
     });
-    insta::assert_snapshot!(added(&settings(), plan), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), plan), @r#"
     *nat
     :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
     :KUBE-EXT-CDGGSHYLG3RE2FKL - [0:0]
@@ -110,10 +113,10 @@ fn a_load_balancer_with_source_ranges() {
 }
 
 #[test]
-fn clients_that_stick() {
+fn session_affinity() {
     let plan = web(&[cluster_ip("10.96.0.5:80")], &["10.244.1.10:8080", "10.244.2.20:8080"]);
     let plan = with(plan, |port| port.affinity = Some(10800));
-    insta::assert_snapshot!(added(&settings(), plan), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), plan), @r#"
     *nat
     :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
     :KUBE-SEP-GWQABTP5GBYXHJY5 - [0:0]
@@ -133,10 +136,10 @@ fn clients_that_stick() {
 
 #[test]
 fn no_endpoints() {
-    let lb = at(FrontendKind::LoadBalancer, "203.0.113.9:80");
-    let external = at(FrontendKind::ExternalIp, "198.18.0.1:80");
+    let lb = frontend(FrontendKind::LoadBalancer, "203.0.113.9:80");
+    let external = frontend(FrontendKind::ExternalIp, "198.18.0.1:80");
     let plan = web(&[cluster_ip("10.96.0.5:80"), lb, external, node_port(30080)], &[]);
-    insta::assert_snapshot!(added(&settings(), plan), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), plan), @r#"
     *filter
     -A KUBE-SERVICES -d 10.96.0.5/32 -p tcp -m comment --comment "default/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
     -A KUBE-EXTERNAL-SERVICES -d 203.0.113.9/32 -p tcp -m comment --comment "default/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
@@ -147,13 +150,13 @@ fn no_endpoints() {
 
 #[test]
 fn no_local_endpoints() {
-    let lb = at(FrontendKind::LoadBalancer, "203.0.113.9:80");
+    let lb = frontend(FrontendKind::LoadBalancer, "203.0.113.9:80");
     let plan = web(&[cluster_ip("10.96.0.5:80"), lb, node_port(30080)], &["10.244.2.20:8080"]);
     let plan = with(plan, |port| {
         port.internal = TrafficPolicy::Local;
         port.external = TrafficPolicy::Local;
     });
-    insta::assert_snapshot!(added(&settings(), plan), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), plan), @r#"
     *nat
     :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
     :KUBE-EXT-CDGGSHYLG3RE2FKL - [0:0]
@@ -174,24 +177,24 @@ fn no_local_endpoints() {
 }
 
 #[test]
-fn a_port_for_health_checks() {
+fn a_health_check_node_port() {
     let plan = web(&[cluster_ip("10.96.0.5:80")], &[]);
-    let lines = added(&settings(), ServicePlan { health_check: Some(31000), ..plan });
-    has_all(
+    let lines = service_rules(&settings(), ServicePlan { health_check: Some(31000), ..plan });
+    assert_contains_lines(
         &lines,
         r#"-A KUBE-NODEPORTS -p tcp -m comment --comment "default/web health check node port" -m tcp --dport 31000 -j ACCEPT"#,
     );
 }
 
 #[test]
-fn six() {
-    let lb = at(FrontendKind::LoadBalancer, "[2001:db8:113::1]:80");
+fn ipv6() {
+    let lb = frontend(FrontendKind::LoadBalancer, "[2001:db8:113::1]:80");
     let plan = web(&[cluster_ip("[fd96::5]:80"), lb, node_port(30080)], &["[fd10:244:1::10]:8080"]);
     let plan = with(plan, |port| {
         port.affinity = Some(60);
         port.source_ranges = ["2001:db8:1::/64"].map(|r| r.parse().unwrap()).into();
     });
-    insta::assert_snapshot!(added(&settings(), plan), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), plan), @r#"
     *nat
     :KUBE-SVC-CDGGSHYLG3RE2FKL - [0:0]
     :KUBE-EXT-CDGGSHYLG3RE2FKL - [0:0]
@@ -213,13 +216,13 @@ fn six() {
     -A KUBE-PROXY-FIREWALL -d 2001:db8:113::1/128 -p tcp -m comment --comment "default/web:http traffic not accepted by KUBE-FW-CDGGSHYLG3RE2FKL" -m tcp --dport 80 -j DROP
     "#);
     let none = web(&[cluster_ip("[fd96::5]:80"), node_port(30080)], &[]);
-    insta::assert_snapshot!(added(&settings(), none), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), none), @r#"
     *filter
     -A KUBE-SERVICES -d fd96::5/128 -p tcp -m comment --comment "default/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with tcp-reset
     -A KUBE-EXTERNAL-SERVICES ! -d ::1/128 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with tcp-reset
     "#);
     let udp = service("default", "dns", vec![port("dns", Protocol::Udp, &[cluster_ip("[fd96::a]:53")], &[])]);
-    insta::assert_snapshot!(added(&settings(), udp), @r#"
+    insta::assert_snapshot!(service_rules(&settings(), udp), @r#"
     *filter
     -A KUBE-SERVICES -d fd96::a/128 -p udp -m comment --comment "default/dns:dns has no endpoints" -m udp --dport 53 -j REJECT --reject-with icmp6-port-unreachable
     "#);

@@ -1,13 +1,13 @@
-//! What the node's settings make of the rules.
+//! Rules that depend on the node's settings.
 
-use super::{added, cluster_ip, node_port, settings, wanted, web, with};
+use super::{all_rules, cluster_ip, node_port, service_rules, settings, web, with};
 use portway_dataplane::{LocalTraffic, NodePortAddresses, Settings};
 use portway_model::{Family, TrafficPolicy};
 use std::collections::HashSet;
 
 #[test]
-fn what_is_there_without_a_service() {
-    insta::assert_snapshot!(wanted(Family::V4, &settings(), Vec::new()), @r#"
+fn constant_rules() {
+    insta::assert_snapshot!(all_rules(Family::V4, &settings(), Vec::new()), @r#"
     *nat
     :KUBE-SERVICES - [0:0]
     :KUBE-NODEPORTS - [0:0]
@@ -50,8 +50,8 @@ fn what_is_there_without_a_service() {
     "#);
 }
 
-/// The rules in a chain.
-fn of_chain(text: &str, chain: &str) -> String {
+/// The rules of a chain.
+fn chain_rules(text: &str, chain: &str) -> String {
     let rules = text.lines().filter(|l| l.split(' ').nth(1) == Some(chain));
     rules.map(|line| format!("{line}\n")).collect()
 }
@@ -60,26 +60,26 @@ fn of_chain(text: &str, chain: &str) -> String {
 fn masquerade_all() {
     let plan = web(&[cluster_ip("10.96.0.5:80")], &["10.244.1.10:8080"]);
     let settings = Settings { masquerade_all: true, ..settings() };
-    insta::assert_snapshot!(of_chain(&added(&settings, plan), "KUBE-SVC-CDGGSHYLG3RE2FKL"), @r#"
+    insta::assert_snapshot!(chain_rules(&service_rules(&settings, plan), "KUBE-SVC-CDGGSHYLG3RE2FKL"), @r#"
     -A KUBE-SVC-CDGGSHYLG3RE2FKL -d 10.96.0.5/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
     -A KUBE-SVC-CDGGSHYLG3RE2FKL -m comment --comment "default/web:http" -j KUBE-SEP-GWQABTP5GBYXHJY5
     "#);
 }
 
 #[test]
-fn pods_told_by_their_interface_or_not_at_all() {
+fn pods_recognised_by_interface_or_not_at_all() {
     let plan = || {
         let plan = web(&[cluster_ip("10.96.0.5:80"), node_port(30080)], &["10.244.1.10:8080"]);
         with(plan, |port| port.external = TrafficPolicy::Local)
     };
-    let told = |local| {
-        let text = added(&Settings { local, ..settings() }, plan());
+    let rules = |local| {
+        let text = service_rules(&Settings { local, ..settings() }, plan());
         text.lines()
             .filter(|l| l.contains("-MARK-MASQ") || l.contains("-j KUBE-SVC"))
             .collect::<Vec<_>>()
             .join("\n")
     };
-    insta::assert_snapshot!(told(LocalTraffic::InterfacePrefix("veth".into())), @r#"
+    insta::assert_snapshot!(rules(LocalTraffic::InterfacePrefix("veth".into())), @r#"
     -A KUBE-SEP-GWQABTP5GBYXHJY5 -s 10.244.1.10/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
     -A KUBE-SVC-CDGGSHYLG3RE2FKL -d 10.96.0.5/32 ! -i veth+ -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
     -A KUBE-EXT-CDGGSHYLG3RE2FKL -i veth+ -m comment --comment "pod traffic for default/web:http external destinations" -j KUBE-SVC-CDGGSHYLG3RE2FKL
@@ -87,7 +87,7 @@ fn pods_told_by_their_interface_or_not_at_all() {
     -A KUBE-EXT-CDGGSHYLG3RE2FKL -m comment --comment "route LOCAL traffic for default/web:http external destinations" -m addrtype --src-type LOCAL -j KUBE-SVC-CDGGSHYLG3RE2FKL
     -A KUBE-SERVICES -d 10.96.0.5/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-SVC-CDGGSHYLG3RE2FKL
     "#);
-    insta::assert_snapshot!(told(LocalTraffic::Interface("cni0".into())), @r#"
+    insta::assert_snapshot!(rules(LocalTraffic::Interface("cni0".into())), @r#"
     -A KUBE-SEP-GWQABTP5GBYXHJY5 -s 10.244.1.10/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
     -A KUBE-SVC-CDGGSHYLG3RE2FKL -d 10.96.0.5/32 ! -i cni0 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
     -A KUBE-EXT-CDGGSHYLG3RE2FKL -i cni0 -m comment --comment "pod traffic for default/web:http external destinations" -j KUBE-SVC-CDGGSHYLG3RE2FKL
@@ -95,7 +95,7 @@ fn pods_told_by_their_interface_or_not_at_all() {
     -A KUBE-EXT-CDGGSHYLG3RE2FKL -m comment --comment "route LOCAL traffic for default/web:http external destinations" -m addrtype --src-type LOCAL -j KUBE-SVC-CDGGSHYLG3RE2FKL
     -A KUBE-SERVICES -d 10.96.0.5/32 -p tcp -m comment --comment "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-SVC-CDGGSHYLG3RE2FKL
     "#);
-    insta::assert_snapshot!(told(LocalTraffic::Unknown), @r#"
+    insta::assert_snapshot!(rules(LocalTraffic::Unknown), @r#"
     -A KUBE-SEP-GWQABTP5GBYXHJY5 -s 10.244.1.10/32 -m comment --comment "default/web:http" -j KUBE-MARK-MASQ
     -A KUBE-EXT-CDGGSHYLG3RE2FKL -m comment --comment "masquerade LOCAL traffic for default/web:http external destinations" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ
     -A KUBE-EXT-CDGGSHYLG3RE2FKL -m comment --comment "route LOCAL traffic for default/web:http external destinations" -m addrtype --src-type LOCAL -j KUBE-SVC-CDGGSHYLG3RE2FKL
@@ -106,13 +106,13 @@ fn pods_told_by_their_interface_or_not_at_all() {
 #[test]
 fn node_ports_at_127_0_0_1() {
     let settings = Settings { localhost_node_ports: true, ..settings() };
-    let text = wanted(Family::V4, &settings, Vec::new());
-    let without = wanted(Family::V4, &super::settings(), Vec::new());
-    let other = |a: &str, b: &str| {
-        let there: HashSet<&str> = b.lines().collect();
-        a.lines().filter(|l| !there.contains(l)).map(|l| format!("{l}\n")).collect::<String>()
+    let text = all_rules(Family::V4, &settings, Vec::new());
+    let without = all_rules(Family::V4, &super::settings(), Vec::new());
+    let only_in_first = |a: &str, b: &str| {
+        let in_b: HashSet<&str> = b.lines().collect();
+        a.lines().filter(|l| !in_b.contains(l)).map(|l| format!("{l}\n")).collect::<String>()
     };
-    insta::assert_snapshot!(other(&text, &without), @r#"
+    insta::assert_snapshot!(only_in_first(&text, &without), @r#"
     -A KUBE-POSTROUTING -m comment --comment "kubernetes node port traffic from localhost" -m conntrack --ctorigdst 127.0.0.0/8 -m nfacct --nfacct-name localhost_nps_accepted_pkts
     -A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
     :KUBE-FIREWALL - [0:0]
@@ -121,37 +121,37 @@ fn node_ports_at_127_0_0_1() {
     -I OUTPUT -j KUBE-FIREWALL
     -I INPUT -j KUBE-FIREWALL
     "#);
-    insta::assert_snapshot!(other(&without, &text), @r#"-A KUBE-SERVICES ! -d 127.0.0.0/8 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"#);
-    let six = wanted(Family::V6, &settings, Vec::new());
-    assert_eq!(six, wanted(Family::V6, &super::settings(), Vec::new()), "only in IPv4");
+    insta::assert_snapshot!(only_in_first(&without, &text), @r#"-A KUBE-SERVICES ! -d 127.0.0.0/8 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"#);
+    let six = all_rules(Family::V6, &settings, Vec::new());
+    assert_eq!(six, all_rules(Family::V6, &super::settings(), Vec::new()), "only in IPv4");
 }
 
 #[test]
-fn node_ports_at_some_addresses() {
+fn node_ports_at_addresses_within_ranges() {
     let within = |ranges: &[&str]| {
         let ranges = ranges.iter().map(|r| r.parse().unwrap()).collect();
         Settings { node_ports: NodePortAddresses::Within(ranges), ..settings() }
     };
-    let told = |settings: &Settings, family| {
+    let rules = |settings: &Settings, family| {
         let plan = match family {
             Family::V4 => web(&[cluster_ip("10.96.0.5:80"), node_port(30080)], &[]),
             Family::V6 => web(&[cluster_ip("[fd96::5]:80"), node_port(30080)], &[]),
         };
-        let text = wanted(family, settings, vec![plan]);
+        let text = all_rules(family, settings, vec![plan]);
         let lines = text.lines().filter(|l| l.starts_with("-A") && l.contains("--dst-type LOCAL"));
         lines.collect::<Vec<_>>().join("\n")
     };
     let some = within(&["192.168.50.0/24", "172.31.0.11/32"]);
-    insta::assert_snapshot!(told(&some, Family::V4), @r#"
+    insta::assert_snapshot!(rules(&some, Family::V4), @r#"
     -A KUBE-SERVICES -d 172.31.0.11/32 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
     -A KUBE-SERVICES -d 192.168.50.0/24 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
     -A KUBE-EXTERNAL-SERVICES -d 172.31.0.11/32 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
     -A KUBE-EXTERNAL-SERVICES -d 192.168.50.0/24 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
     "#);
-    assert_eq!(told(&some, Family::V6), "", "a family without a range answers nowhere");
-    // 127.0.0.0/8 lies within, and is not meant.
+    assert_eq!(rules(&some, Family::V6), "", "node ports of a family without a range do not answer");
+    // The range contains 127.0.0.0/8, where node ports do not answer.
     let wide = within(&["96.0.0.0/3"]);
-    insta::assert_snapshot!(told(&wide, Family::V4), @r#"
+    insta::assert_snapshot!(rules(&wide, Family::V4), @r#"
     -A KUBE-SERVICES -d 96.0.0.0/4 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
     -A KUBE-SERVICES -d 112.0.0.0/5 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
     -A KUBE-SERVICES -d 120.0.0.0/6 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
@@ -164,31 +164,34 @@ fn node_ports_at_some_addresses() {
     -A KUBE-EXTERNAL-SERVICES -d 126.0.0.0/8 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
     "#);
     let wide = Settings { localhost_node_ports: true, ..wide };
-    insta::assert_snapshot!(told(&wide, Family::V4), @r#"
+    insta::assert_snapshot!(rules(&wide, Family::V4), @r#"
     -A KUBE-SERVICES -d 96.0.0.0/3 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
     -A KUBE-EXTERNAL-SERVICES -d 96.0.0.0/3 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
     "#);
-    // All addresses, in a word.
-    let all = |family| told(&settings(), family);
-    assert_eq!(told(&within(&["0.0.0.0/0"]), Family::V4), all(Family::V4));
-    assert_eq!(told(&within(&["::/0"]), Family::V6), all(Family::V6));
+    // A range of all addresses has the same rules as no range.
+    let all = |family| rules(&settings(), family);
+    assert_eq!(rules(&within(&["0.0.0.0/0"]), Family::V4), all(Family::V4));
+    assert_eq!(rules(&within(&["::/0"]), Family::V6), all(Family::V6));
 }
 
 #[test]
-fn ranges_of_service_addresses() {
+fn service_cidrs() {
     let ranges = ["10.96.0.0/16", "fd96::/112"].map(|r| r.parse().unwrap());
     let settings = Settings { service_cidrs: ranges.into(), ..settings() };
     let plan = || web(&[cluster_ip("10.96.0.5:80")], &["10.244.1.10:8080"]);
-    let text = wanted(Family::V4, &settings, vec![plan()]);
+    let text = all_rules(Family::V4, &settings, vec![plan()]);
     let (_, filter) = text.split_once("*filter").unwrap();
-    insta::assert_snapshot!(of_chain(filter, "KUBE-SERVICES") + &of_chain(filter, "KUBE-CLUSTER-IPS"), @r#"
+    insta::assert_snapshot!(chain_rules(filter, "KUBE-SERVICES") + &chain_rules(filter, "KUBE-CLUSTER-IPS"), @r#"
     -A KUBE-SERVICES -d 10.96.0.0/16 -m comment --comment "Service addresses without a Service\'s port" -j KUBE-CLUSTER-IPS
     -A KUBE-CLUSTER-IPS -d 10.96.0.5/32 -m comment --comment "default/web has no such port" -j REJECT --reject-with icmp-port-unreachable
     -A KUBE-CLUSTER-IPS -m comment --comment "not the address of any Service" -j DROP
     "#);
-    let six =
-        wanted(Family::V6, &settings, vec![web(&[cluster_ip("[fd96::5]:80")], &["[fd10:244:1::10]:8080"])]);
-    insta::assert_snapshot!(of_chain(&six, "KUBE-CLUSTER-IPS"), @r#"
+    let six = all_rules(
+        Family::V6,
+        &settings,
+        vec![web(&[cluster_ip("[fd96::5]:80")], &["[fd10:244:1::10]:8080"])],
+    );
+    insta::assert_snapshot!(chain_rules(&six, "KUBE-CLUSTER-IPS"), @r#"
     -A KUBE-CLUSTER-IPS -d fd96::5/128 -p tcp -m comment --comment "default/web has no such port" -j REJECT --reject-with tcp-reset
     -A KUBE-CLUSTER-IPS -d fd96::5/128 -p udp -m comment --comment "default/web has no such port" -j REJECT --reject-with icmp6-port-unreachable
     -A KUBE-CLUSTER-IPS -d fd96::5/128 -p sctp -m comment --comment "default/web has no such port" -j REJECT --reject-with icmp6-port-unreachable

@@ -1,5 +1,5 @@
-//! A UDP forwarder in its simplest form: one thread, a socket towards a pod for each client, and for each
-//! datagram one call to receive it and one to send it on.
+//! A minimal UDP forwarder for comparison: one thread, a socket to a pod for each client, and two system calls per
+//! datagram, one to receive it and one to send it.
 
 use portway_lab::LabHost;
 use rustix::buffer::spare_capacity;
@@ -12,24 +12,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// How often it looks whether to stop.
+/// The interval at which it checks whether to stop.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-/// Key of the socket that clients send to; sessions have their index.
+/// The epoll key of the socket that clients send to; the key of a session is its index.
 const FRONT: u64 = u64::MAX;
 
-/// A running forwarder; ends when dropped.
+/// A running forwarder; it stops when dropped.
 pub(super) struct Forwarder {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Forwarder {
-    /// From a port of the node to the same one of pods.
+    /// Starts a forwarder from a port of the node to the same port of pods.
     pub(super) fn start(node: &LabHost, port: u16, pods: &[Ipv4Addr]) -> io::Result<Forwarder> {
         let stop = Arc::new(AtomicBool::new(false));
         let pods = pods.iter().map(|ip| SocketAddr::from((*ip, port))).collect();
         let address = (node.ipv4(), port);
-        // A thread that is started inside the namespace is in it, and so are the sockets it opens.
+        // A thread inherits the namespace of the thread that starts it, and opens its sockets there.
         let thread = node.namespace().run(|| -> io::Result<_> {
             let mut relay = Relay::open(address, pods)?;
             let stop = Arc::clone(&stop);
@@ -48,7 +48,7 @@ impl Drop for Forwarder {
     }
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct Relay {
     front: UdpSocket,
     epoll: OwnedFd,
@@ -87,7 +87,7 @@ impl Relay {
                 Some(session) => *session,
                 None => self.add(client)?,
             };
-            // One that cannot be sent is lost, as datagrams may be.
+            // A datagram that cannot be sent is dropped.
             self.sessions[session].0.send(&datagram[..length]).ok();
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! HAProxy as Debian has it, configured as one would for this: TCP mode, all cores, room for the connections, patience, no
-//! logs. What has to be asked for (splicing among it) is not.
+//! Debian's HAProxy, configured for this purpose: TCP mode, all cores, enough connections, long timeouts, no logs.
+//! Options that are off by default, such as splicing, stay off.
 
 use super::pods::{BULK, IDLE, SMALL};
 use portway_lab::{Agent, LabHost, Log};
@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Connections that may be open besides those that are counted on.
+/// Connections that may be open besides those of the measurement.
 const SPARE: usize = 100;
 
 /// A running HAProxy; killed when dropped.
@@ -18,7 +18,7 @@ pub(super) struct HaProxy {
 }
 
 impl HaProxy {
-    /// Starts it on a node, at the ports that the pods serve.
+    /// Starts HAProxy on a node, at the ports that the pods serve.
     pub(super) fn start(node: &LabHost, pods: &[Ipv4Addr], connections: usize) -> Result<HaProxy, String> {
         let config =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.haproxy.cfg", std::process::id()));

@@ -1,7 +1,7 @@
-//! What the pods serve: as many bytes as one takes, a short answer to a short question, an echo of datagrams. (The port
-//! for connections that stay idle is served by the lab's own server.)
+//! The servers in the pods: bytes without end, a short answer to a short request, an echo of datagrams. The lab's own
+//! server serves the port for idle connections.
 //!
-//! Threads that wait, with as little work of their own as there can be: they share the cores with what is measured.
+//! They are blocking threads with little work, since they share the cores with the measured proxies.
 
 use portway_lab::LabHost;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -12,38 +12,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Sends until the client leaves.
+/// Sends until the client closes the connection.
 pub(super) const BULK: u16 = 9001;
 /// Answers once and closes.
 pub(super) const SMALL: u16 = 9002;
-/// Greets and waits.
+/// Sends a greeting and waits.
 pub(super) const IDLE: u16 = 9003;
 /// Sends datagrams back.
 pub(super) const ECHO: u16 = 9004;
 
-/// What is sent in one go.
+/// The bytes of one write.
 const CHUNK: usize = 256 * 1024;
-/// Threads of a pod that answer short questions: one waits for a question while others answer.
-const ANSWERING: usize = 4;
-/// How often threads look whether to stop; also the longest that a client may keep them waiting.
+/// Threads of a pod for short requests: one can wait for a request while others answer.
+const ANSWER_THREADS: usize = 4;
+/// The interval at which threads check whether to stop, and the time limit for a client.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Running servers; they end when dropped.
+/// Running servers; they stop when dropped.
 pub(super) struct Pods {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pods {
-    pub(super) fn start(places: &[LabHost]) -> io::Result<Pods> {
+    pub(super) fn start(hosts: &[LabHost]) -> io::Result<Pods> {
         let mut pods = Pods { stop: Arc::default(), threads: Vec::new() };
-        for place in places {
-            let (bulk, small, echo) = place.namespace().run(|| -> io::Result<_> {
+        for host in hosts {
+            let (bulk, small, echo) = host.namespace().run(|| -> io::Result<_> {
                 Ok((listen(BULK)?, listen(SMALL)?, UdpSocket::bind((Ipv4Addr::UNSPECIFIED, ECHO))?))
             })?;
             echo.set_read_timeout(Some(TICK))?;
             pods.spawn(move |stop| serve_bulk(&bulk, stop));
-            for _ in 0..ANSWERING {
+            for _ in 0..ANSWER_THREADS {
                 let small = small.try_clone()?;
                 pods.spawn(move |stop| serve_small(&small, stop));
             }
@@ -67,17 +67,17 @@ impl Drop for Pods {
     }
 }
 
-/// A listener that does not wait for clients for ever; connections inherit that.
+/// A listener with a receive timeout, which accepted connections inherit.
 fn listen(port: u16) -> io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
     set_socket_timeout(&listener, Timeout::Recv, Some(TICK))?;
     Ok(listener)
 }
 
-/// Connections until told to stop.
+/// Accepts connections until `stop` is set.
 fn accepted(listener: &TcpListener, stop: &AtomicBool) -> impl Iterator<Item = TcpStream> {
     let next = || (!stop.load(Ordering::Relaxed)).then(|| listener.accept());
-    // Errors are timeouts, and clients that were gone before we came.
+    // Errors are timeouts, and clients that closed before they were accepted.
     std::iter::from_fn(next).flatten().map(|(stream, _)| stream)
 }
 
@@ -87,7 +87,7 @@ fn serve_bulk(listener: &TcpListener, stop: &AtomicBool) {
         for mut stream in accepted(listener, stop) {
             let chunk = &chunk;
             scope.spawn(move || {
-                // Ends with the client, or if nobody takes anything any more.
+                // Ends when the client closes the connection or stops reading.
                 stream.set_write_timeout(Some(TICK)).ok();
                 while stream.write(chunk).is_ok() {}
             });
@@ -98,7 +98,7 @@ fn serve_bulk(listener: &TcpListener, stop: &AtomicBool) {
 fn serve_small(listener: &TcpListener, stop: &AtomicBool) {
     let mut question = [0; 256];
     for mut stream in accepted(listener, stop) {
-        // A client that gives up will say so itself.
+        // A client that fails reports its error itself.
         if stream.read(&mut question).is_ok_and(|n| n > 0) {
             stream.write_all(b"answer\n").ok();
         }

@@ -1,11 +1,11 @@
-//! Datagrams to a pod and back per second, against a plain forwarder. HAProxy does not forward UDP.
+//! Datagrams to a pod and back per second, compared with a plain forwarder. HAProxy does not forward UDP.
 //!
-//! Each client has a window of datagrams under way and sends one for each that comes back. Lost ones are sent again
-//! after a while.
+//! Each client has a window of datagrams in flight and sends one for each that comes back. After a timeout it sends a
+//! full window again.
 
 use super::forwarder::Forwarder;
 use super::pods::ECHO;
-use super::stage::{Contender, Stage};
+use super::testbed::{MeasuredProxy, Testbed};
 use super::{alternate, together};
 use crate::Options;
 use crate::connections::best;
@@ -14,30 +14,33 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Clients, with a socket each.
+/// The number of clients; each has a socket.
 const CLIENTS: usize = 8;
-/// Datagrams that a client has under way. Those of all fit into the buffer of a single socket.
+/// Datagrams that a client has in flight. Those of all clients fit into the buffer of a single socket.
 const WINDOW: usize = 16;
 const SIZE: usize = 64;
-/// When those under way are thought to be lost.
-const LOST: Duration = Duration::from_millis(50);
+/// The time after which datagrams in flight count as lost.
+const LOSS_TIMEOUT: Duration = Duration::from_millis(50);
 
-pub(super) fn measure(options: &Options, stage: &Stage, report: &mut Report) -> Result<(), String> {
-    let forwarder = Forwarder::start(stage.node(), ECHO, &stage.pods()).map_err(|e| e.to_string())?;
-    let plain =
-        Contender { name: "a plain forwarder", ip: stage.node().ipv4().into(), pid: std::process::id() };
-    let sides = [&stage.portway(), &plain];
-    let rounds = alternate(options, "datagrams", sides, |side, length| {
-        stage.client().run(|| rate(side.at(ECHO), length))
+pub(super) fn measure(options: &Options, testbed: &Testbed, report: &mut Report) -> Result<(), String> {
+    let forwarder = Forwarder::start(testbed.node(), ECHO, &testbed.pods()).map_err(|e| e.to_string())?;
+    let plain = MeasuredProxy {
+        name: "a plain forwarder",
+        ip: testbed.node().ipv4().into(),
+        pid: std::process::id(),
+    };
+    let proxies = [&testbed.portway(), &plain];
+    let rounds = alternate(options, "datagrams", proxies, |proxy, length| {
+        testbed.client().run(|| rate(proxy.at(ECHO), length))
     })?;
     drop(forwarder);
     let rates = rounds.map(best);
-    for ((side, rate), key) in sides.iter().zip(rates).zip(["Portway", "plain"]) {
-        let what = format!("userspace: datagrams there and back per second, {}", side.name);
-        report.add(&format!("userspace_udp_{key}"), what, rate, "/s");
+    for ((proxy, rate), key) in proxies.iter().zip(rates).zip(["Portway", "plain"]) {
+        let label = format!("userspace: datagrams there and back per second, {}", proxy.name);
+        report.add(&format!("userspace_udp_{key}"), label, rate, "/s");
     }
-    let what = "userspace: datagrams per second against a plain forwarder";
-    report.add("userspace_udp_ratio", what, rates[0] / rates[1], "×");
+    let label = "userspace: datagrams per second against a plain forwarder";
+    report.add("userspace_udp_ratio", label, rates[0] / rates[1], "×");
     Ok(())
 }
 
@@ -50,11 +53,11 @@ fn rate(to: SocketAddr, length: Duration) -> io::Result<f64> {
     }
 }
 
-/// Keeps the window full; returns how many came back.
+/// Keeps the window full; returns the number of datagrams that came back.
 fn ask(to: SocketAddr, until: Instant) -> io::Result<u64> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(to)?;
-    socket.set_read_timeout(Some(LOST))?;
+    socket.set_read_timeout(Some(LOSS_TIMEOUT))?;
     let (question, mut answer) = ([0x5a; SIZE], [0; SIZE]);
     let mut answered = 0;
     let mut due = WINDOW;

@@ -1,15 +1,15 @@
-//! What people have shown of their nodes in this mode: `ip addr`, `ipvsadm -ln`, the sets.
+//! kube-proxy's ipvs objects as published documents print them (`ip addr`, `ipvsadm -ln`, sets), for the same Services.
 
-use super::{Servers, again, becomes, start};
+use super::{Servers, start, start_again, wait_until};
 use crate::agent_lab::AgentLab;
 use crate::documented_rules::{Service, manifest};
 use crate::{Outcome, Test, ensure, objects};
 use std::collections::BTreeSet;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("documented_rules_are_found_in_ours", found),
-    ("the_number_of_rules_does_not_depend_on_services", constant),
-    ("a_restart_adopts_existing_rules", adopts),
+    ("documented_rules_are_programmed", documented),
+    ("the_number_of_rules_does_not_depend_on_services", constant_rules),
+    ("a_restart_adopts_existing_rules", restart),
 ];
 
 const SERVICES: &[Service<'_>] = &[
@@ -28,7 +28,7 @@ const SERVICES: &[Service<'_>] = &[
     ),
 ];
 
-/// `ipvsadm -ln` of a document, with the UDP server that it leaves out, and without connections.
+/// `ipvsadm -ln` as documented, with the UDP server that the document omits, and without connections.
 const LISTED: &str = "\
 IP Virtual Server version 1.2.1 (size=4096)
 Prot LocalAddress:Port Scheduler Flags
@@ -47,7 +47,7 @@ UDP  10.96.0.10:53 rr
   -> 172.17.0.2:53                Masq    1      0          0
 ";
 
-/// `ip addr` in seed 003.
+/// `ip addr` as documented.
 const DEVICE: &str = ": kube-ipvs0: <BROADCAST,NOARP> mtu 1500 qdisc noop state DOWN group default";
 const ADDRESSES: [&str; 3] = [
     "    inet 10.96.0.1/32 scope global kube-ipvs0",
@@ -82,7 +82,7 @@ const MEMBERS: &[(&str, &[&str])] = &[
     ("KUBE-IPVS-IPS", &["10.96.0.1", "10.96.0.10", "10.109.134.113"]),
 ];
 
-/// The others that kube-proxy's users know, and their types.
+/// kube-proxy's other sets, and their types.
 const EMPTY: &[(&str, &str)] = &[
     ("KUBE-EXTERNAL-IP", "hash:ip,port"),
     ("KUBE-EXTERNAL-IP-LOCAL", "hash:ip,port"),
@@ -100,16 +100,16 @@ const EMPTY: &[(&str, &str)] = &[
     ("KUBE-HEALTH-CHECK-NODE-PORT", "bitmap:port"),
 ];
 
-/// Only these Services, as the seed has them.
-fn begin(world: &mut AgentLab) -> Outcome {
+/// Starts the agent with the documented Services only.
+fn begin(lab: &mut AgentLab) -> Outcome {
     for (i, service) in SERVICES.iter().enumerate() {
-        world.apply(&format!("seed{i}.yaml"), &manifest(service));
+        lab.apply(&format!("documented{i}.yaml"), &manifest(service));
     }
-    // It has the address of `kubernetes`.
-    ["web.yaml", "web-v4.yaml", "web-v6.yaml"].iter().for_each(|file| world.delete(file));
-    start(world, &["--cluster-cidr=10.244.0.0/16"])?;
-    world.logged(&["synced", "family=IPv4"])?;
-    world.logged(&["synced", "family=IPv6"]).map(drop)
+    // `web` has the cluster IP of `kubernetes`.
+    ["web.yaml", "web-v4.yaml", "web-v6.yaml"].iter().for_each(|file| lab.delete(file));
+    start(lab, &["--cluster-cidr=10.244.0.0/16"])?;
+    lab.logged(&["synced", "family=IPv4"])?;
+    lab.logged(&["synced", "family=IPv6"]).map(drop)
 }
 
 /// A listing in which the order of servers does not count.
@@ -123,32 +123,32 @@ fn sorted(listing: &str) -> (Vec<String>, BTreeSet<String>) {
             _ => servers.push(vec![line]),
         }
     }
-    // The kernel lists those behind a server in the order they came, or the other way round.
+    // The kernel lists the real servers in the order of their creation or in reverse.
     servers.iter_mut().for_each(|server| server[1..].sort_unstable());
     let lines = |of: &[&str]| of.iter().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>();
     (lines(head), servers.iter().map(|server| lines(server).join("\n")).collect())
 }
 
-fn found(world: &mut AgentLab) -> Outcome {
-    begin(world)?;
-    let listed = world.ipvsadm("-ln")?;
-    ensure(sorted(&listed) == sorted(LISTED), || format!("wanted\n{LISTED}\nbut there is\n{listed}"))?;
+fn documented(lab: &mut AgentLab) -> Outcome {
+    begin(lab)?;
+    let listed = lab.ipvsadm("-ln")?;
+    ensure(sorted(&listed) == sorted(LISTED), || format!("expected\n{LISTED}\nbut found\n{listed}"))?;
 
-    let device = world.on_node("ip addr show kube-ipvs0")?;
+    let device = lab.on_node("ip addr show kube-ipvs0")?;
     ensure(device.contains(DEVICE), || format!("not {DEVICE}:\n{device}"))?;
     let inet: BTreeSet<&str> = device.lines().filter(|l| l.starts_with("    inet")).collect();
     ensure(inet == BTreeSet::from(ADDRESSES), || format!("not only {ADDRESSES:#?}:\n{device}"))?;
 
     for (set, members) in MEMBERS {
         let wanted: BTreeSet<String> = members.iter().map(|m| (*m).to_owned()).collect();
-        let there = world.members(set)?;
-        ensure(there == wanted, || format!("{set}: wanted {wanted:#?}, but there is {there:#?}"))?;
+        let found = lab.members(set)?;
+        ensure(found == wanted, || format!("{set}: expected {wanted:#?}, but found {found:#?}"))?;
     }
     for (set, kind) in EMPTY {
         for set in [(*set).to_owned(), set.replacen("KUBE-", "KUBE-6-", 1)] {
-            // Of one, kube-proxy has to cut the name.
+            // kube-proxy truncates the longest name.
             let set = &set[..31.min(set.len())];
-            let list = world.tool("ipset", &["list", set], "")?;
+            let list = lab.tool("ipset", &["list", set], "")?;
             let right = list.contains(&format!("Type: {kind}\n")) && list.trim_end().ends_with("Members:");
             ensure(right, || format!("not an empty {kind}:\n{list}"))?;
         }
@@ -156,7 +156,7 @@ fn found(world: &mut AgentLab) -> Outcome {
     Ok(())
 }
 
-/// Services of every kind: some with node ports, some with load balancers that only some may reach.
+/// Services of every kind: with cluster IPs, external IPs, node ports, and load balancers with source ranges.
 fn many(n: usize) -> String {
     let mut text = String::new();
     for i in 1..=n {
@@ -187,14 +187,14 @@ fn many(n: usize) -> String {
     text
 }
 
-fn constant(world: &mut AgentLab) -> Outcome {
-    begin(world)?;
-    ["seed1.yaml", "seed2.yaml"].iter().for_each(|file| world.delete(file));
-    becomes(|| world.servers(), |servers| servers.len() == 1)?;
-    let one = world.rules()?;
+fn constant_rules(lab: &mut AgentLab) -> Outcome {
+    begin(lab)?;
+    ["documented1.yaml", "documented2.yaml"].iter().for_each(|file| lab.delete(file));
+    wait_until(|| lab.servers(), |servers| servers.len() == 1)?;
+    let one = lab.rules()?;
     let count = one.lines().filter(|l| l.starts_with("-A ")).count();
     ensure(count > 20, || format!("only {count} rules:\n{one}"))?;
-    world.apply("many.yaml", &many(50));
+    lab.apply("many.yaml", &many(50));
     let last = |servers: &Servers| {
         let has = |name: &str| servers.contains_key(name);
         has("TCP 10.97.0.49:80 rr")
@@ -203,41 +203,41 @@ fn constant(world: &mut AgentLab) -> Outcome {
             && has("TCP 198.51.100.46:80 rr")
             && has("TCP 192.168.50.11:31049 rr")
     };
-    becomes(|| world.servers(), last)?;
-    let fifty = world.rules()?;
+    wait_until(|| lab.servers(), last)?;
+    let fifty = lab.rules()?;
     ensure(one == fifty, || format!("with one Service\n{one}\nand with 51\n{fifty}"))?;
-    world.delete("many.yaml");
-    becomes(|| world.servers(), |servers| servers.len() == 1)?;
-    becomes(|| world.bound(), |bound| bound.len() == 1)?;
+    lab.delete("many.yaml");
+    wait_until(|| lab.servers(), |servers| servers.len() == 1)?;
+    wait_until(|| lab.bound(), |bound| bound.len() == 1)?;
     Ok(())
 }
 
-/// Everything there is, except for numbers of packets and connections.
-fn everything(world: &AgentLab) -> Result<String, libtest_mimic::Failed> {
-    let mut sets: Vec<String> = world.on_node("ipset save")?.lines().map(str::to_owned).collect();
+/// All objects of the mode, without counters.
+fn everything(lab: &AgentLab) -> Result<String, libtest_mimic::Failed> {
+    let mut sets: Vec<String> = lab.on_node("ipset save")?.lines().map(str::to_owned).collect();
     sets.sort_unstable();
-    let device = world.on_node("ip -d address show kube-ipvs0")?;
-    Ok(format!("{}{device}{:#?}{sets:#?}", world.rules()?, world.servers()?))
+    let device = lab.on_node("ip -d address show kube-ipvs0")?;
+    Ok(format!("{}{device}{:#?}{sets:#?}", lab.rules()?, lab.servers()?))
 }
 
-fn adopts(world: &mut AgentLab) -> Outcome {
-    start(world, &[])?;
-    world.web_works()?;
-    world.apply("many.yaml", &many(8));
-    becomes(|| world.servers(), |servers| servers.contains_key("TCP 198.51.100.6:80 rr"))?;
-    world.stop()?;
-    let before = everything(world)?;
-    world.web_works()?;
-    again(world, &[])?;
+fn restart(lab: &mut AgentLab) -> Outcome {
+    start(lab, &[])?;
+    lab.web_works()?;
+    lab.apply("many.yaml", &many(8));
+    wait_until(|| lab.servers(), |servers| servers.contains_key("TCP 198.51.100.6:80 rr"))?;
+    lab.stop()?;
+    let before = everything(lab)?;
+    lab.web_works()?;
+    start_again(lab, &[])?;
     for family in ["IPv4", "IPv6"] {
-        let first = world.logged(&["synced", &format!("family={family}")])?;
+        let first = lab.logged(&["synced", &format!("family={family}")])?;
         ensure(first.contains("full=true added=0 removed=0"), || {
             format!("a restart changed something: {first}")
         })?;
     }
-    let after = everything(world)?;
+    let after = everything(lab)?;
     ensure(before == after, || format!("it was\n{before}\nand is\n{after}"))?;
-    // It knows what it has taken over.
-    world.apply("web-v4.yaml", &objects::slice("web", "web-v4", &world.pod_ips("pod1b")[..1]));
-    world.reaches("10.96.0.1:80".parse()?, &["pod1b"])
+    // The adopted rules are changed correctly.
+    lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &lab.pod_ips("pod1b")[..1]));
+    lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])
 }

@@ -1,7 +1,7 @@
-//! An endpoint that leaves gets nothing new, and goes when what it has is over.
+//! A removed endpoint gets no new connections, and is deleted when its last connection has ended.
 
-use super::{again, becomes, start, words};
-use crate::agent_lab::{AgentLab, answer, patience};
+use super::{message, start, start_again, wait_until};
+use crate::agent_lab::{AgentLab, answer_timeout, wait_timeout};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::{Namespace, eventually};
@@ -11,55 +11,55 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("a_removed_endpoint_drains_and_is_then_deleted", |world| drains(world, false)),
-    ("a_service_without_endpoints_keeps_its_connections", last),
+    ("a_removed_endpoint_drains_and_is_then_deleted", |lab| drains(lab, false)),
+    ("a_service_without_endpoints_keeps_its_connections", no_endpoints),
 ];
-pub(crate) const SHORT_CUT: &[Test] = &[
-    ("shortcut_connections_outlive_the_last_endpoint", short_cut),
-    ("shortcut_connections_outlive_the_policy", policy),
+pub(crate) const SHORTCUT: &[Test] = &[
+    ("shortcut_connections_stay_open_without_endpoints", shortcut_without_endpoints),
+    ("shortcut_connections_stay_open_after_a_policy_change", policy_change),
 ];
 pub(crate) const KILLED: &[Test] =
-    &[("draining_is_completed_after_the_agent_was_killed", |world| drains(world, true))];
+    &[("draining_is_completed_after_the_agent_was_killed", |lab| drains(lab, true))];
 
-/// A connection that can end with a reset. After an orderly end the kernel would remember it for minutes.
-struct Line {
+/// A connection that ends with a reset. After an orderly end the kernel would keep its entry for minutes.
+struct Connection {
     stream: BufReader<TcpStream>,
-    /// Who answers.
+    /// The pod that answers.
     server: String,
 }
 
-impl Line {
-    /// From the client.
-    fn open(world: &AgentLab, to: &str) -> Result<Line, Failed> {
-        Line::from(world.client(), to)
+impl Connection {
+    /// Opens a connection from the client.
+    fn open(lab: &AgentLab, to: &str) -> Result<Connection, Failed> {
+        Connection::from(lab.client(), to)
     }
 
-    fn from(namespace: &Namespace, to: &str) -> Result<Line, Failed> {
+    fn from(namespace: &Namespace, to: &str) -> Result<Connection, Failed> {
         let to: SocketAddr = to.parse()?;
-        let stream = namespace.run(|| TcpStream::connect_timeout(&to, answer()))?;
-        stream.set_read_timeout(Some(answer()))?;
+        let stream = namespace.run(|| TcpStream::connect_timeout(&to, answer_timeout()))?;
+        stream.set_read_timeout(Some(answer_timeout()))?;
         set_socket_linger(&stream, Some(Duration::ZERO))?;
         let mut stream = BufReader::new(stream);
         let mut greeting = String::new();
         stream.read_line(&mut greeting)?;
         let server = greeting.split(' ').next().unwrap_or_default().to_owned();
-        Ok(Line { stream, server })
+        Ok(Connection { stream, server })
     }
 
-    /// It still leads to whom it led to.
+    /// Checks that the same pod still answers.
     fn is_alive(&mut self, when: &str) -> Outcome {
         let mut ask = || -> std::io::Result<String> {
             self.stream.get_mut().write_all(b"hello\n")?;
-            let mut line = String::new();
-            self.stream.read_line(&mut line)?;
-            Ok(line)
+            let mut answer = String::new();
+            self.stream.read_line(&mut answer)?;
+            Ok(answer)
         };
         let answer = ask();
         let right = answer.as_ref().is_ok_and(|a| *a == format!("{} hello\n", self.server));
         ensure(right, || format!("{when}: {answer:?} instead of {}", self.server))
     }
 
-    /// Ends it at once.
+    /// Ends the connection with a reset.
     fn reset(self) {
         drop(self);
     }
@@ -68,160 +68,162 @@ impl Line {
 const SERVER: &str = "TCP 10.96.0.80:80";
 
 /// A new Service, and a connection to one of its two endpoints.
-fn begin(world: &mut AgentLab) -> Result<Line, Failed> {
-    world.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
-    endpoints(world, &["pod1a", "pod1b"]);
-    start(world, &[])?;
-    world.has_behind(SERVER, &[&real(world, "pod1a", 1), &real(world, "pod1b", 1)])?;
-    becomes(|| world.bound(), |bound| bound.contains("10.96.0.80/32"))?;
-    Line::open(world, "10.96.0.80:80")
+fn begin(lab: &mut AgentLab) -> Result<Connection, Failed> {
+    lab.apply("late.yaml", &objects::service("late", "10.96.0.80", ""));
+    endpoints(lab, &["pod1a", "pod1b"]);
+    start(lab, &[])?;
+    lab.has_real_servers(SERVER, &[&real(lab, "pod1a", 1), &real(lab, "pod1b", 1)])?;
+    wait_until(|| lab.bound(), |bound| bound.contains("10.96.0.80/32"))?;
+    Connection::open(lab, "10.96.0.80:80")
 }
 
-fn endpoints(world: &AgentLab, pods: &[&str]) {
-    let ips: Vec<_> = pods.iter().map(|pod| world.pod_ips(pod)[0]).collect();
-    world.apply("late-slice.yaml", &objects::slice("late", "late", &ips));
+fn endpoints(lab: &AgentLab, pods: &[&str]) {
+    let ips: Vec<_> = pods.iter().map(|pod| lab.pod_ips(pod)[0]).collect();
+    lab.apply("late-slice.yaml", &objects::slice("late", "late", &ips));
 }
 
-/// How a pod is listed, with its weight.
-fn real(world: &AgentLab, pod: &str, weight: u32) -> String {
-    format!("{}:8080 Masq {weight}", world.pod_ips(pod)[0])
+/// A pod as a real server with a weight.
+fn real(lab: &AgentLab, pod: &str, weight: u32) -> String {
+    format!("{}:8080 Masq {weight}", lab.pod_ips(pod)[0])
 }
 
-/// Restarts the agent without a farewell, if so wished.
-fn interrupt(world: &mut AgentLab, killed: bool) -> Outcome {
+/// Kills and restarts the agent, if `killed`.
+fn interrupt(lab: &mut AgentLab, killed: bool) -> Outcome {
     if killed {
-        world.kill()?;
-        again(world, &[])?;
-        world.logged(&["synced", "family=IPv4"])?;
+        lab.kill()?;
+        start_again(lab, &[])?;
+        lab.logged(&["synced", "family=IPv4"])?;
     }
     Ok(())
 }
 
-fn drains(world: &mut AgentLab, killed: bool) -> Outcome {
-    let mut line = begin(world)?;
-    let one = line.server.clone();
+fn drains(lab: &mut AgentLab, killed: bool) -> Outcome {
+    let mut connection = begin(lab)?;
+    let one = connection.server.clone();
     let other = if one == "pod1a" { "pod1b" } else { "pod1a" };
-    endpoints(world, &[other]);
-    let drained = [real(world, &one, 0), real(world, other, 1)];
+    endpoints(lab, &[other]);
+    let drained = [real(lab, &one, 0), real(lab, other, 1)];
     let drained = [&*drained[0], &*drained[1]];
-    world.has_behind(SERVER, &drained)?;
-    line.is_alive("it left")?;
-    world.reaches("10.96.0.80:80".parse()?, &[other])?;
-    interrupt(world, killed)?;
-    world.has_behind(SERVER, &drained)?;
-    line.is_alive("it left some time ago")?;
-    world.reaches("10.96.0.80:80".parse()?, &[other])?;
-    // It comes back, and is as good as before.
-    endpoints(world, &["pod1a", "pod1b"]);
-    world.has_behind(SERVER, &[&real(world, &one, 1), &real(world, other, 1)])?;
-    line.is_alive("it came back")?;
-    interrupt(world, killed)?;
-    world.has_behind(SERVER, &[&real(world, &one, 1), &real(world, other, 1)])?;
-    endpoints(world, &[other]);
-    world.has_behind(SERVER, &drained)?;
-    interrupt(world, killed)?;
-    line.is_alive("it left again")?;
-    line.reset();
-    // The kernel remembers a reset connection for ten seconds.
-    world.has_behind(SERVER, &[&real(world, other, 1)])?;
-    world.reaches("10.96.0.80:80".parse()?, &[other])
+    lab.has_real_servers(SERVER, &drained)?;
+    connection.is_alive("after its endpoint was removed")?;
+    lab.reaches("10.96.0.80:80".parse()?, &[other])?;
+    interrupt(lab, killed)?;
+    lab.has_real_servers(SERVER, &drained)?;
+    connection.is_alive("while its endpoint drains")?;
+    lab.reaches("10.96.0.80:80".parse()?, &[other])?;
+    // The endpoint is added again, and gets its weight back.
+    endpoints(lab, &["pod1a", "pod1b"]);
+    lab.has_real_servers(SERVER, &[&real(lab, &one, 1), &real(lab, other, 1)])?;
+    connection.is_alive("after its endpoint was added again")?;
+    interrupt(lab, killed)?;
+    lab.has_real_servers(SERVER, &[&real(lab, &one, 1), &real(lab, other, 1)])?;
+    endpoints(lab, &[other]);
+    lab.has_real_servers(SERVER, &drained)?;
+    interrupt(lab, killed)?;
+    connection.is_alive("after its endpoint was removed again")?;
+    connection.reset();
+    // The kernel keeps the entry of a reset connection for ten seconds.
+    lab.has_real_servers(SERVER, &[&real(lab, other, 1)])?;
+    lab.reaches("10.96.0.80:80".parse()?, &[other])
 }
 
 /// The last endpoint is removed: open connections stay, new ones are refused.
-fn last(world: &mut AgentLab) -> Outcome {
-    let mut line = begin(world)?;
-    let one = line.server.clone();
-    endpoints(world, &[]);
-    // The other one has nothing to finish.
-    world.has_behind(SERVER, &[&real(world, &one, 0)])?;
-    line.is_alive("nobody serves any more")?;
-    refused(world)?;
-    world.kill()?;
-    again(world, &[])?;
-    world.logged(&["synced", "family=IPv4"])?;
-    world.has_behind(SERVER, &[&real(world, &one, 0)])?;
-    line.is_alive("after a restart")?;
-    refused(world)?;
-    line.reset();
-    becomes(|| world.servers(), |servers| !servers.keys().any(|name| name.starts_with(SERVER)))?;
-    refused(world)?;
-    endpoints(world, &["pod1b"]);
-    world.reaches("10.96.0.80:80".parse()?, &["pod1b"])
+fn no_endpoints(lab: &mut AgentLab) -> Outcome {
+    let mut connection = begin(lab)?;
+    let one = connection.server.clone();
+    endpoints(lab, &[]);
+    // The other endpoint has no connections.
+    lab.has_real_servers(SERVER, &[&real(lab, &one, 0)])?;
+    connection.is_alive("without endpoints")?;
+    refused(lab)?;
+    lab.kill()?;
+    start_again(lab, &[])?;
+    lab.logged(&["synced", "family=IPv4"])?;
+    lab.has_real_servers(SERVER, &[&real(lab, &one, 0)])?;
+    connection.is_alive("after a restart")?;
+    refused(lab)?;
+    connection.reset();
+    wait_until(|| lab.servers(), |servers| !servers.keys().any(|name| name.starts_with(SERVER)))?;
+    refused(lab)?;
+    endpoints(lab, &["pod1b"]);
+    lab.reaches("10.96.0.80:80".parse()?, &["pod1b"])
 }
 
-/// Who knows a pod's network takes the short cut.
-const CIDR: &str = "--cluster-cidr=10.244.0.0/16,fd10:244::/32";
+/// Connections of pods take the shortcut only if the cluster CLUSTER_CIDR is known.
+const CLUSTER_CIDR: &str = "--cluster-cidr=10.244.0.0/16,fd10:244::/32";
 const NODE_PORT: &str = "192.168.50.11:30003";
 
-fn late_with_policy(world: &AgentLab, policy: &str) {
+fn late_with_policy(lab: &AgentLab, policy: &str) {
     let spec = format!("type: NodePort\nexternalTrafficPolicy: {policy}");
     let late = objects::service("late", "10.96.0.80", &spec);
-    world.apply("late.yaml", &late.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30003"));
+    lab.apply("late.yaml", &late.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30003"));
 }
 
-/// Connections from a pod and from the node itself to a node port with policy Local: both take the short cut.
-fn by_the_short_cut(world: &mut AgentLab) -> Result<Vec<Line>, Failed> {
-    late_with_policy(world, "Local");
-    endpoints(world, &["pod1b"]);
-    start(world, &[CIDR])?;
-    world.has_behind("FWM 4096", &[&real(world, "pod1b", 1)])?;
-    let open = |from| eventually(patience(), || Line::from(from, NODE_PORT).map_err(words));
-    Ok(vec![open(world.pod("pod1a"))?, open(world.node())?])
+/// Connections from a pod and from the node itself to a node port with policy Local: both take the local shortcut.
+fn shortcut_connections(lab: &mut AgentLab) -> Result<Vec<Connection>, Failed> {
+    late_with_policy(lab, "Local");
+    endpoints(lab, &["pod1b"]);
+    start(lab, &[CLUSTER_CIDR])?;
+    lab.has_real_servers("FWM 4096", &[&real(lab, "pod1b", 1)])?;
+    let open = |from| eventually(wait_timeout(), || Connection::from(from, NODE_PORT).map_err(message));
+    Ok(vec![open(lab.pod("pod1a"))?, open(lab.node())?])
 }
 
-fn are_alive(lines: &mut [Line], when: &str) -> Outcome {
-    lines.iter_mut().try_for_each(|line| line.is_alive(when))
+fn are_alive(connections: &mut [Connection], when: &str) -> Outcome {
+    connections.iter_mut().try_for_each(|connection| connection.is_alive(when))
 }
 
-fn short_cut(world: &mut AgentLab) -> Outcome {
-    let mut lines = by_the_short_cut(world)?;
-    endpoints(world, &[]);
-    world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
-    are_alive(&mut lines, "nobody serves any more")?;
-    for from in [world.pod("pod1a"), world.node(), world.client()] {
+fn shortcut_without_endpoints(lab: &mut AgentLab) -> Outcome {
+    let mut connections = shortcut_connections(lab)?;
+    endpoints(lab, &[]);
+    lab.has_real_servers("FWM 4096", &[&real(lab, "pod1b", 0)])?;
+    are_alive(&mut connections, "without endpoints")?;
+    for from in [lab.pod("pod1a"), lab.node(), lab.client()] {
         refused_to(from, NODE_PORT)?;
     }
-    world.kill()?;
-    again(world, &[CIDR])?;
-    world.logged(&["synced", "family=IPv4", "full=true"])?;
-    world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
-    are_alive(&mut lines, "after a restart")?;
-    lines.into_iter().for_each(Line::reset);
-    let without = |world: &AgentLab| {
-        becomes(|| world.servers(), |servers| !servers.keys().any(|name| name.starts_with("FWM"))).map(drop)
+    lab.kill()?;
+    start_again(lab, &[CLUSTER_CIDR])?;
+    lab.logged(&["synced", "family=IPv4", "full=true"])?;
+    lab.has_real_servers("FWM 4096", &[&real(lab, "pod1b", 0)])?;
+    are_alive(&mut connections, "after a restart")?;
+    connections.into_iter().for_each(Connection::reset);
+    let no_marks = |lab: &AgentLab| {
+        wait_until(|| lab.servers(), |servers| !servers.keys().any(|name| name.starts_with("FWM"))).map(drop)
     };
-    without(world)?;
-    refused_to(world.pod("pod1a"), NODE_PORT)?;
-    endpoints(world, &["pod1b"]);
-    world.has_behind("FWM 4096", &[&real(world, "pod1b", 1)])?;
-    eventually(patience(), || Line::from(world.pod("pod1a"), NODE_PORT).map_err(words))?.is_alive("again")
+    no_marks(lab)?;
+    refused_to(lab.pod("pod1a"), NODE_PORT)?;
+    endpoints(lab, &["pod1b"]);
+    lab.has_real_servers("FWM 4096", &[&real(lab, "pod1b", 1)])?;
+    eventually(wait_timeout(), || Connection::from(lab.pod("pod1a"), NODE_PORT).map_err(message))?
+        .is_alive("again")
 }
 
-fn policy(world: &mut AgentLab) -> Outcome {
-    let mut lines = by_the_short_cut(world)?;
-    late_with_policy(world, "Cluster");
-    world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
-    are_alive(&mut lines, "the policy is Cluster")?;
-    // Comparing everything makes no difference.
-    world.on_node("ipset flush KUBE-CLUSTER-IP")?;
-    world.logged(&["repaired rules that another process had changed", "KUBE-CLUSTER-IP is missing"])?;
-    world.has_behind("FWM 4096", &[&real(world, "pod1b", 0)])?;
-    are_alive(&mut lines, "after a repair")?;
-    let mut new = eventually(patience(), || Line::from(world.pod("pod1a"), NODE_PORT).map_err(words))?;
-    new.is_alive("a new one")?;
-    lines.into_iter().for_each(Line::reset);
-    becomes(|| world.servers(), |servers| !servers.keys().any(|name| name.starts_with("FWM")))?;
-    new.is_alive("when the others are gone")
+fn policy_change(lab: &mut AgentLab) -> Outcome {
+    let mut connections = shortcut_connections(lab)?;
+    late_with_policy(lab, "Cluster");
+    lab.has_real_servers("FWM 4096", &[&real(lab, "pod1b", 0)])?;
+    are_alive(&mut connections, "after the policy became Cluster")?;
+    // A full comparison does not remove the server either.
+    lab.on_node("ipset flush KUBE-CLUSTER-IP")?;
+    lab.logged(&["repaired rules that another process had changed", "KUBE-CLUSTER-IP is missing"])?;
+    lab.has_real_servers("FWM 4096", &[&real(lab, "pod1b", 0)])?;
+    are_alive(&mut connections, "after a repair")?;
+    let mut new =
+        eventually(wait_timeout(), || Connection::from(lab.pod("pod1a"), NODE_PORT).map_err(message))?;
+    new.is_alive("a new connection")?;
+    connections.into_iter().for_each(Connection::reset);
+    wait_until(|| lab.servers(), |servers| !servers.keys().any(|name| name.starts_with("FWM")))?;
+    new.is_alive("after the other connections ended")
 }
 
-fn refused(world: &AgentLab) -> Outcome {
-    refused_to(world.client(), "10.96.0.80:80")
+fn refused(lab: &AgentLab) -> Outcome {
+    refused_to(lab.client(), "10.96.0.80:80")
 }
 
 fn refused_to(from: &Namespace, to: &str) -> Outcome {
     let to = to.parse()?;
-    eventually(patience(), || {
-        let outcome = portway_lab::Probe::tcp(&from, to).count(4).timeout(answer()).run();
+    eventually(wait_timeout(), || {
+        let outcome = portway_lab::Probe::tcp(&from, to).count(4).timeout(answer_timeout()).run();
         if outcome.all_refused() { Ok(()) } else { Err(outcome.to_string()) }
     })?;
     Ok(())

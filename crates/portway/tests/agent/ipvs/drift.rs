@@ -1,25 +1,24 @@
-//! What others do to our servers, sets, addresses and rules is repaired, and said.
+//! Changes of virtual servers, sets, addresses and rules by other processes are repaired and logged.
 
 use super::{Servers, start};
-use crate::agent_lab::{AgentLab, WEB, patience};
+use crate::agent_lab::{AgentLab, WEB, wait_timeout};
 use crate::{Outcome, Test, ensure};
 use libtest_mimic::Failed;
 use portway_lab::eventually;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-// Each in a room of its own, for there is much to wait for.
-pub(crate) const SERVERS: &[Test] = &[("changed_servers_are_repaired", |world| edited(world, OF_SERVERS))];
-pub(crate) const ADDRESSES: &[Test] =
-    &[("changed_addresses_are_repaired", |world| edited(world, OF_ADDRESSES))];
-pub(crate) const SETS: &[Test] = &[("changed_sets_are_repaired", |world| edited(world, OF_SETS))];
+// In separate sections, since each test takes long.
+pub(crate) const SERVERS: &[Test] = &[("changed_servers_are_repaired", |lab| edited(lab, OF_SERVERS))];
+pub(crate) const ADDRESSES: &[Test] = &[("changed_addresses_are_repaired", |lab| edited(lab, OF_ADDRESSES))];
+pub(crate) const SETS: &[Test] = &[("changed_sets_are_repaired", |lab| edited(lab, OF_SETS))];
 pub(crate) const RULES: &[Test] = &[
-    ("flushed_rules_are_repaired", |world| edited(world, OF_RULES)),
-    ("changes_the_cheap_check_misses_are_found_with_those_it_sees", along),
+    ("flushed_rules_are_repaired", |lab| edited(lab, OF_RULES)),
+    ("changes_the_cheap_check_misses_are_found_with_those_it_sees", undetected_changes),
 ];
 
-/// What somebody does, in which family that is noticed, whether something is then `missing`, `altered` or `foreign`, and
-/// what the log says of it.
+/// A command, the family in which its effect is detected, the state of the changed object (`missing`, `altered` or
+/// `foreign`), and the text in the log about the repair.
 type Edits = &'static [(&'static str, &'static str, &'static str, &'static str)];
 
 const OF_SERVERS: Edits = &[
@@ -29,25 +28,25 @@ const OF_SERVERS: Edits = &[
         "ipvsadm -d -t 10.96.0.1:80 -r 10.244.1.10:8080",
         "IPv4",
         "missing",
-        "10.244.1.10:8080 behind TCP 10.96.0.1:80 is missing",
+        "real server 10.244.1.10:8080 of TCP 10.96.0.1:80 is missing",
     ),
     (
         "ipvsadm -a -t 10.96.0.1:80 -r 10.244.1.99:8080 -m",
         "IPv4",
         "foreign",
-        "10.244.1.99:8080 behind TCP 10.96.0.1:80 belongs to no Service",
+        "real server 10.244.1.99:8080 of TCP 10.96.0.1:80 belongs to no Service",
     ),
     (
         "ipvsadm -e -t 192.168.50.11:30001 -r 10.244.1.10:8080 -m -w 5",
         "IPv4",
         "altered",
-        "10.244.1.10:8080 behind TCP 192.168.50.11:30001 has another share",
+        "real server 10.244.1.10:8080 of TCP 192.168.50.11:30001 has another weight",
     ),
     (
         "ipvsadm -e -t [fd96::1]:80 -r [fd10:244:1::10]:8080 -m -w 0",
         "IPv6",
         "altered",
-        "[fd10:244:1::10]:8080 behind TCP [fd96::1]:80 has another share",
+        "real server [fd10:244:1::10]:8080 of TCP [fd96::1]:80 has another weight",
     ),
 ];
 
@@ -115,16 +114,20 @@ const OF_RULES: Edits = &[
     ),
 ];
 
-/// What changes neither how many members a set has nor which servers there are.
-const HIDDEN_ONES: &[(&str, &str)] = &[
-    ("ipvsadm -E -t 10.96.0.1:80 -s wrr", "server TCP 10.96.0.1:80 behaves otherwise"),
-    ("ipvsadm -E -t 192.168.50.11:30001 -s rr -p 600", "server TCP 192.168.50.11:30001 behaves otherwise"),
+/// Changes of which the cheap check sees only some: it compares the expected servers and the number of members of each
+/// set, so it misses an added server, and a set that has lost one member and gained another.
+const PARTLY_UNDETECTED: &[(&str, &str)] = &[
+    ("ipvsadm -E -t 10.96.0.1:80 -s wrr", "server TCP 10.96.0.1:80 has another scheduler, timeout or flags"),
+    (
+        "ipvsadm -E -t 192.168.50.11:30001 -s rr -p 600",
+        "server TCP 192.168.50.11:30001 has another scheduler, timeout or flags",
+    ),
     ("ipvsadm -A -t 10.96.0.1:99 -s rr", "server TCP 10.96.0.1:99 belongs to no Service"),
     ("ipset del KUBE-IPVS-IPS 10.96.0.1", "10.96.0.1 in KUBE-IPVS-IPS is missing"),
     ("ipset add KUBE-IPVS-IPS 10.96.0.222", "10.96.0.222 in KUBE-IPVS-IPS belongs to no Service"),
 ];
 
-/// Everything that another process may change.
+/// The objects of the mode.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     servers: Servers,
@@ -133,77 +136,75 @@ struct State {
     rules: BTreeSet<String>,
 }
 
-fn state(world: &AgentLab) -> Result<State, Failed> {
+fn state(lab: &AgentLab) -> Result<State, Failed> {
     let lines = |text: String| text.lines().map(str::to_owned).collect();
     Ok(State {
-        servers: world.servers()?,
-        sets: lines(world.on_node("ipset save")?),
-        bound: world.bound()?,
-        rules: lines(world.rules()?),
+        servers: lab.servers()?,
+        sets: lines(lab.on_node("ipset save")?),
+        bound: lab.bound()?,
+        rules: lines(lab.rules()?),
     })
 }
 
-/// Somebody changes something of ours: that is said, with what was wrong; it is counted; all is as it was before, and
-/// works.
-fn edited(world: &mut AgentLab, edits: Edits) -> Outcome {
-    start(world, &[])?;
-    world.web_works()?;
-    let before = state(world)?;
-    for (doing, family, how, words) in edits {
+/// Each change is logged, counted and repaired; afterwards all objects are as before, and the Service works.
+fn edited(lab: &mut AgentLab, edits: Edits) -> Outcome {
+    start(lab, &[])?;
+    lab.web_works()?;
+    let before = state(lab)?;
+    for (command, family, change, text) in edits {
         let repairs = format!("portway_drift_repairs_total{{ip_family=\"{family}\"}}");
-        let objects = format!("portway_drift_objects_total{{ip_family=\"{family}\",change=\"{how}\"}}");
-        let metrics = world.metrics()?;
+        let objects = format!("portway_drift_objects_total{{ip_family=\"{family}\",change=\"{change}\"}}");
+        let metrics = lab.metrics()?;
         let counted = [&repairs, &objects].map(|series| metrics.value(series));
-        world.on_node(doing)?;
-        let about = |e: Failed| format!("{doing}: {}", super::words(e));
-        world
-            .logged(&[
-                "WARN",
-                "repaired rules that another process had changed",
-                &format!("family={family}"),
-                words,
-            ])
-            .map_err(about)?;
-        eventually(patience(), || is(world, &before)).map_err(|e| format!("{doing}: {e}"))?;
-        world.metric(&repairs, |n| n > counted[0])?;
-        world.metric(&objects, |n| n > counted[1])?;
+        lab.on_node(command)?;
+        let with_command = |e: Failed| format!("{command}: {}", super::message(e));
+        lab.logged(&[
+            "WARN",
+            "repaired rules that another process had changed",
+            &format!("family={family}"),
+            text,
+        ])
+        .map_err(with_command)?;
+        eventually(wait_timeout(), || has_state(lab, &before)).map_err(|e| format!("{command}: {e}"))?;
+        lab.metric(&repairs, |n| n > counted[0])?;
+        lab.metric(&objects, |n| n > counted[1])?;
         let web = SocketAddr::new(WEB[usize::from(*family == "IPv6")], 80);
-        world.reaches(web, &["pod1a", "pod1b"]).map_err(about)?;
+        lab.reaches(web, &["pod1a", "pod1b"]).map_err(with_command)?;
     }
-    world.web_works()?;
-    // A repair that finds drift again after itself would never end.
-    let repairs = world.agent()?.log().count("repaired rules that another process had changed");
+    lab.web_works()?;
+    // A repair must not cause another one.
+    let repairs = lab.agent()?.log().count("repaired rules that another process had changed");
     ensure(repairs <= 2 * edits.len(), || format!("{repairs} repairs of {} changes", edits.len()))
 }
 
-/// Something else gives occasion to compare everything.
-fn along(world: &mut AgentLab) -> Outcome {
-    start(world, &[])?;
-    world.web_works()?;
-    let before = state(world)?;
-    let commands: Vec<&str> = HIDDEN_ONES.iter().map(|(doing, _)| *doing).collect();
-    world.tool("sh", &["-c", &commands.join(" && ")], "")?;
-    world.on_node("ip address add 10.96.0.223/32 dev kube-ipvs0")?;
-    world.logged(&[
+/// A change that the cheap check detects causes a full comparison, which repairs the others as well.
+fn undetected_changes(lab: &mut AgentLab) -> Outcome {
+    start(lab, &[])?;
+    lab.web_works()?;
+    let before = state(lab)?;
+    let commands: Vec<&str> = PARTLY_UNDETECTED.iter().map(|(command, _)| *command).collect();
+    lab.tool("sh", &["-c", &commands.join(" && ")], "")?;
+    lab.on_node("ip address add 10.96.0.223/32 dev kube-ipvs0")?;
+    lab.logged(&[
         "WARN",
         "repaired rules that another process had changed",
         "10.96.0.223 on kube-ipvs0 belongs to no Service",
     ])?;
-    // A glance between two of the commands may have found the first of them earlier.
-    for (_, words) in HIDDEN_ONES {
-        world.logged(&["WARN", "repaired rules that another process had changed", words])?;
+    // A check between two of the commands may have found the first of them earlier.
+    for (_, text) in PARTLY_UNDETECTED {
+        lab.logged(&["WARN", "repaired rules that another process had changed", text])?;
     }
-    eventually(patience(), || is(world, &before))?;
-    world.web_works()
+    eventually(wait_timeout(), || has_state(lab, &before))?;
+    lab.web_works()
 }
 
-fn is(world: &AgentLab, before: &State) -> Result<(), String> {
-    let now = state(world).map_err(super::words)?;
+fn has_state(lab: &AgentLab, before: &State) -> Result<(), String> {
+    let now = state(lab).map_err(super::message)?;
     if now == *before {
         return Ok(());
     }
     let lines = |state: &State| format!("{state:#?}").lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let (was, now) = (lines(before), lines(&now));
     let (lost, new) = (was.difference(&now).collect::<Vec<_>>(), now.difference(&was).collect::<Vec<_>>());
-    Err(format!("lost {lost:#?}, new {new:#?}"))
+    Err(format!("missing {lost:#?}, new {new:#?}"))
 }

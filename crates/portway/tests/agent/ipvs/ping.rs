@@ -1,7 +1,7 @@
-//! Cluster IPs are addresses of this machine's, so they answer to a ping; in no other mode do they.
+//! In the ipvs mode cluster IPs are addresses of the node, so they answer ping; in other modes they do not.
 
-use super::words;
-use crate::agent_lab::{AgentLab, patience};
+use super::message;
+use crate::agent_lab::{AgentLab, wait_timeout};
 use crate::mode_change::HEADER;
 use crate::tool::Legacy;
 use crate::{Outcome, Test};
@@ -10,35 +10,35 @@ use portway_lab::eventually;
 pub(crate) const TESTS: &[Test] = &[("cluster_ips_answer_ping_in_this_mode_only", answered)];
 
 /// Whether an address answers the client.
-fn answers(world: &AgentLab, ip: &str) -> Result<(), String> {
-    world.client_runs("ping", &["-n", "-c", "1", "-W", "2", ip]).map_err(|e| format!("{ip}: {}", words(e)))
+fn answers(lab: &AgentLab, ip: &str) -> Result<(), String> {
+    lab.client_runs("ping", &["-n", "-c", "1", "-W", "2", ip]).map_err(|e| format!("{ip}: {}", message(e)))
 }
 
-fn answered(world: &mut AgentLab) -> Outcome {
-    world.kubelet(Legacy)?;
-    world.write("config.yaml", &format!("{HEADER}mode: ipvs\n"));
-    world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
+fn answered(lab: &mut AgentLab) -> Outcome {
+    lab.kubelet(Legacy)?;
+    lab.write("config.yaml", &format!("{HEADER}mode: ipvs\n"));
+    lab.start(&[&format!("--config={}", lab.path("config.yaml").display())])?;
     for ip in ["10.96.0.1", "fd96::1"] {
-        eventually(patience(), || answers(world, ip))?;
+        eventually(wait_timeout(), || answers(lab, ip))?;
     }
-    // Not the address that a Service may get one day.
+    // An address that no Service has does not answer.
     for ip in ["10.96.0.2", "fd96::2"] {
-        if answers(world, ip).is_ok() {
-            return Err(format!("{ip} answers, and no Service has it").into());
+        if answers(lab, ip).is_ok() {
+            return Err(format!("{ip} answers though no Service has it").into());
         }
     }
-    world.web_works()?;
-    world.write("config.yaml", &format!("{HEADER}mode: iptables\n"));
-    world.logged(&["the mode was switched", "from=\"ipvs\"", "to=\"iptables\""])?;
-    world.without_ipvs(patience())?;
+    lab.web_works()?;
+    lab.write("config.yaml", &format!("{HEADER}mode: iptables\n"));
+    lab.logged(&["the mode was switched", "from=\"ipvs\"", "to=\"iptables\""])?;
+    lab.without_ipvs(wait_timeout())?;
     for ip in ["10.96.0.1", "fd96::1"] {
-        if answers(world, ip).is_ok() {
+        if answers(lab, ip).is_ok() {
             return Err(format!("{ip} still answers").into());
         }
     }
     // Other addresses still answer.
-    for ip in world.node_ips() {
-        answers(world, &ip.to_string())?;
+    for ip in lab.node_ips() {
+        answers(lab, &ip.to_string())?;
     }
-    world.web_works()
+    lab.web_works()
 }

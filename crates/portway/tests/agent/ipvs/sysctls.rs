@@ -1,6 +1,6 @@
-//! The kernel's settings that the mode needs, and how they were before.
+//! The sysctls and ipvs timeouts that the mode sets, and their restoration.
 
-use super::{again, becomes, start};
+use super::{start, start_again, wait_until};
 use crate::agent_lab::AgentLab;
 use crate::mode_change::HEADER;
 use crate::tool::Legacy;
@@ -8,13 +8,13 @@ use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("sysctls_are_set_and_cleanup_restores_them", |world| put_back(world, After::Stop)),
-    ("sysctls_are_restored_after_the_agent_was_killed", |world| put_back(world, After::Kill)),
-    ("sysctls_are_restored_after_the_device_was_removed", |world| put_back(world, After::Removal)),
-    ("sysctls_no_longer_needed_are_restored_at_once", no_longer),
+    ("sysctls_are_set_and_cleanup_restores_them", |lab| restored(lab, Event::Stop)),
+    ("sysctls_are_restored_after_the_agent_was_killed", |lab| restored(lab, Event::Kill)),
+    ("sysctls_are_restored_after_the_device_was_removed", |lab| restored(lab, Event::Removal)),
+    ("sysctls_no_longer_needed_are_restored_at_once", no_longer_needed),
 ];
 
-/// Where each is, how it was before, and how the mode needs it.
+/// The name of each sysctl, its value before the agent starts, and the value that the mode sets.
 const SYSCTLS: &[(&str, &str, &str)] = &[
     ("ip_forward", "0", "1"),
     ("vs/conntrack", "0", "1"),
@@ -29,113 +29,111 @@ fn path(name: &str) -> String {
     format!("/proc/sys/net/ipv4/{name}")
 }
 
-fn read(world: &AgentLab, name: &str) -> Result<String, Failed> {
-    Ok(world.node().run(|| std::fs::read_to_string(path(name)))?.trim().to_owned())
+fn read(lab: &AgentLab, name: &str) -> Result<String, Failed> {
+    Ok(lab.node().run(|| std::fs::read_to_string(path(name)))?.trim().to_owned())
 }
 
-fn are(world: &AgentLab, when: &str, value: impl Fn(&(&str, &str, &str)) -> String) -> Outcome {
+/// Checks the value of every sysctl.
+fn have_values(lab: &AgentLab, when: &str, value: impl Fn(&(&str, &str, &str)) -> String) -> Outcome {
     for sysctl in SYSCTLS {
-        let (now, wanted) = (read(world, sysctl.0)?, value(sysctl));
-        ensure(now == wanted, || format!("{when}: {} is {now} and not {wanted}", sysctl.0))?;
+        let (now, wanted) = (read(lab, sysctl.0)?, value(sysctl));
+        ensure(now == wanted, || format!("{when}: {} is {now} instead of {wanted}", sysctl.0))?;
     }
     Ok(())
 }
 
-fn timeouts(world: &AgentLab) -> Result<String, Failed> {
-    world.ipvsadm("-L --timeout")
+fn timeouts(lab: &AgentLab) -> Result<String, Failed> {
+    lab.ipvsadm("-L --timeout")
 }
 
-/// How they are before anybody comes.
-fn begin(world: &AgentLab) -> Outcome {
-    // Asking brings it into this namespace.
-    world.servers()?;
+/// Sets the values before the agent starts.
+fn set_initial_values(lab: &AgentLab) -> Outcome {
+    // `ipvsadm -Ln` loads ip_vs, which creates its sysctls in this namespace.
+    lab.servers()?;
     for (name, before, _) in SYSCTLS {
-        world.node().run(|| std::fs::write(path(name), before))?;
+        lab.node().run(|| std::fs::write(path(name), before))?;
     }
-    world.ipvsadm("--set 901 121 301")?;
+    lab.ipvsadm("--set 901 121 301")?;
     Ok(())
 }
 
 const FLAGS: &[&str] =
     &["--ipvs-strict-arp", "--ipvs-tcp-timeout=10m", "--ipvs-tcpfin-timeout=30s", "--ipvs-udp-timeout=1m"];
 
-/// What happens before everything is cleaned up.
+/// The event before `portway cleanup` runs.
 #[derive(Clone, Copy)]
-enum After {
+enum Event {
     Stop,
     Kill,
     Removal,
 }
 
-/// Everything that cleaning up is about.
-fn everything(world: &AgentLab) -> Result<String, Failed> {
-    let sysctls = SYSCTLS.iter().map(|(name, ..)| read(world, name)).collect::<Result<Vec<_>, _>>()?;
-    let sets = world.on_node("ipset save")?;
-    let device = world.on_node("ip address")?;
-    let (servers, rules, timeouts) = (world.servers()?, world.rules()?, timeouts(world)?);
+/// All objects and settings that `portway cleanup` may change.
+fn everything(lab: &AgentLab) -> Result<String, Failed> {
+    let sysctls = SYSCTLS.iter().map(|(name, ..)| read(lab, name)).collect::<Result<Vec<_>, _>>()?;
+    let sets = lab.on_node("ipset save")?;
+    let device = lab.on_node("ip address")?;
+    let (servers, rules, timeouts) = (lab.servers()?, lab.rules()?, timeouts(lab)?);
     Ok(format!("{sysctls:?}{timeouts}{servers:#?}{rules}{sets}{device}"))
 }
 
-fn put_back(world: &mut AgentLab, after: After) -> Outcome {
-    begin(world)?;
-    // Something in every set that is ours alone: nobody serves, and nobody here.
-    world.apply("nobody.yaml", &objects::service("nobody", "10.96.0.80", ""));
+fn restored(lab: &mut AgentLab, event: Event) -> Outcome {
+    set_initial_values(lab)?;
+    // A Service without endpoints and one without local endpoints: members for the sets that kube-proxy does not have.
+    lab.apply("no-endpoints.yaml", &objects::service("no-endpoints", "10.96.0.80", ""));
     let local = objects::service("local", "10.96.0.81", "type: NodePort\nexternalTrafficPolicy: Local");
-    world.apply("local.yaml", &local.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30003"));
-    let elsewhere = objects::slice("local", "local", &["10.244.2.10".parse()?]);
-    world.apply("local-slice.yaml", &elsewhere.replace("nodeName: node1", "nodeName: node2"));
-    start(world, FLAGS)?;
-    world.web_works()?;
-    are(world, "in the mode", |(_, _, wanted)| (*wanted).to_owned())?;
-    let set = timeouts(world)?;
-    ensure(set.trim() == "Timeout (tcp tcpfin udp): 600 30 60", || set.clone())?;
-    for (sets, member) in
+    lab.apply("local.yaml", &local.replace("protocol: TCP", "protocol: TCP\n    nodePort: 30003"));
+    let remote = objects::slice("local", "local", &["10.244.2.10".parse()?]);
+    lab.apply("local-slice.yaml", &remote.replace("nodeName: node1", "nodeName: node2"));
+    start(lab, FLAGS)?;
+    lab.web_works()?;
+    have_values(lab, "in the mode", |(_, _, wanted)| (*wanted).to_owned())?;
+    let current = timeouts(lab)?;
+    ensure(current.trim() == "Timeout (tcp tcpfin udp): 600 30 60", || current.clone())?;
+    for (set, member) in
         [("KUBE-NO-ENDPOINTS", "10.96.0.80,tcp:80"), ("KUBE-NO-LOCAL-ENDPOINTS", ",tcp:30003")]
     {
-        let members = world.members(sets)?;
-        ensure(members.iter().any(|m| m.contains(member)), || format!("{sets}: {members:?}"))?;
+        let members = lab.members(set)?;
+        ensure(members.iter().any(|m| m.contains(member)), || format!("{set}: {members:?}"))?;
     }
-    match after {
-        After::Stop => drop(world.stop()?),
-        After::Kill => {
-            // A second run finds them as it needs them, and still knows how they were.
-            world.kill()?;
-            again(world, FLAGS)?;
-            world.logged(&["synced", "family=IPv4"])?;
-            world.kill()?;
+    match event {
+        Event::Stop => drop(lab.stop()?),
+        Event::Kill => {
+            // A second run finds the values set, and still has the values from before the first run.
+            lab.kill()?;
+            start_again(lab, FLAGS)?;
+            lab.logged(&["synced", "family=IPv4"])?;
+            lab.kill()?;
         }
-        After::Removal => {
-            // How they were is written on it.
-            world.on_node("ip link delete kube-ipvs0")?;
-            world.logged(&[
-                "repaired rules that another process had changed",
-                "device kube-ipvs0 is missing",
-            ])?;
-            world.stop()?;
+        Event::Removal => {
+            // The previous values are stored in the alias of this device.
+            lab.on_node("ip link delete kube-ipvs0")?;
+            lab.logged(&["repaired rules that another process had changed", "device kube-ipvs0 is missing"])?;
+            lab.stop()?;
         }
     }
-    are(world, "after its end", |(_, _, wanted)| (*wanted).to_owned())?;
-    clean_up(world)?;
-    are(world, "after cleanup", |(_, before, _)| (*before).to_owned())?;
-    let set = timeouts(world)?;
-    ensure(set.trim() == "Timeout (tcp tcpfin udp): 901 121 301", || set.clone())
+    have_values(lab, "after the agent ended", |(_, _, wanted)| (*wanted).to_owned())?;
+    clean_up(lab)?;
+    have_values(lab, "after cleanup", |(_, before, _)| (*before).to_owned())?;
+    let current = timeouts(lab)?;
+    ensure(current.trim() == "Timeout (tcp tcpfin udp): 901 121 301", || current.clone())
 }
 
-/// A dry run says what there is and changes nothing; the other one does what that said.
-fn clean_up(world: &AgentLab) -> Outcome {
-    let say = |arguments: &[&str]| -> Result<Vec<String>, Failed> {
-        let output = world.portway(arguments)?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure(output.status.success() && !complaint.contains("WARN"), || {
-            format!("{arguments:?}: {}: {complaint}", output.status)
+/// A dry run lists the objects and changes nothing; the run after it removes the listed objects.
+fn clean_up(lab: &AgentLab) -> Outcome {
+    let stdout_lines = |arguments: &[&str]| -> Result<Vec<String>, Failed> {
+        let output = lab.portway(arguments)?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure(output.status.success() && !stderr.contains("WARN"), || {
+            format!("{arguments:?}: {}: {stderr}", output.status)
         })?;
         Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
     };
-    let before = everything(world)?;
-    let listed = say(&["cleanup", "--dry-run"])?;
-    let after = everything(world)?;
+    let before = everything(lab)?;
+    let listed = stdout_lines(&["cleanup", "--dry-run"])?;
+    let after = everything(lab)?;
     ensure(before == after, || format!("a dry run changed\n{before}\nto\n{after}"))?;
-    for words in [
+    for text in [
         "ipvs: ",
         "virtual servers",
         "device kube-ipvs0 with ",
@@ -147,48 +145,48 @@ fn clean_up(world: &AgentLab) -> Outcome {
         "ip_forward=0",
         "timeouts=901,121,301",
     ] {
-        ensure(listed.iter().any(|l| l.contains(words)), || format!("not {words}: {listed:#?}"))?;
+        ensure(listed.iter().any(|l| l.contains(text)), || format!("no {text:?} in {listed:#?}"))?;
     }
-    let removed = say(&["cleanup"])?;
+    let removed = stdout_lines(&["cleanup"])?;
     let would: Vec<String> = listed.iter().map(|l| l.replacen("would remove", "removed", 1)).collect();
-    ensure(would == removed, || format!("it listed\n{listed:#?}\nand did\n{removed:#?}"))?;
-    world.without_ipvs(crate::agent_lab::patience())?;
-    let sets = world.on_node("ipset list -name")?;
+    ensure(would == removed, || format!("it listed\n{listed:#?}\nand removed\n{removed:#?}"))?;
+    lab.without_ipvs(crate::agent_lab::wait_timeout())?;
+    let sets = lab.on_node("ipset list -name")?;
     ensure(sets.trim().is_empty(), || format!("left: {sets}"))?;
-    let left = world.kube_lines(Legacy)?;
+    let left = lab.kube_lines(Legacy)?;
     ensure(left.is_empty(), || left.join("\n"))?;
-    let said = say(&["cleanup"])?;
-    ensure(said == ["there was nothing to remove"], || format!("{said:?}"))
+    let printed = stdout_lines(&["cleanup"])?;
+    ensure(printed == ["there was nothing to remove"], || format!("{printed:?}"))
 }
 
-fn no_longer(world: &mut AgentLab) -> Outcome {
-    begin(world)?;
-    world.kubelet(Legacy)?;
+fn no_longer_needed(lab: &mut AgentLab) -> Outcome {
+    set_initial_values(lab)?;
+    lab.kubelet(Legacy)?;
     let strict = "ipvs:\n  strictARP: true\n  tcpTimeout: 10m\n  udpTimeout: 1m\n";
-    world.write("config.yaml", &format!("{HEADER}mode: ipvs\n{strict}"));
-    world.start(&[&format!("--config={}", world.path("config.yaml").display())])?;
-    world.web_works()?;
-    are(world, "in the mode", |(_, _, wanted)| (*wanted).to_owned())?;
+    lab.write("config.yaml", &format!("{HEADER}mode: ipvs\n{strict}"));
+    lab.start(&[&format!("--config={}", lab.path("config.yaml").display())])?;
+    lab.web_works()?;
+    have_values(lab, "in the mode", |(_, _, wanted)| (*wanted).to_owned())?;
     let right = |wanted: &'static str| {
         move |now: &String| now.trim() == format!("Timeout (tcp tcpfin udp): {wanted}")
     };
-    becomes(|| timeouts(world), right("600 121 60"))?;
-    world.write("config.yaml", &format!("{HEADER}mode: ipvs\nipvs:\n  udpTimeout: 2m\n"));
-    becomes(|| timeouts(world), right("901 121 120"))?;
-    let arp = |name: &str| read(world, &format!("conf/all/{name}"));
-    becomes(|| Ok([arp("arp_ignore")?, arp("arp_announce")?]), |now| now.iter().eq(["2", "1"]))?;
-    world.web_works()?;
-    // And all of them with the mode.
-    world.write("config.yaml", &format!("{HEADER}mode: iptables\n"));
-    world.logged(&["the mode was switched", "to=\"iptables\""])?;
-    world.without_ipvs(crate::agent_lab::patience())?;
-    becomes(|| timeouts(world), right("901 121 301"))?;
+    wait_until(|| timeouts(lab), right("600 121 60"))?;
+    lab.write("config.yaml", &format!("{HEADER}mode: ipvs\nipvs:\n  udpTimeout: 2m\n"));
+    wait_until(|| timeouts(lab), right("901 121 120"))?;
+    let arp = |name: &str| read(lab, &format!("conf/all/{name}"));
+    wait_until(|| Ok([arp("arp_ignore")?, arp("arp_announce")?]), |now| now.iter().eq(["2", "1"]))?;
+    lab.web_works()?;
+    // The end of the mode restores all of them.
+    lab.write("config.yaml", &format!("{HEADER}mode: iptables\n"));
+    lab.logged(&["the mode was switched", "to=\"iptables\""])?;
+    lab.without_ipvs(crate::agent_lab::wait_timeout())?;
+    wait_until(|| timeouts(lab), right("901 121 301"))?;
     let vs = |(name, ..): &&(&str, &str, &str)| name.starts_with("vs/");
     for (name, before, _) in SYSCTLS.iter().filter(vs) {
-        let now = read(world, name)?;
-        ensure(now == *before, || format!("in another mode: {name} is {now} and not {before}"))?;
+        let now = read(lab, name)?;
+        ensure(now == *before, || format!("in another mode: {name} is {now} instead of {before}"))?;
     }
-    // This one the other mode would want as well; and without it nothing gets through.
-    world.node().run(|| std::fs::write(path("ip_forward"), "1"))?;
-    world.web_works()
+    // ip_forward may be 0 again, and without forwarding no packet reaches a pod.
+    lab.node().run(|| std::fs::write(path("ip_forward"), "1"))?;
+    lab.web_works()
 }

@@ -1,6 +1,6 @@
-//! Taking over from kube-proxy's ipvs mode, servers and all, under load.
+//! Portway replaces kube-proxy in its ipvs mode, with its virtual servers, under load.
 
-use super::{Servers, again, becomes};
+use super::{Servers, start_again, wait_until};
 use crate::agent_lab::AgentLab;
 use crate::tool::{FAMILIES, Legacy};
 use crate::traffic::Traffic;
@@ -8,25 +8,25 @@ use crate::{Outcome, Test, ensure};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-// Each in a room of its own: there is much traffic.
+// In separate sections, since each test has much traffic.
 pub(crate) const TESTS: &[Test] = &[("from_kube_proxy_in_the_same_mode", to_ipvs)];
 pub(crate) const TO_IPTABLES: &[Test] = &[("from_kube_proxy_to_the_iptables_mode", to_iptables)];
 
-/// How long what an open connection needs stays after its end.
-const TIDIED: Duration = Duration::from_secs(120);
+/// The time limit for the removal of the objects that open connections needed.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// kube-proxy's rules of IPv4; those of IPv6 are alike.
+/// kube-proxy's rules of IPv4. The rules of IPv6 differ by [`REPLACEMENTS`].
 const RULES: &str = include_str!("../kube-proxy/ipvs.rules");
-/// As in IPv4, and as in IPv6.
-const ALIKE: [(&str, &str); 4] = [
+/// Texts in the rules of IPv4, and their equivalents in IPv6.
+const REPLACEMENTS: [(&str, &str); 4] = [
     ("--match-set KUBE-", "--match-set KUBE-6-"),
     ("127.0.0.0/8", "::1/128"),
     ("10.244.0.0/16", "fd10:244::/32"),
     ("icmp-port-unreachable", "icmp6-port-unreachable"),
 ];
 
-/// kube-proxy's sets (`pkg/proxy/ipvs/ipset.go`): names, types, and members in either family. Besides `web` there is
-/// a Service that has gone since, with node port 30077.
+/// kube-proxy's sets (`pkg/proxy/ipvs/ipset.go`): names, types, and members in either family. Besides `web` they have
+/// a Service with node port 30077 that no longer exists.
 const SETS: &[(&str, &str, [&[&str]; 2])] = &[
     (
         "LOOP-BACK",
@@ -56,7 +56,7 @@ const SETS: &[(&str, &str, [&[&str]; 2])] = &[
 
 const ADDRESSES: [&str; 3] = ["10.96.0.1/32", "10.96.0.77/32", "fd96::1/128"];
 
-/// Where kube-proxy has servers, and those behind each.
+/// The virtual servers of kube-proxy, and the real servers of each.
 const SERVERS: &[(&str, &[&str])] = &[
     ("10.96.0.1:80", &["10.244.1.10:8080", "10.244.1.11:8080"]),
     ("192.168.50.11:30001", &["10.244.1.10:8080", "10.244.1.11:8080"]),
@@ -70,13 +70,13 @@ const SERVERS: &[(&str, &[&str])] = &[
 const SYSCTLS: [&str; 4] =
     ["ip_forward", "vs/conntrack", "vs/expire_nodest_conn", "vs/expire_quiescent_template"];
 
-/// kube-proxy ran in its ipvs mode.
-fn kube_proxy(world: &AgentLab) -> Outcome {
+/// Creates the objects of kube-proxy in its ipvs mode.
+fn kube_proxy(lab: &AgentLab) -> Outcome {
     let mut sets = String::new();
     for (name, kind, members) in SETS {
         for (prefix, family, members) in [("KUBE-", "inet", members[0]), ("KUBE-6-", "inet6", members[1])] {
             let name = format!("{prefix}{name}");
-            // The kernel's limit.
+            // The kernel limits names to 31 characters.
             let name = &name[..31.min(name.len())];
             let options = match *kind {
                 "bitmap:port" => "range 0-65535".to_owned(),
@@ -86,67 +86,68 @@ fn kube_proxy(world: &AgentLab) -> Outcome {
             members.iter().for_each(|member| sets += &format!("add {name} {member}\n"));
         }
     }
-    world.tool("ipset", &["restore"], &sets)?;
-    let six = ALIKE.iter().fold(RULES.to_owned(), |rules, (four, six)| rules.replace(four, six));
-    world.load(Legacy, FAMILIES[0], RULES)?;
-    world.load(Legacy, FAMILIES[1], &six)?;
-    for (server, behind) in SERVERS {
-        world.ipvsadm(&format!("-A -t {server} -s rr"))?;
-        for real in *behind {
-            world.ipvsadm(&format!("-a -t {server} -r {real} -m -w 1"))?;
+    lab.tool("ipset", &["restore"], &sets)?;
+    let ipv6_rules =
+        REPLACEMENTS.iter().fold(RULES.to_owned(), |rules, (four, six)| rules.replace(four, six));
+    lab.load(Legacy, FAMILIES[0], RULES)?;
+    lab.load(Legacy, FAMILIES[1], &ipv6_rules)?;
+    for (server, real_servers) in SERVERS {
+        lab.ipvsadm(&format!("-A -t {server} -s rr"))?;
+        for real in *real_servers {
+            lab.ipvsadm(&format!("-a -t {server} -r {real} -m -w 1"))?;
         }
     }
-    world.on_node("ip link add kube-ipvs0 type dummy")?;
+    lab.on_node("ip link add kube-ipvs0 type dummy")?;
     for address in ADDRESSES {
-        world.on_node(&format!("ip address add {address} dev kube-ipvs0"))?;
+        lab.on_node(&format!("ip address add {address} dev kube-ipvs0"))?;
     }
     for name in SYSCTLS {
-        world.node().run(|| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "1"))?;
+        lab.node().run(|| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "1"))?;
     }
     Ok(())
 }
 
-fn to_ipvs(world: &mut AgentLab) -> Outcome {
-    world.kubelet(Legacy)?;
-    kube_proxy(world)?;
-    let mut traffic = Traffic::begin(world)?;
-    again(world, &["--cluster-cidr=10.244.0.0/16,fd10:244::/32"])?;
+fn to_ipvs(lab: &mut AgentLab) -> Outcome {
+    lab.kubelet(Legacy)?;
+    kube_proxy(lab)?;
+    let mut traffic = Traffic::begin(lab)?;
+    start_again(lab, &["--cluster-cidr=10.244.0.0/16,fd10:244::/32"])?;
     let stale = |servers: &Servers| servers.keys().any(|s| s.contains("10.96.0.77") || s.contains(":30077"));
-    becomes(|| world.servers(), |servers| !stale(servers))?;
-    becomes(|| world.bound(), |bound| bound.iter().eq(["10.96.0.1/32", "fd96::1/128"]))?;
+    wait_until(|| lab.servers(), |servers| !stale(servers))?;
+    wait_until(|| lab.bound(), |bound| bound.iter().eq(["10.96.0.1/32", "fd96::1/128"]))?;
     for (set, members) in [
         ("KUBE-CLUSTER-IP", "10.96.0.1,tcp:80"),
         ("KUBE-NODE-PORT-TCP", "30001"),
         ("KUBE-IPVS-IPS", "10.96.0.1"),
     ] {
         let wanted = BTreeSet::from([members.to_owned()]);
-        becomes(|| world.members(set), |found| *found == wanted)?;
-        // Not made anew: the rules that refer to it went on working.
-        let header = world.on_node(&format!("ipset list -terse {set}"))?;
+        wait_until(|| lab.members(set), |found| *found == wanted)?;
+        // The set was not created again, so the rules that refer to it kept working.
+        let header = lab.on_node(&format!("ipset list -terse {set}"))?;
         ensure(header.contains("maxelem 65536") || header.contains("bitmap:port"), || header.clone())?;
     }
     traffic.is_alive("taken over")?;
-    // Only our rules are left: this chain is in another table.
-    let filter = world.on_node("iptables-legacy-save -t filter")?;
+    // Only rules of Portway are left: it has this chain in another table.
+    let filter = lab.on_node("iptables-legacy-save -t filter")?;
     ensure(!filter.contains("KUBE-IPVS-OUT-FILTER"), || filter.clone())?;
-    let log = world.agent()?.log().clone();
+    let log = lab.agent()?.log().clone();
     ensure(!log.contains("ERROR"), || log.to_string())?;
     traffic.end()?;
-    world.web_works()
+    lab.web_works()
 }
 
-fn to_iptables(world: &mut AgentLab) -> Outcome {
-    world.kubelet(Legacy)?;
-    kube_proxy(world)?;
-    let mut traffic = Traffic::begin(world)?;
-    world.start(&["--proxy-mode=iptables", "--iptables-sync-period=1h"])?;
-    becomes(
-        || world.rules(),
+fn to_iptables(lab: &mut AgentLab) -> Outcome {
+    lab.kubelet(Legacy)?;
+    kube_proxy(lab)?;
+    let mut traffic = Traffic::begin(lab)?;
+    lab.start(&["--proxy-mode=iptables", "--iptables-sync-period=1h"])?;
+    wait_until(
+        || lab.rules(),
         |rules| rules.contains("-j KUBE-SVC-") && !rules.contains("--match-set KUBE-"),
     )?;
     traffic.is_alive("taken over")?;
-    world.logged(&["stay for now", "the ipvs mode stay until their last connection ends"])?;
+    lab.logged(&["stay for now", "the ipvs mode stay until their last connection ends"])?;
     traffic.end()?;
-    world.without_ipvs(TIDIED)?;
-    world.web_works()
+    lab.without_ipvs(REMOVAL_TIMEOUT)?;
+    lab.web_works()
 }

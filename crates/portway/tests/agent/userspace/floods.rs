@@ -1,8 +1,7 @@
-//! Thousands of hostile clients. Ordinary clients must not notice them, and their cost must be bounded.
+//! Thousands of hostile clients. They must not affect ordinary clients, and their cost must be bounded.
 //!
-//! The relay process buffers no bytes itself, so its memory is that of its records: a few hundred bytes for each connection or
-//! session. The kernel's memory is in the queues of sockets, which its own settings bound, and in pipes, which the relay
-//! bounds.
+//! The relay process buffers no bytes itself: it uses a few hundred bytes of memory for each connection or session. The
+//! kernel uses memory for the queues of sockets, which its sysctls bound, and for pipes, which the relay bounds.
 
 mod descriptors;
 mod endless;
@@ -11,7 +10,7 @@ mod never_read;
 mod relay_process;
 mod udp_sources;
 
-use crate::agent_lab::{AgentLab, NODE_PORT, WEB, patience};
+use crate::agent_lab::{AgentLab, NODE_PORT, WEB, wait_timeout};
 use crate::traffic::Traffic;
 use crate::{Outcome, Test, ensure, objects};
 use forger::{Forger, forged_source};
@@ -27,10 +26,10 @@ use std::time::Duration;
 pub(crate) const TESTS: &[Test] = &[
     ("half_open_clients_delay_no_other", half_open),
     ("silent_clients_delay_no_other", silent),
-    ("a_burst_of_clients_is_not_taken_for_a_slow_pod", crowd),
+    ("a_burst_of_clients_is_not_taken_for_a_slow_pod", burst),
     ("bytes_for_clients_that_never_read_are_bounded", never_read::never_read),
     ("a_flood_of_udp_sources_evicts_no_active_session", udp_sources::udp_sources),
-    ("open_connections_go_on_without_free_descriptors", descriptors::without_descriptors),
+    ("open_connections_work_without_free_descriptors", descriptors::without_descriptors),
 ];
 
 /// Clients that send the first segment of a handshake and nothing else. Many more than a listener's queue holds
@@ -38,64 +37,66 @@ pub(crate) const TESTS: &[Test] = &[
 const HALF_OPEN: u16 = 40_000;
 /// Clients that send nothing.
 const SILENT: usize = 3000;
-/// Clients that connect in the same moment.
-const CROWD: usize = 512;
-/// By how much the relay's resident memory may grow. A record of a connection is less than a kilobyte; 3000 of them, with the
-/// allocator's share and code that was not used before, are far below it. With buffered bytes of any of these floods, or
-/// with records of ended connections, it would be exceeded.
-const MEMORY: u64 = 16 << 20;
+/// Clients that connect at the same time.
+const BURST: usize = 512;
+/// By how much the relay's resident memory may grow. A connection takes less than a kilobyte; 3000 of them, with the
+/// allocator's overhead and code that was not used before, take far less than this limit. If the relay buffered the
+/// bytes of one of these floods, or kept ended connections, it would exceed the limit.
+const MEMORY_GROWTH: u64 = 16 << 20;
 
-/// How long an answer may take while a flood goes on.
-const ANSWER: Duration = Duration::from_secs(5);
+/// The time limit for an answer during a flood.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running relay, and its resources when idle.
-struct Scene {
+/// A relay process, with its sockets and memory when it was idle.
+struct RelayBaseline {
     relay: RelayProcess,
     sockets: usize,
     resident: u64,
 }
 
-impl Scene {
-    fn begin(world: &mut AgentLab, flags: &[&str]) -> Result<Scene, Failed> {
-        world.start(&[&["--proxy-mode=userspace"], flags].concat())?;
-        Scene::look(world)
+impl RelayBaseline {
+    /// Starts the agent and measures the idle relay.
+    fn start(lab: &mut AgentLab, flags: &[&str]) -> Result<RelayBaseline, Failed> {
+        lab.start(&[&["--proxy-mode=userspace"], flags].concat())?;
+        RelayBaseline::measure(lab)
     }
 
-    fn look(world: &mut AgentLab) -> Result<Scene, Failed> {
-        world.web_works()?;
-        let relay = RelayProcess::of(world)?;
+    /// Measures the relay once the connections of the first check have ended.
+    fn measure(lab: &mut AgentLab) -> Result<RelayBaseline, Failed> {
+        lab.web_works()?;
+        let relay = RelayProcess::of(lab)?;
         for family in ["IPv4", "IPv6"] {
             let labels =
                 format!(r#"namespace="default",service="web",port="",protocol="TCP",ip_family="{family}""#);
             let total = format!("portway_userspace_connections_total{{{labels}}}");
-            world.metric(&total, |connections| connections > 0.0)?;
-            world.metric(&format!("portway_userspace_connections_open{{{labels}}}"), |open| open == 0.0)?;
+            lab.metric(&total, |connections| connections > 0.0)?;
+            lab.metric(&format!("portway_userspace_connections_open{{{labels}}}"), |open| open == 0.0)?;
         }
-        Ok(Scene { relay, sockets: relay.sockets()?, resident: relay.resident()? })
+        Ok(RelayBaseline { relay, sockets: relay.sockets()?, resident: relay.resident()? })
     }
 
-    /// Checks that memory has not grown by more than [`MEMORY`].
-    fn is_slim(&self) -> Result<(), String> {
+    /// Checks that memory has not grown by more than [`MEMORY_GROWTH`].
+    fn check_memory(&self) -> Result<(), String> {
         let (before, now) = (self.resident, self.relay.resident()?);
-        if now <= before + MEMORY {
+        if now <= before + MEMORY_GROWTH {
             Ok(())
         } else {
-            Err(format!("its memory was {before} and is {now} bytes"))
+            Err(format!("the resident memory was {before} and is {now} bytes"))
         }
     }
 
-    /// Waits until the relay has as few sockets as at the start.
-    fn is_idle_again(&self) -> Outcome {
+    /// Waits until the relay has no more sockets than at the start.
+    fn wait_until_idle(&self) -> Outcome {
         let before = self.sockets;
-        eventually(patience(), || match self.relay.sockets()? {
+        eventually(wait_timeout(), || match self.relay.sockets()? {
             now if now <= before => Ok(()),
-            now => Err(format!("it had {before} sockets and has {now}")),
+            now => Err(format!("the relay had {before} sockets and has {now}")),
         })?;
-        Ok(self.is_slim()?)
+        Ok(self.check_memory()?)
     }
 }
 
-/// Does `work` on a thread of its own, and repeats `meanwhile` until it has ended, at least once.
+/// Runs `work` on another thread, and repeats `meanwhile` until `work` has ended, at least once.
 fn during<T: Send>(
     work: impl FnOnce() -> T + Send,
     mut meanwhile: impl FnMut() -> Outcome,
@@ -120,80 +121,80 @@ fn v4(address: IpAddr, port: u16) -> Result<SocketAddrV4, Failed> {
     }
 }
 
-fn half_open(world: &mut AgentLab) -> Outcome {
-    let scene = Scene::begin(world, &[])?;
-    let to = [v4(WEB[0], 80)?, v4(world.node_ips()[0], NODE_PORT)?];
-    let cookies = || tcp_counter(world.node(), "SyncookiesSent");
+fn half_open(lab: &mut AgentLab) -> Outcome {
+    let baseline = RelayBaseline::start(lab, &[])?;
+    let to = [v4(WEB[0], 80)?, v4(lab.node_ips()[0], NODE_PORT)?];
+    let cookies = || tcp_counter(lab.node(), "SyncookiesSent");
     let before = cookies()?;
-    let mut traffic = Traffic::begin(world)?;
-    let forger = Forger::new(world.client())?;
+    let mut traffic = Traffic::begin(lab)?;
+    let forger = Forger::new(lab.client())?;
     let flood = || (0..HALF_OPEN).try_for_each(|n| forger.syn(forged_source(n), to[usize::from(n % 2)]));
     during(flood, || {
         traffic.is_alive("during the flood")?;
-        Ok(scene.is_slim()?)
+        Ok(baseline.check_memory()?)
     })??;
-    served(world)?;
+    served(lab)?;
     let sent = cookies()? - before;
-    // The queue was full: the kernel sent SYN cookies.
-    ensure(sent > u64::from(HALF_OPEN / 2), || format!("only {sent} cookies were sent"))?;
+    // The kernel sends SYN cookies when the queue is full.
+    ensure(sent > u64::from(HALF_OPEN / 2), || format!("only {sent} SYN cookies were sent"))?;
     traffic.end()?;
-    scene.is_idle_again()
+    baseline.wait_until_idle()
 }
 
-/// Ordinary clients are served, at the cluster IP and at the node port.
-fn served(world: &AgentLab) -> Outcome {
-    for to in [SocketAddr::new(WEB[0], 80), SocketAddr::new(world.node_ips()[0], NODE_PORT)] {
-        let outcome = Probe::tcp(world.client(), to).count(100).timeout(ANSWER).run();
+/// Checks that ordinary clients are served, at the cluster IP and at the node port.
+fn served(lab: &AgentLab) -> Outcome {
+    for to in [SocketAddr::new(WEB[0], 80), SocketAddr::new(lab.node_ips()[0], NODE_PORT)] {
+        let outcome = Probe::tcp(lab.client(), to).count(100).timeout(ANSWER_TIMEOUT).run();
         ensure(outcome.all_answered(), || format!("ordinary clients of {to}: {outcome}"))?;
     }
     Ok(())
 }
 
-/// Connections on which nothing is sent.
+/// Opens connections on which the client sends nothing.
 fn connections(from: &Namespace, to: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>> {
-    from.run(|| (0..count).map(|_| TcpStream::connect_timeout(&to, ANSWER)).collect())
+    from.run(|| (0..count).map(|_| TcpStream::connect_timeout(&to, ANSWER_TIMEOUT)).collect())
 }
 
-fn silent(world: &mut AgentLab) -> Outcome {
-    let scene = Scene::begin(world, &[])?;
-    let mut traffic = Traffic::begin(world)?;
-    let client = world.client();
+fn silent(lab: &mut AgentLab) -> Outcome {
+    let baseline = RelayBaseline::start(lab, &[])?;
+    let mut traffic = Traffic::begin(lab)?;
+    let client = lab.client();
     let clients = during(
         || connections(client, SocketAddr::new(WEB[0], 80), SILENT),
         || {
             traffic.is_alive("during the flood")?;
-            Ok(scene.is_slim()?)
+            Ok(baseline.check_memory()?)
         },
     )??;
-    // All of them are relayed, with one socket to each client and one to the pod.
-    let relayed = || match scene.relay.sockets()? {
-        sockets if sockets >= scene.sockets + 2 * SILENT => Ok(()),
-        sockets => Err(format!("it has {sockets} sockets")),
+    // All of them are relayed, with one socket for the client and one for the pod.
+    let relayed = || match baseline.relay.sockets()? {
+        sockets if sockets >= baseline.sockets + 2 * SILENT => Ok(()),
+        sockets => Err(format!("the relay has {sockets} sockets")),
     };
-    eventually(patience(), relayed)?;
-    served(world)?;
-    scene.is_slim()?;
+    eventually(wait_timeout(), relayed)?;
+    served(lab)?;
+    baseline.check_memory()?;
     drop(clients);
     traffic.end()?;
-    scene.is_idle_again()
+    baseline.wait_until_idle()
 }
 
-/// The relay takes longer for a burst of clients than the connect time-out. The pod has accepted at once, so it must not
+/// The relay needs longer for a burst of clients than the connect timeout. The pod accepts at once, so it must not
 /// count as slow.
-fn crowd(world: &mut AgentLab) -> Outcome {
+fn burst(lab: &mut AgentLab) -> Outcome {
     // There is no other pod to try.
-    world.apply("single.yaml", &objects::service("single", "10.96.0.7", ""));
-    world.apply("single-slice.yaml", &objects::slice("single", "single", &world.pod_ips("pod1a")[..1]));
-    let scene = Scene::begin(world, &["--userspace-connect-timeout=10ms"])?;
+    lab.apply("single.yaml", &objects::service("single", "10.96.0.7", ""));
+    lab.apply("single-slice.yaml", &objects::slice("single", "single", &lab.pod_ips("pod1a")[..1]));
+    let baseline = RelayBaseline::start(lab, &["--userspace-connect-timeout=10ms"])?;
     let to = "10.96.0.7:80".parse()?;
-    world.reaches(to, &["pod1a"])?;
-    scene.relay.signal(Signal::STOP)?;
-    let clients = connections(world.client(), to, CROWD);
-    scene.relay.signal(Signal::CONT)?;
+    lab.reaches(to, &["pod1a"])?;
+    baseline.relay.signal(Signal::STOP)?;
+    let clients = connections(lab.client(), to, BURST);
+    baseline.relay.signal(Signal::CONT)?;
     for (n, mut client) in clients?.iter().enumerate() {
-        client.set_read_timeout(Some(ANSWER))?;
+        client.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         let greeted = client.read_exact(&mut [0; 5]);
-        ensure(greeted.is_ok(), || format!("the client number {n} of {CROWD}: {greeted:?}"))?;
+        ensure(greeted.is_ok(), || format!("client {n} of {BURST}: {greeted:?}"))?;
     }
-    scene.is_idle_again()
+    baseline.wait_until_idle()
 }

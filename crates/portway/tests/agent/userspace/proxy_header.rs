@@ -1,7 +1,7 @@
 //! The PROXY protocol: a pod of a Service with the annotation receives the client's address.
 
 use super::start;
-use crate::agent_lab::{AgentLab, WEB, patience};
+use crate::agent_lab::{AgentLab, WEB, wait_timeout};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
 use portway_lab::Namespace;
@@ -18,7 +18,7 @@ pub(super) const TESTS: &[Test] = &[
 
 const PORT: u16 = 9000;
 
-/// The bytes that a pod receives over one connection.
+/// Accepts one connection in a pod; the thread returns the bytes that it received.
 fn listen(pod: &Namespace, ip: IpAddr) -> Result<JoinHandle<std::io::Result<Vec<u8>>>, Failed> {
     let listener = pod.run(|| TcpListener::bind(SocketAddr::new(ip, PORT)))?;
     Ok(std::thread::spawn(move || {
@@ -30,19 +30,19 @@ fn listen(pod: &Namespace, ip: IpAddr) -> Result<JoinHandle<std::io::Result<Vec<
     }))
 }
 
-fn annotated(world: &AgentLab, version: &str) {
+/// Applies a Service with the annotation.
+fn annotated(lab: &AgentLab, version: &str) {
     let ips = "clusterIPs: ['10.96.0.70', 'fd96::70']";
     let service = objects::service("proxied", "10.96.0.70", ips);
-    let note = format!("metadata:\n  annotations: {{portway.dev/proxy-protocol: {version}}}\n");
-    world.apply("proxied.yaml", &service.replace("metadata:\n", &note));
+    let annotation = format!("metadata:\n  annotations: {{portway.dev/proxy-protocol: {version}}}\n");
+    lab.apply("proxied.yaml", &service.replace("metadata:\n", &annotation));
     for (i, family) in ["v4", "v6"].into_iter().enumerate() {
-        let slice = objects::slice("proxied", &format!("proxied-{family}"), &[world.pod_ips("pod1b")[i]]);
-        world
-            .apply(&format!("proxied-{family}.yaml"), &slice.replace("port: 8080", &format!("port: {PORT}")));
+        let slice = objects::slice("proxied", &format!("proxied-{family}"), &[lab.pod_ips("pod1b")[i]]);
+        lab.apply(&format!("proxied-{family}.yaml"), &slice.replace("port: 8080", &format!("port: {PORT}")));
     }
 }
 
-/// Sends `hello` and ends its direction; returns its own address and the pod's answer.
+/// Sends `hello` and shuts down its direction; returns the client's address and the pod's answer.
 fn greet(from: &Namespace, to: SocketAddr) -> Result<(SocketAddr, String), Failed> {
     let answered = from.run(|| {
         let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
@@ -79,14 +79,14 @@ fn parse(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     Some((source, SocketAddr::new(ip(size)?, port(2 * size + 2)?), rest))
 }
 
-fn received(world: &mut AgentLab) -> Outcome {
-    annotated(world, "v2");
-    start(world, &[])?;
-    world.web_works()?;
+fn received(lab: &mut AgentLab) -> Outcome {
+    annotated(lab, "v2");
+    start(lab, &[])?;
+    lab.web_works()?;
     for (i, ip) in ["10.96.0.70", "fd96::70"].into_iter().enumerate() {
         let to = SocketAddr::new(ip.parse()?, 80);
-        for from in [world.client(), world.pod("pod1a")] {
-            let pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[i])?;
+        for from in [lab.client(), lab.pod("pod1a")] {
+            let pod = listen(lab.pod("pod1b"), lab.pod_ips("pod1b")[i])?;
             let (client, answer) = greet(from, to)?;
             ensure(answer == "bye", || format!("{to}: answered {answer:?}"))?;
             let bytes = pod.join().map_err(|_| "the pod panicked")??;
@@ -94,40 +94,40 @@ fn received(world: &mut AgentLab) -> Outcome {
             ensure((source, destination) == (client, to), || {
                 format!("{source} to {destination}, not {client} to {to}")
             })?;
-            ensure(rest == b"hello", || format!("then {rest:?}"))?;
+            ensure(rest == b"hello", || format!("the bytes after the header: {rest:?}"))?;
         }
     }
-    // Without an agent no header is sent: the connection is rejected, because the pod would misread it.
-    world.stop()?;
-    let _pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[0])?;
-    ensure(greet(world.client(), "10.96.0.70:80".parse()?).is_err(), || {
+    // Without an agent no header would be sent, and the pod would misread the bytes: the connection is rejected.
+    lab.stop()?;
+    let _pod = listen(lab.pod("pod1b"), lab.pod_ips("pod1b")[0])?;
+    ensure(greet(lab.client(), "10.96.0.70:80".parse()?).is_err(), || {
         "the connection reached the pod".to_owned()
     })?;
-    world.reaches(SocketAddr::new(WEB[0], 80), &["pod1a", "pod1b"])
+    lab.reaches(SocketAddr::new(WEB[0], 80), &["pod1a", "pod1b"])
 }
 
-fn other_mode(world: &mut AgentLab) -> Outcome {
-    annotated(world, "v2");
-    world.start(&["--proxy-mode=nftables"])?;
-    world.logged(&[
+fn other_mode(lab: &mut AgentLab) -> Outcome {
+    annotated(lab, "v2");
+    lab.start(&["--proxy-mode=nftables"])?;
+    lab.logged(&[
         "WARN",
         "default/proxied",
         "portway.dev/proxy-protocol",
         "mode nftables sends no PROXY protocol header",
     ])?;
-    world.web_works()
+    lab.web_works()
 }
 
-fn unknown(world: &mut AgentLab) -> Outcome {
-    annotated(world, "v1");
-    start(world, &[])?;
-    world.logged(&["WARN", "default/proxied", "portway.dev/proxy-protocol", "\"v1\"", "only \"v2\""])?;
-    world.web_works()?;
-    let pod = listen(world.pod("pod1b"), world.pod_ips("pod1b")[0])?;
-    greet(world.client(), "10.96.0.70:80".parse()?)?;
-    let bytes =
-        portway_lab::eventually(patience(), || if pod.is_finished() { Ok(()) } else { Err("no end") });
-    bytes?;
+fn unknown(lab: &mut AgentLab) -> Outcome {
+    annotated(lab, "v1");
+    start(lab, &[])?;
+    lab.logged(&["WARN", "default/proxied", "portway.dev/proxy-protocol", "\"v1\"", "only \"v2\""])?;
+    lab.web_works()?;
+    let pod = listen(lab.pod("pod1b"), lab.pod_ips("pod1b")[0])?;
+    greet(lab.client(), "10.96.0.70:80".parse()?)?;
+    portway_lab::eventually(wait_timeout(), || {
+        if pod.is_finished() { Ok(()) } else { Err("the connection has not ended") }
+    })?;
     let bytes = pod.join().map_err(|_| "the pod panicked")??;
     ensure(bytes == b"hello", || format!("{bytes:?}"))
 }

@@ -1,4 +1,4 @@
-//! UDP sessions: which pod answers, and for how long.
+//! UDP sessions: the pod that answers, and when a session ends.
 
 use super::start;
 use crate::agent_lab::AgentLab;
@@ -10,8 +10,8 @@ use std::time::Duration;
 pub(super) const TESTS: &[Test] = &[
     ("an_idle_session_ends", idle),
     ("one_socket_may_use_two_services", two_services),
-    ("a_session_ends_when_its_tracked_flow_is_deleted", forgotten),
-    ("sessions_follow_an_address_to_another_service", swapped),
+    ("a_session_ends_when_its_tracked_flow_is_deleted", deleted_flow),
+    ("sessions_follow_an_address_to_another_service", reused_address),
     ("an_endpoint_that_refuses_is_skipped", refuses),
     ("large_datagrams_arrive_whole", large),
 ];
@@ -19,30 +19,31 @@ pub(super) const TESTS: &[Test] = &[
 const OPEN: &str = r#"portway_userspace_connections_open{namespace="default",service="NAME",port="udp",protocol="UDP",ip_family="IPv4"}"#;
 
 /// A Service at port 53 over UDP with these endpoints.
-pub(super) fn dns(world: &AgentLab, name: &str, ip: &str, pods: &[&str]) {
+pub(super) fn dns(lab: &AgentLab, name: &str, ip: &str, pods: &[&str]) {
     let service = objects::service(name, ip, "")
         .replace("port: 80\n    protocol: TCP", "name: udp\n    port: 53\n    protocol: UDP");
-    world.apply(&format!("{name}.yaml"), &service);
-    let pods: Vec<_> = pods.iter().map(|pod| world.pod_ips(pod)[0]).collect();
-    world.apply(&format!("{name}-slice.yaml"), &objects::slice(name, name, &pods));
+    lab.apply(&format!("{name}.yaml"), &service);
+    let pods: Vec<_> = pods.iter().map(|pod| lab.pod_ips(pod)[0]).collect();
+    lab.apply(&format!("{name}-slice.yaml"), &objects::slice(name, name, &pods));
 }
 
-pub(super) fn ask(world: &AgentLab, to: SocketAddr) -> Result<Conversation, libtest_mimic::Failed> {
-    let mut conversation = Conversation::begin(world.client(), Protocol::Udp, to, Duration::from_secs(1))
+/// Opens a UDP flow and waits until it is answered.
+pub(super) fn ask(lab: &AgentLab, to: SocketAddr) -> Result<Conversation, libtest_mimic::Failed> {
+    let mut conversation = Conversation::begin(lab.client(), Protocol::Udp, to, Duration::from_secs(1))
         .map_err(|e| e.to_string())?;
-    portway_lab::eventually(crate::agent_lab::patience(), || {
+    portway_lab::eventually(crate::agent_lab::wait_timeout(), || {
         conversation.ask("hello").map_err(|e| e.to_string())
     })?;
     Ok(conversation)
 }
 
-fn idle(world: &mut AgentLab) -> Outcome {
-    dns(world, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
-    start(world, &["--userspace-udp-idle-timeout=5s"])?;
-    world.web_works()?;
-    let mut conversation = ask(world, "10.96.0.53:53".parse()?)?;
+fn idle(lab: &mut AgentLab) -> Outcome {
+    dns(lab, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
+    start(lab, &["--userspace-udp-idle-timeout=5s"])?;
+    lab.web_works()?;
+    let mut conversation = ask(lab, "10.96.0.53:53".parse()?)?;
     let name = OPEN.replace("NAME", "dns");
-    world.metric(&name, |open| open == 1.0)?;
+    lab.metric(&name, |open| open == 1.0)?;
     let first = conversation.ask("who?").map_err(|e| e.to_string())?.server;
     for _ in 0..40 {
         // A session in use keeps its pod.
@@ -50,100 +51,100 @@ fn idle(world: &mut AgentLab) -> Outcome {
         let server = conversation.ask("who?").map_err(|e| e.to_string())?.server;
         ensure(server == first, || format!("{server}, not {first}"))?;
     }
-    world.metric(&name, |open| open == 0.0)?;
+    lab.metric(&name, |open| open == 0.0)?;
     conversation.ask("again").map_err(|e| e.to_string())?;
     Ok(())
 }
 
-/// Two Services with a pod each, and a client socket that sends to both.
-struct Both {
+/// Two Services with a pod each, and a client socket that sends to services.
+struct TwoServices {
     socket: UdpSocket,
     one: SocketAddr,
     two: SocketAddr,
 }
 
-impl Both {
-    fn start(world: &mut AgentLab) -> Result<Both, libtest_mimic::Failed> {
-        dns(world, "one", "10.96.0.53", &["pod1a"]);
-        dns(world, "two", "10.96.0.54", &["pod1b"]);
-        start(world, &[])?;
-        world.web_works()?;
+impl TwoServices {
+    fn start(lab: &mut AgentLab) -> Result<TwoServices, libtest_mimic::Failed> {
+        dns(lab, "one", "10.96.0.53", &["pod1a"]);
+        dns(lab, "two", "10.96.0.54", &["pod1b"]);
+        start(lab, &[])?;
+        lab.web_works()?;
         let (one, two) = ("10.96.0.53:53".parse()?, "10.96.0.54:53".parse()?);
-        drop((ask(world, one)?, ask(world, two)?));
-        let socket = world.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
+        drop((ask(lab, one)?, ask(lab, two)?));
+        let socket = lab.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
         socket.set_read_timeout(Some(Duration::from_secs(2)))?;
-        Ok(Both { socket, one, two })
+        Ok(TwoServices { socket, one, two })
     }
 
-    /// Sends to one of them; the answer must come from its address and its pod.
+    /// Sends to one of the Services; the answer must come from its address and its pod.
     fn ask(&self, to: SocketAddr) -> Outcome {
         let pod = if to == self.one { "pod1a" } else { "pod1b" };
         let mut bytes = [0; 1500];
         self.socket.send_to(b"who?\n", to)?;
         let (length, from) = self.socket.recv_from(&mut bytes)?;
         let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
-        ensure(from == to && text.contains(pod), || format!("asked {to}, answered by {from}: {text}"))
+        ensure(from == to && text.contains(pod), || format!("sent to {to}, answered by {from}: {text}"))
     }
 }
 
-fn two_services(world: &mut AgentLab) -> Outcome {
-    let both = Both::start(world)?;
-    (0..10).try_for_each(|_| both.ask(both.one).and_then(|()| both.ask(both.two)))
+fn two_services(lab: &mut AgentLab) -> Outcome {
+    let services = TwoServices::start(lab)?;
+    (0..10).try_for_each(|_| services.ask(services.one).and_then(|()| services.ask(services.two)))
 }
 
-/// From one port to one Service, then, with all tracked flows deleted, to another.
-fn forgotten(world: &mut AgentLab) -> Outcome {
-    let both = Both::start(world)?;
-    for to in [both.one, both.two, both.one] {
-        both.ask(to)?;
-        world.tool("conntrack", &["-F"], "")?;
-        // Longer than the interval at which the relay looks its flow up.
+/// One client port sends to one Service and then, after all tracked flows were deleted, to another.
+fn deleted_flow(lab: &mut AgentLab) -> Outcome {
+    let services = TwoServices::start(lab)?;
+    for to in [services.one, services.two, services.one] {
+        services.ask(to)?;
+        lab.tool("conntrack", &["-F"], "")?;
+        // Longer than the interval at which the relay looks up the flow of a session.
         std::thread::sleep(Duration::from_millis(2100));
     }
     Ok(())
 }
 
-fn swapped(world: &mut AgentLab) -> Outcome {
-    dns(world, "one", "10.96.0.53", &["pod1a"]);
-    start(world, &[])?;
-    world.web_works()?;
-    let mut conversation = ask(world, "10.96.0.53:53".parse()?)?;
+fn reused_address(lab: &mut AgentLab) -> Outcome {
+    dns(lab, "one", "10.96.0.53", &["pod1a"]);
+    start(lab, &[])?;
+    lab.web_works()?;
+    let mut conversation = ask(lab, "10.96.0.53:53".parse()?)?;
     let server = |c: &mut Conversation| c.ask("who?").map(|reply| reply.server).map_err(|e| e.to_string());
     let now = server(&mut conversation)?;
     ensure(now == "pod1a", || now.clone())?;
-    world.delete("one.yaml");
-    dns(world, "two", "10.96.0.53", &["pod1b"]);
+    lab.delete("one.yaml");
+    dns(lab, "two", "10.96.0.53", &["pod1b"]);
     let moved = || match server(&mut conversation) {
         Ok(pod) if pod == "pod1b" => Ok(()),
         other => Err(format!("{other:?}")),
     };
-    Ok(portway_lab::eventually(crate::agent_lab::patience(), moved)?)
+    Ok(portway_lab::eventually(crate::agent_lab::wait_timeout(), moved)?)
 }
 
-fn refuses(world: &mut AgentLab) -> Outcome {
-    dns(world, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
-    start(world, &[])?;
-    world.web_works()?;
-    drop(ask(world, "10.96.0.53:53".parse()?)?);
-    world.stop_servers("pod1a");
+fn refuses(lab: &mut AgentLab) -> Outcome {
+    dns(lab, "dns", "10.96.0.53", &["pod1a", "pod1b"]);
+    start(lab, &[])?;
+    lab.web_works()?;
+    drop(ask(lab, "10.96.0.53:53".parse()?)?);
+    lab.stop_servers("pod1a");
     for _ in 0..6 {
-        let conversation = ask(world, "10.96.0.53:53".parse()?)?;
+        let conversation = ask(lab, "10.96.0.53:53".parse()?)?;
         drop(conversation);
     }
     Ok(())
 }
 
-fn large(world: &mut AgentLab) -> Outcome {
-    let pod = world.pod_ips("pod1b")[0];
+fn large(lab: &mut AgentLab) -> Outcome {
+    let pod = lab.pod_ips("pod1b")[0];
     let service = objects::service("big", "10.96.0.55", "")
         .replace("port: 80\n    protocol: TCP", "name: udp\n    port: 53\n    protocol: UDP");
-    world.apply("big.yaml", &service);
+    lab.apply("big.yaml", &service);
     let slice =
         objects::slice("big", "big", &[pod]).replace("name: udp, port: 8080", "name: udp, port: 9053");
-    world.apply("big-slice.yaml", &slice);
-    start(world, &[])?;
-    world.web_works()?;
-    let server = world.pod("pod1b").run(|| UdpSocket::bind(SocketAddr::new(pod, 9053)))?;
+    lab.apply("big-slice.yaml", &slice);
+    start(lab, &[])?;
+    lab.web_works()?;
+    let server = lab.pod("pod1b").run(|| UdpSocket::bind(SocketAddr::new(pod, 9053)))?;
     server.set_read_timeout(Some(Duration::from_secs(5)))?;
     let echo = std::thread::spawn(move || -> std::io::Result<()> {
         let mut bytes = vec![0; 65_536];
@@ -153,14 +154,16 @@ fn large(world: &mut AgentLab) -> Outcome {
         }
         Ok(())
     });
-    let socket = world.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
+    let socket = lab.client().run(|| UdpSocket::bind("0.0.0.0:0"))?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut answer = vec![0; 65_536];
     for size in [0, 1, 60_000] {
         let question: Vec<u8> = (0..size).map(|n| n as u8).collect();
         socket.send_to(&question, "10.96.0.55:53")?;
         let (length, _) = socket.recv_from(&mut answer)?;
-        ensure(answer[..length] == question, || format!("{length} bytes came back of {size}"))?;
+        ensure(answer[..length] == question, || {
+            format!("{length} of {size} bytes came back, or other bytes")
+        })?;
     }
     echo.join().map_err(|_| "the pod panicked")??;
     Ok(())

@@ -12,7 +12,7 @@ fn flags(args: &[&str]) -> ProxyFlags {
 
 fn refused(args: &[&str]) -> String {
     let args = std::iter::once("kube-proxy").chain(args.iter().copied());
-    ProxyFlags::try_parse_from(args).expect_err("must be refused").to_string()
+    ProxyFlags::try_parse_from(args).expect_err("must be rejected").to_string()
 }
 
 /// The value that a command line gives to a setting.
@@ -46,7 +46,7 @@ fn switches_take_an_optional_value() {
         assert_eq!(value(&[off], all), Some(Value::Bool(false)), "{off}");
     }
     assert!(refused(&["--masquerade-all=maybe"]).contains("neither true nor false"));
-    // pflag takes what follows a switch for an argument, not for its value.
+    // pflag reads the word after a boolean flag as an argument, not as its value.
     assert!(ProxyFlags::try_parse_from(["kube-proxy", "--masquerade-all", "false"]).is_err());
     assert_eq!(flags(&["--cleanup", "--init-only=F"]).run.cleanup, Some(true));
     assert_eq!(flags(&["--cleanup", "--init-only=F"]).run.init_only, Some(false));
@@ -63,13 +63,13 @@ fn lists_grow_by_commas_and_by_repetition() {
 }
 
 #[test]
-fn the_last_of_several_values_counts() {
+fn the_last_of_several_values_applies() {
     assert_eq!(value(&["--v=2", "--v=4"], "logging.verbosity"), Some(Value::Integer(4)));
     assert_eq!(value(&["--cluster-cidr=a", "--cluster-cidr=b,c"], "clusterCIDR"), text("b,c"));
 }
 
 #[test]
-fn values_look_as_they_do_in_the_field() {
+fn flag_values_have_pflag_syntax() {
     for args in [&["-v=4"][..], &["-v", "4"], &["--v", "4"], &["-v4"]] {
         assert_eq!(value(args, "logging.verbosity"), Some(Value::Integer(4)), "{args:?}");
     }
@@ -94,12 +94,12 @@ fn underscores_are_dashes_in_names_only() {
 }
 
 #[test]
-fn a_misspelt_flag_is_answered_with_the_right_one() {
+fn a_misspelt_flag_suggests_the_right_one() {
     assert!(refused(&["--cluster-cdir=x"]).contains("--cluster-cidr"));
 }
 
 #[test]
-fn the_help_teaches() {
+fn the_help_has_its_headings_and_a_text_for_each_flag() {
     let help = ProxyFlags::command().render_long_help().to_string();
     for heading in [
         "Configuration:",
@@ -133,14 +133,14 @@ fn every_flag_of_kube_proxy_is_there() {
         pod-bridge-interface pod-interface-name-prefix profiling proxy-mode show-hidden-metrics-for-version v \
         version vmodule write-config-to";
     let command = ProxyFlags::command();
-    let ours: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+    let flags: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
     for flag in upstream.split_whitespace() {
-        assert!(ours.contains(&flag), "--{flag} is missing");
+        assert!(flags.contains(&flag), "--{flag} is missing");
     }
 }
 
 #[test]
-fn a_flag_says_every_field_of_the_sections_of_modes() {
+fn every_field_of_a_mode_section_has_a_flag() {
     for setting in table().settings().iter().filter(|setting| {
         ["nftables.", "ipvs.", "userspace."].iter().any(|section| setting.path.starts_with(section))
     }) {

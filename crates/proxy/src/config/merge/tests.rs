@@ -18,17 +18,17 @@ fn by_flags(args: &[&str]) -> (Config, Vec<IgnoredFlag>) {
     merge(&flags(args), None).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
-fn beside_file(args: &[&str], body: &str) -> (Config, Vec<IgnoredFlag>) {
+fn with_file(args: &[&str], body: &str) -> (Config, Vec<IgnoredFlag>) {
     merge(&flags(args), Some(file(body))).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
 #[test]
 fn no_flags_and_an_empty_file_mean_the_same() {
-    assert_eq!(by_flags(&[]), beside_file(&[], ""));
+    assert_eq!(by_flags(&[]), with_file(&[], ""));
 }
 
 #[test]
-fn flags_mean_what_the_fields_mean() {
+fn flags_set_the_same_settings_as_fields() {
     let (config, ignored) = by_flags(&[
         "--cluster-cidr=10.244.0.0/16",
         "--masquerade-all",
@@ -55,7 +55,7 @@ fn flags_mean_what_the_fields_mean() {
 }
 
 #[test]
-fn mistakes_on_the_command_line_name_the_flag() {
+fn errors_on_the_command_line_name_the_flag() {
     let errors = merge(
         &flags(&[
             "--cluster-cidr=ten",
@@ -67,7 +67,7 @@ fn mistakes_on_the_command_line_name_the_flag() {
         ]),
         None,
     )
-    .expect_err("must be refused");
+    .expect_err("must be rejected");
     let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(
         errors,
@@ -79,12 +79,12 @@ fn mistakes_on_the_command_line_name_the_flag() {
             r#"--detect-local-mode: "BridgeInterface" needs --pod-bridge-interface"#,
         ]
     );
-    let errors = merge(&flags(&["--cluster-cidr=ten"]), None).expect_err("must be refused");
+    let errors = merge(&flags(&["--cluster-cidr=ten"]), None).expect_err("must be rejected");
     assert!(errors[0].to_string().starts_with("--cluster-cidr: \"ten\" is not a range"), "{errors:?}");
 }
 
 #[test]
-fn deprecated_ports_still_count() {
+fn deprecated_port_flags_still_apply() {
     let healthz = |args: &[&str]| by_flags(args).0.healthz.map(|address| address.to_string());
     assert_eq!(healthz(&["--healthz-port=0"]), None);
     assert_eq!(healthz(&["--healthz-port=99"]).as_deref(), Some("0.0.0.0:99"));
@@ -102,8 +102,8 @@ fn deprecated_ports_still_count() {
 }
 
 #[test]
-fn beside_a_file_few_flags_are_heard_and_the_rest_is_named() {
-    let (config, ignored) = beside_file(
+fn with_a_file_few_flags_apply_and_the_others_are_reported() {
+    let (config, ignored) = with_file(
         &[
             "--config=c",
             "--cluster-cidr=10.9.0.0/16",
@@ -124,18 +124,18 @@ fn beside_a_file_few_flags_are_heard_and_the_rest_is_named() {
     assert!(
         matches!(config.local_detection, LocalDetection::ClusterCidr(c) if c[0].to_string() == "10.244.0.0/16")
     );
-    let said: Vec<String> = ignored.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = ignored.iter().map(ToString::to_string).collect();
     assert_eq!(
-        said,
+        messages,
         [
-            "--masquerade-all has no effect beside --config: set nftables.masqueradeAll in the file instead",
-            "--cluster-cidr has no effect beside --config: set clusterCIDR in the file instead",
+            "--masquerade-all has no effect together with --config: set nftables.masqueradeAll in the file instead",
+            "--cluster-cidr has no effect together with --config: set clusterCIDR in the file instead",
         ]
     );
 }
 
 #[test]
-fn every_flag_is_either_heard_beside_a_file_or_named() {
+fn with_a_file_every_flag_applies_or_is_reported() {
     let no_field =
         ["config", "write-config-to", "manifests", "cleanup", "init-only", "version", "master", "help"];
     for arg in ProxyFlags::command().get_arguments() {
@@ -150,13 +150,13 @@ fn every_flag_is_either_heard_beside_a_file_or_named() {
         assert!(sample.settings.has(setting.path), "{flag}");
         let (_, ignored) =
             merge(&sample, Some(file(""))).unwrap_or_else(|errors| panic!("{flag}: {errors:?}"));
-        let named = ignored.iter().any(|ignored| ignored.flag == flag);
-        assert_ne!(named, setting.beside_file, "{flag}");
+        let reported = ignored.iter().any(|ignored| ignored.flag == flag);
+        assert_ne!(reported, setting.with_file, "{flag}");
     }
 }
 
 #[test]
-fn flags_for_another_mode_are_named() {
+fn flags_of_other_modes_are_reported() {
     let names = |args: &[&str]| -> Vec<&'static str> { by_flags(args).1.iter().map(|i| i.flag).collect() };
     assert_eq!(
         names(&["--ipvs-scheduler=rr", "--iptables-localhost-nodeports"]),
@@ -172,7 +172,7 @@ fn flags_for_another_mode_are_named() {
         names(&["--proxy-mode=nftables", "--iptables-masquerade-bit=4"]),
         ["--iptables-masquerade-bit"]
     );
-    // And those for the one that runs are not.
+    // Flags of the configured mode are not reported.
     let iptables = ["--proxy-mode=iptables", "--iptables-localhost-nodeports=false", "--ipvs-strict-arp"];
     assert_eq!(names(&iptables), ["--ipvs-strict-arp"]);
     let ipvs = [
@@ -196,7 +196,7 @@ fn flags_for_another_mode_are_named() {
 }
 
 #[test]
-fn flags_of_userspace_mean_what_its_section_means() {
+fn userspace_flags_set_the_same_settings_as_the_section() {
     let (by_flags, ignored) = by_flags(&[
         "--proxy-mode=userspace",
         "--userspace-balancing=least-connections",
@@ -212,20 +212,20 @@ fn flags_of_userspace_mean_what_its_section_means() {
     assert_eq!(ignored, []);
     let section = "{balancing: least-connections, connectTimeout: 250ms, connectAttempts: 2, drainTimeout: 0s, \
         stopTimeout: 1m, udpIdleTimeout: 30s, maxUDPSessions: 1000000, syncPeriod: 1m, minSyncPeriod: 3s}";
-    let (by_file, _) = beside_file(&[], &format!("mode: userspace\nuserspace: {section}"));
+    let (by_file, _) = with_file(&[], &format!("mode: userspace\nuserspace: {section}"));
     assert_eq!(by_flags, by_file);
     assert_ne!(by_flags.userspace.balancing, portway_dataplane::Balancing::default());
     assert_eq!(by_flags.sync().period, Duration::from_secs(60));
 }
 
 #[test]
-fn the_defaults_are_those_the_help_tells() {
+fn the_defaults_in_the_help_are_the_actual_defaults() {
     let mut args = Vec::new();
     for arg in ProxyFlags::command().get_arguments() {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        let told = help.split_once("[default: ").and_then(|(_, rest)| rest.strip_suffix(']'));
-        let told = told.filter(|told| !told.contains("none") && !told.contains("primary"));
-        args.extend(arg.get_long().zip(told).map(|(flag, told)| format!("--{flag}={told}")));
+        let default = help.split_once("[default: ").and_then(|(_, rest)| rest.strip_suffix(']'));
+        let default = default.filter(|default| !default.contains("none") && !default.contains("primary"));
+        args.extend(arg.get_long().zip(default).map(|(flag, default)| format!("--{flag}={default}")));
     }
     assert!(args.len() > 25, "{args:?}");
     let args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -11,11 +11,11 @@ fn resolve_text(body: &str) -> Result<Config, Vec<String>> {
 }
 
 fn config(body: &str) -> Config {
-    resolve_text(body).unwrap_or_else(|errors| panic!("refused: {errors:?}"))
+    resolve_text(body).unwrap_or_else(|errors| panic!("rejected: {errors:?}"))
 }
 
 fn errors(body: &str) -> Vec<String> {
-    resolve_text(body).expect_err("must be refused")
+    resolve_text(body).expect_err("must be rejected")
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn an_ipv6_bind_address_moves_the_servers_to_ipv6() {
 }
 
 #[test]
-fn every_mode_is_known_and_nonsense_is_not() {
+fn every_mode_is_accepted_and_unknown_modes_are_rejected() {
     for mode in crate::modes::MODES {
         assert_eq!(config(&format!("mode: {}", mode.name())).mode.as_str(), mode.name());
     }
@@ -68,11 +68,11 @@ fn every_mode_is_known_and_nonsense_is_not() {
 }
 
 #[test]
-fn userspace_has_its_own_defaults_and_pace() {
-    let silent = config("mode: userspace\nuserspace: {}");
+fn userspace_has_its_own_defaults_and_sync_periods() {
+    let defaults = config("mode: userspace\nuserspace: {}");
     let default = portway_dataplane::UserspaceSettings::default();
     assert_eq!(
-        silent.userspace,
+        defaults.userspace,
         UserspaceSettings {
             balancing: default.balancing,
             connect_timeout: default.connect_timeout,
@@ -84,20 +84,20 @@ fn userspace_has_its_own_defaults_and_pace() {
             sync: SyncPeriods { period: Duration::from_secs(30), min: None },
         }
     );
-    let paces = "iptables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 50s}\n\
+    let periods = "iptables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 50s}\n\
         userspace: {syncPeriod: 40s, minSyncPeriod: 2s}\n";
-    let own = config(&format!("{paces}mode: userspace\n"));
+    let own = config(&format!("{periods}mode: userspace\n"));
     assert_eq!(
         own.sync(),
         SyncPeriods { period: Duration::from_secs(40), min: Some(Duration::from_secs(2)) }
     );
     assert_eq!(own.health_timeout(), Duration::from_secs(80));
     assert_eq!(own.masquerade(), Masquerade { all: true, bit: 3 });
-    assert_eq!(config(&format!("{paces}mode: iptables\n")).sync().period, Duration::from_secs(50));
+    assert_eq!(config(&format!("{periods}mode: iptables\n")).sync().period, Duration::from_secs(50));
 }
 
 #[test]
-fn in_userspace_a_zero_is_meant_or_refused() {
+fn zero_in_the_userspace_section_is_kept_or_rejected() {
     let zeros = config("userspace: {drainTimeout: 0s, stopTimeout: 0s, syncPeriod: 0s, minSyncPeriod: 0s}");
     assert_eq!(
         (zeros.userspace.drain_timeout, zeros.userspace.stop_timeout),
@@ -132,24 +132,23 @@ userspace:
 }
 
 #[test]
-fn without_a_mode_iptables_settings_stand_in() {
-    let meant_for_any =
-        "iptables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 50s, minSyncPeriod: 2s}\n";
-    let stood_in = config(meant_for_any);
-    assert_eq!(stood_in.masquerade(), Masquerade { all: true, bit: 3 });
+fn without_a_mode_the_iptables_section_applies_to_nftables() {
+    let iptables = "iptables: {masqueradeAll: true, masqueradeBit: 3, syncPeriod: 50s, minSyncPeriod: 2s}\n";
+    let no_mode = config(iptables);
+    assert_eq!(no_mode.masquerade(), Masquerade { all: true, bit: 3 });
     assert_eq!(
-        stood_in.sync(),
+        no_mode.sync(),
         SyncPeriods { period: Duration::from_secs(50), min: Some(Duration::from_secs(2)) }
     );
-    let own = config(&format!("{meant_for_any}nftables: {{masqueradeBit: 4, syncPeriod: 1m}}\n"));
+    let own = config(&format!("{iptables}nftables: {{masqueradeBit: 4, syncPeriod: 1m}}\n"));
     assert_eq!((own.masquerade().bit, own.sync().period), (4, Duration::from_secs(60)));
-    let named = config(&format!("{meant_for_any}mode: nftables\n"));
+    let named = config(&format!("{iptables}mode: nftables\n"));
     assert_eq!(named.masquerade(), Masquerade { all: false, bit: 14 });
     assert_eq!(named.sync(), SyncPeriods { period: Duration::from_secs(30), min: None });
 }
 
 #[test]
-fn local_detection_is_one_thing() {
+fn local_detection_follows_its_mode() {
     assert_eq!(config("").local_detection, LocalDetection::None);
     assert_eq!(
         config("detectLocalMode: NodeCIDR\nclusterCIDR: nonsense").local_detection,
@@ -189,7 +188,7 @@ fn node_port_addresses_are_primary_or_ranges() {
 }
 
 #[test]
-fn every_mistake_is_reported() {
+fn every_invalid_value_is_reported() {
     let body = "\
 bindAddress: here
 healthzBindAddress: 0.0.0.0:0

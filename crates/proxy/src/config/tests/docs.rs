@@ -1,4 +1,4 @@
-//! docs/configuration.md is made from the table.
+//! Generates docs/configuration.md from the table of settings.
 
 use super::*;
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::path::Path;
 const HEAD: &str = "\
 # Configuration
 
-<!-- Made from the table of settings in crates/proxy/src/config/settings.rs. After a change there:
+<!-- Generated from the table of settings in crates/proxy/src/config/settings.rs. After a change there:
      PORTWAY_WRITE_DOCS=1 cargo test -p portway-proxy the_reference_page_is_true -->
 
 `portway proxy` reads kube-proxy's configuration file (`--config`, a `KubeProxyConfiguration` in YAML or JSON) or kube-proxy's flags.
-Beside a file only the flags for the host name, the API server's address and logging count; the others are named in the log. Fields that do not
-exist are errors, with file, line and the nearest right name. A changed file is applied while the agent runs: settings marked *live* take
-effect at once, the others when it is started again. `--write-config-to` writes the effective configuration to a file, and `/configz` on
+Together with a file only the flags for the host name, the API server's address and logging take effect; the log names the flags that are ignored.
+Unknown fields are errors, with file, line and the nearest valid name. A changed file is applied while the agent runs: settings marked *live* take
+effect at once, the others after a restart. `--write-config-to` writes the effective configuration to a file, and `/configz` on
 the metrics address shows it.
 
-Durations are written as in Go: `30s`, `1m30s`, `250ms`. In a file without `mode`, the section `iptables` stands in where `nftables`
-says nothing: such files were written for kube-proxy's default mode.
+Durations are written as in Go: `30s`, `1m30s`, `250ms`. In a file without `mode`, values of the section `iptables` apply where the section
+`nftables` has none: such files were written for kube-proxy's default mode.
 ";
 
 #[test]
@@ -31,7 +31,7 @@ fn the_reference_page_is_true() {
 }
 
 #[test]
-fn every_setting_says_what_it_is_for_and_is_defined_once() {
+fn every_setting_has_a_help_text_and_is_defined_once() {
     let mut paths = std::collections::BTreeSet::new();
     for setting in table().settings() {
         assert!(paths.insert(setting.path), "{} is defined twice", setting.path);

@@ -1,4 +1,4 @@
-//! Files: what is read, and what is refused with which words.
+//! Files that are accepted, and the error messages of files that are rejected.
 
 use super::*;
 use portway_config::Value;
@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 fn errors(body: &str) -> Vec<String> {
-    let errors = parse("config.yaml", &text(body)).expect_err("must be refused");
+    let errors = parse("config.yaml", &text(body)).expect_err("must be rejected");
     errors.iter().map(ToString::to_string).collect()
 }
 
 fn accept(body: &str) -> Typed {
-    parse("config.yaml", &text(body)).unwrap_or_else(|errors| panic!("refused: {errors:?}"))
+    parse("config.yaml", &text(body)).unwrap_or_else(|errors| panic!("rejected: {errors:?}"))
 }
 
 fn value(typed: &Typed, path: &str) -> Option<Value> {
@@ -19,7 +19,7 @@ fn value(typed: &Typed, path: &str) -> Option<Value> {
 }
 
 #[test]
-fn every_field_of_upstream_and_our_own_is_known() {
+fn every_field_of_upstream_and_of_portway_is_accepted() {
     let typed = accept(include_str!("every_field.yaml"));
     for (path, wanted) in [
         ("bindAddress", Value::Text("10.0.0.1".to_owned())),
@@ -41,7 +41,7 @@ fn every_field_of_upstream_and_our_own_is_known() {
 }
 
 #[test]
-fn the_file_kubeadm_writes_is_read() {
+fn the_file_that_kubeadm_writes_is_accepted() {
     let typed = accept(include_str!("kubeadm.yaml"));
     assert_eq!(value(&typed, "clusterCIDR"), Some(Value::Text("10.244.0.0/16".to_owned())));
     assert_eq!(value(&typed, "oomScoreAdj"), None);
@@ -60,7 +60,7 @@ fn json_is_read_too() {
 }
 
 #[test]
-fn a_wrong_name_says_where_and_what_was_meant() {
+fn an_unknown_field_names_its_line_and_the_nearest_field() {
     assert_eq!(
         errors("nftables:\n  masqueradBit: 14\n"),
         [r#"config.yaml:4: nftables.masqueradBit: unknown field, did you mean "masqueradeBit"?"#]
@@ -81,7 +81,7 @@ fn a_wrong_name_says_where_and_what_was_meant() {
 }
 
 #[test]
-fn all_mistakes_come_at_once_in_the_order_of_lines() {
+fn all_errors_are_reported_at_once_in_the_order_of_lines() {
     let body = "\
 mode: nftables
 mode: nftables
@@ -125,7 +125,7 @@ userspace:
 #[test]
 fn a_document_of_another_kind_is_refused() {
     let refuse = |text: &str| -> Vec<String> {
-        parse("c", text).expect_err("must be refused").iter().map(ToString::to_string).collect()
+        parse("c", text).expect_err("must be rejected").iter().map(ToString::to_string).collect()
     };
     assert_eq!(
         refuse("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"),
@@ -149,7 +149,7 @@ fn a_document_of_another_kind_is_refused() {
 }
 
 #[test]
-fn what_is_no_yaml_says_so() {
+fn malformed_yaml_is_rejected() {
     let found = errors("nftables: [1\n");
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].starts_with("config.yaml:") && found[0].contains("cannot be read"), "{found:?}");
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn no_line_noise_behind_the_head_panics(body in "([a-zA-Z]{1,12}|[-:{}\\[\\],&*!|>'\"%@ \n\t0-9]){0,60}") {
+    fn no_body_after_the_head_panics(body in "([a-zA-Z]{1,12}|[-:{}\\[\\],&*!|>'\"%@ \n\t0-9]){0,60}") {
         let _ = parse("c", &text(&body));
     }
 }

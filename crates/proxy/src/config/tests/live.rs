@@ -1,14 +1,14 @@
-//! Which changes of the configuration a running proxy applies, and which need it to start again.
+//! Which changes of the configuration a running proxy applies, and which need a restart.
 
 use super::*;
 
 #[test]
-fn nothing_changed() {
+fn equal_configurations_have_no_changes() {
     assert!(diff_live(&config(""), &config("mode: nftables\n")).is_empty());
 }
 
 #[test]
-fn each_change_is_named_once_on_its_side() {
+fn each_change_is_either_live_or_needs_a_restart() {
     let old = config("");
     for (fields, applied, restart) in [
         ("nftables: {masqueradeAll: true}", &["nftables.masqueradeAll"][..], &[][..]),
@@ -60,7 +60,7 @@ fn each_change_is_named_once_on_its_side() {
             (applied, restart),
             "{fields}"
         );
-        let kept = keep_started(&old, config(fields));
+        let kept = keep_until_restart(&old, config(fields));
         let left = diff_live(&kept, &config(fields));
         assert_eq!((left.applied.as_slice(), left.needs_restart.as_slice()), (&[][..], restart), "{fields}");
     }
@@ -69,7 +69,7 @@ fn each_change_is_named_once_on_its_side() {
 #[test]
 fn the_effect_of_every_setting_is_as_documented() {
     let restart: Vec<&str> = diff_live(&config(""), &config(include_str!("every_field.yaml"))).needs_restart;
-    // The sample leaves these as they are by default, or only a flag has them.
+    // The sample has the defaults of these settings, or only a flag sets them.
     let same =
         ["--master", "healthzBindAddress", "metricsBindAddress", "logging.format", "iptables.masqueradeBit"];
     for setting in table().settings() {

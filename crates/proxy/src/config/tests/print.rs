@@ -1,4 +1,4 @@
-//! What is printed reads back.
+//! Printed configurations parse back to the same configuration.
 
 use super::*;
 use crate::config::print::to_yaml;
@@ -17,7 +17,7 @@ fn assert_reads_back(config: &Config) {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn written_configurations_read_back() {
     assert_reads_back(&config(""));
     assert_reads_back(&config(include_str!("kubeadm.yaml")));
     assert_reads_back(&config(include_str!("every_field.yaml")));

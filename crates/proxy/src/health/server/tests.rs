@@ -27,16 +27,16 @@ fn health() -> Health {
 }
 
 #[tokio::test]
-async fn health_pages_tell_and_count() {
+async fn health_pages_return_the_state_and_are_counted() {
     let (health, metrics) = (health(), Metrics::new("test"));
     let server = start(healthz_router(health.clone(), metrics.clone()));
     let address = server.address();
     let ask = |path: &'static str| async move { get(address, path).await.expect("an answer") };
-    let sick = ask("/healthz").await;
-    assert_eq!(sick.status, 503, "no Node has been seen");
-    assert_eq!(sick.header("content-type"), Some("application/json"));
-    assert_eq!(sick.header("x-content-type-options"), Some("nosniff"));
-    assert!(sick.body.contains(r#""nodeEligible":false"#), "{}", sick.body);
+    let unhealthy = ask("/healthz").await;
+    assert_eq!(unhealthy.status, 503, "no Node has been seen");
+    assert_eq!(unhealthy.header("content-type"), Some("application/json"));
+    assert_eq!(unhealthy.header("x-content-type-options"), Some("nosniff"));
+    assert!(unhealthy.body.contains(r#""nodeEligible":false"#), "{}", unhealthy.body);
     assert_eq!(ask("/livez").await.status, 200);
     health.lock().set_node_eligible(true);
     health.lock().synced(Timestamp::now(), Family::V4);
@@ -53,7 +53,7 @@ async fn health_pages_tell_and_count() {
 }
 
 #[tokio::test]
-async fn status_pages_show_what_runs_now() {
+async fn status_pages_show_the_configuration_in_force() {
     let (change, watched) = watch::channel(config(&["--cluster-cidr=10.1.0.0/16"]));
     let server = start(metrics_router(pages(watched)));
     let address = server.address();
@@ -68,23 +68,23 @@ async fn status_pages_show_what_runs_now() {
     assert_eq!(mode.body, "nftables");
     assert_eq!(mode.header("content-type"), Some("text/plain; charset=utf-8"));
 
-    let shown = |body: &str| -> serde_json::Value { serde_json::from_str(body).expect("JSON") };
-    let before = shown(&ask("/configz").await.body);
+    let parse = |body: &str| -> serde_json::Value { serde_json::from_str(body).expect("JSON") };
+    let before = parse(&ask("/configz").await.body);
     assert_eq!(before[CONFIGZ_KEY]["clusterCIDR"], "10.1.0.0/16");
     assert_eq!(before[CONFIGZ_KEY]["kind"], "KubeProxyConfiguration");
     change.send(config(&["--cluster-cidr=10.2.0.0/16"])).expect("a listener");
-    assert_eq!(shown(&ask("/configz").await.body)[CONFIGZ_KEY]["clusterCIDR"], "10.2.0.0/16");
+    assert_eq!(parse(&ask("/configz").await.body)[CONFIGZ_KEY]["clusterCIDR"], "10.2.0.0/16");
 }
 
 #[tokio::test]
-async fn the_status_page_tells_what_the_agent_does() {
+async fn the_status_page_shows_health_pending_changes_and_rejections() {
     let (health, metrics) = (health(), Metrics::new("test"));
     let (_rejections, rejections) = watch::channel(vec![RejectedObject {
         kind: "Service".to_owned(),
         namespace: "ns".to_owned(),
         name: "bad".to_owned(),
         field: "spec.ports[0].port".to_owned(),
-        reason: "is no port".to_owned(),
+        reason: "0 is not a port".to_owned(),
     }]);
     let (_config, config) = watch::channel(config(&[]));
     let pages =
@@ -118,8 +118,8 @@ async fn the_status_page_tells_what_the_agent_does() {
 
 #[tokio::test]
 async fn an_address_in_use_names_the_flag_of_its_server() {
-    let squatter = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = squatter.local_addr().expect("an address");
+    let occupant = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = occupant.local_addr().expect("an address");
     let error = serve_healthz(address, true, health(), Metrics::new("test")).await.expect_err("in use");
     assert!(error.to_string().contains("--healthz-bind-address (healthzBindAddress"), "{error}");
     let error = serve_metrics(address, true, pages(watch::channel(config(&[])).1)).await.expect_err("in use");

@@ -24,7 +24,7 @@ async fn ask(port: u16, path: &str) -> Option<Reply> {
 }
 
 #[tokio::test]
-async fn every_path_tells_whether_there_are_endpoints() {
+async fn every_path_returns_the_number_of_local_endpoints() {
     let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
     assert!(ports.sync(now, &[LOCALHOST], &checks([("web", port, 2)])).await.is_empty());
     for path in ["/", "/healthz", "/any/path?at=all"] {
@@ -57,7 +57,7 @@ async fn a_proxy_that_does_not_keep_up_answers_503() {
 async fn ports_follow_the_services() {
     let ((mut ports, _), first, second, now) = (ports(), free_port(), free_port(), Instant::now());
     assert!(ports.sync(now, &[LOCALHOST], &checks([("a", first, 1), ("b", second, 1)])).await.is_empty());
-    // b leaves, and its port goes to c in the same breath; a's is closed.
+    // Service b is deleted and its port goes to c in the same sync; the port of a is closed.
     assert!(ports.sync(now, &[LOCALHOST], &checks([("c", second, 1)])).await.is_empty());
     assert!(ask(first, "/").await.is_none(), "a's port is still open");
     assert!(ask(second, "/").await.expect("an answer").body.contains(r#""name":"c""#));
@@ -66,7 +66,7 @@ async fn ports_follow_the_services() {
 }
 
 #[tokio::test]
-async fn a_client_that_keeps_its_connection_is_told_to_go() {
+async fn open_connections_end_when_the_port_is_closed() {
     let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
     ports.sync(now, &[LOCALHOST], &checks([("a", port, 1)])).await;
     let mut stream = TcpStream::connect((LOCALHOST, port)).await.expect("a connection");
@@ -79,10 +79,10 @@ async fn a_client_that_keeps_its_connection_is_told_to_go() {
 }
 
 #[tokio::test]
-async fn a_busy_port_is_reported_and_tried_again() {
+async fn a_port_in_use_is_reported_and_retried() {
     let ((mut ports, _), now) = (ports(), Instant::now());
-    let squatter = std::net::TcpListener::bind((LOCALHOST, 0)).expect("a port");
-    let port = squatter.local_addr().expect("an address").port();
+    let occupant = std::net::TcpListener::bind((LOCALHOST, 0)).expect("a port");
+    let port = occupant.local_addr().expect("an address").port();
     let wanted = checks([("web", port, 1)]);
 
     let errors = ports.sync(now, &[LOCALHOST], &wanted).await;
@@ -93,28 +93,28 @@ async fn a_busy_port_is_reported_and_tried_again() {
 
     let after = |seconds| now + Duration::from_secs(seconds);
     assert_eq!(ports.next_retry(), Some(after(1)));
-    assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty(), "tried before the pause was over");
+    assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty(), "retried before the pause was over");
     assert_eq!(ports.retry(after(1)).len(), 1);
     assert_eq!(ports.next_retry(), Some(after(3)), "the pause should have doubled");
 
-    drop(squatter);
+    drop(occupant);
     assert!(ports.retry(after(3)).is_empty());
     assert_eq!(ports.next_retry(), None);
     assert_eq!(ask(port, "/").await.expect("an answer").status, 200);
 }
 
 #[tokio::test]
-async fn an_address_that_refuses_does_not_stop_the_others() {
+async fn other_addresses_are_served_while_one_cannot_be_bound() {
     let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
-    // As of a Node that has lost an address and does not know it yet.
+    // An address that the Node object still has, and the node does not.
     let lost: IpAddr = [192, 0, 2, 1].into();
     let wanted = checks([("web", port, 1)]);
     let errors = ports.sync(now, &[LOCALHOST, lost], &wanted).await;
     assert_eq!(errors.len(), 1);
     assert!(errors[0].to_string().contains(&format!("192.0.2.1:{port}: ")), "{}", errors[0]);
     assert_eq!(ask(port, "/").await.expect("an answer").status, 200);
-    assert_eq!(ports.retry(now + FIRST_PAUSE).len(), 1, "what is missing is tried again");
-    // Once the Node knows, nothing is missing, and what was open stays so.
+    assert_eq!(ports.retry(now + FIRST_PAUSE).len(), 1, "the address is not retried");
+    // Without that address there is nothing to retry, and open connections stay open.
     let mut stream = TcpStream::connect((LOCALHOST, port)).await.expect("a connection");
     assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty());
     assert_eq!(ports.next_retry(), None);
@@ -123,10 +123,10 @@ async fn an_address_that_refuses_does_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn pauses_grow_no_longer_than_a_minute() {
+async fn retry_pauses_grow_to_at_most_a_minute() {
     let ((mut ports, _), mut now) = (ports(), Instant::now());
-    let squatter = std::net::TcpListener::bind((LOCALHOST, 0)).expect("a port");
-    let port = squatter.local_addr().expect("an address").port();
+    let occupant = std::net::TcpListener::bind((LOCALHOST, 0)).expect("a port");
+    let port = occupant.local_addr().expect("an address").port();
     ports.sync(now, &[LOCALHOST], &checks([("web", port, 1)])).await;
     let mut pauses = Vec::new();
     for _ in 0..8 {
@@ -134,30 +134,32 @@ async fn pauses_grow_no_longer_than_a_minute() {
         pauses.push(ports.retry(now)[0].retry_in.expect("a pause").as_secs());
     }
     assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60]);
-    // The Service is gone, and with it the wish for the port.
+    // Without the Service the port is not retried any more.
     ports.sync(now, &[LOCALHOST], &checks([])).await;
     assert_eq!(ports.next_retry(), None);
 }
 
 #[tokio::test]
-async fn the_same_port_moves_to_other_addresses_without_a_hitch() {
+async fn a_port_can_move_to_other_addresses() {
     let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
     let wanted = checks([("web", port, 1)]);
     assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty());
-    let everywhere = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
-    assert!(ports.sync(now, &everywhere, &wanted).await.is_empty());
+    let unspecified = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+    assert!(ports.sync(now, &unspecified, &wanted).await.is_empty());
     assert!(ask(port, "/").await.is_some());
 }
 
 #[tokio::test]
-async fn of_two_services_with_one_port_one_is_told_once() {
+async fn a_port_claimed_by_two_services_is_reported_once() {
     let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
     let wanted = checks([("a", port, 1), ("b", port, 1)]);
     let errors = ports.sync(now, &[LOCALHOST], &wanted).await;
-    let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(
-        said,
-        [format!("health check port {port} of Service ns/b cannot be opened: Service ns/a has it")]
+        messages,
+        [format!(
+            "health check port {port} of Service ns/b cannot be opened: Service ns/a has the same port"
+        )]
     );
     assert!(ports.sync(now, &[LOCALHOST], &wanted).await.is_empty());
     assert!(ports.sync(now, &[LOCALHOST], &checks([("b", port, 1)])).await.is_empty());
@@ -165,7 +167,7 @@ async fn of_two_services_with_one_port_one_is_told_once() {
 }
 
 #[test]
-fn checks_are_answered_where_node_ports_are() {
+fn health_checks_listen_on_the_node_port_addresses() {
     let ips =
         |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|ip| ip.parse().expect("an address")).collect() };
     let cidrs =

@@ -1,4 +1,4 @@
-//! A wrong verdict fails the test: a table that cannot fail tests nothing.
+//! A wrong verdict fails the test of its case.
 
 use super::*;
 use crate::mode::FamilyMode;
@@ -39,11 +39,11 @@ impl FakeNode for Simple {
     fn follow(&mut self, _: &Packet) -> Followed {
         let target = Target { ip: crate::cluster::address(self.0, "a"), port: 8080 };
         let verdict = Verdict::Delivered { to: BTreeSet::from([target]), masqueraded: false };
-        let path = Path { verdict: verdict.clone(), steps: "straight on".to_owned() };
+        let path = Path { verdict: verdict.clone(), steps: "the only path".to_owned() };
         Followed { verdicts: vec![verdict], paths: vec![path] }
     }
 
-    fn remember(&mut self, _: &Packet, _: usize) -> bool {
+    fn store_affinity(&mut self, _: &Packet, _: usize) -> bool {
         false
     }
 }
@@ -58,7 +58,7 @@ fn error(script: fn() -> Vec<Scenario>, exceptions: &[Exception]) -> Option<Stri
 }
 
 fn exception(row: Row, verdict: &'static str) -> Exception {
-    Exception { case: NAME, row, verdict, reason: "it is simple" }
+    Exception { case: NAME, row, verdict, reason: "every packet goes to a" }
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_wrong_verdict_is_reported_with_case_and_path() {
         },
         &[],
     );
-    let row = "client to svc1:80: a, not a masqueraded\nstraight on";
+    let row = "client to svc1:80: a, not a masqueraded\nthe only path";
     assert_eq!(all, Some(format!("\nown::case: IPv4:\n{row}\n{row}")));
 }
 
@@ -91,29 +91,31 @@ fn an_exception_replaces_the_verdict() {
 }
 
 #[test]
-fn an_exception_that_is_none_fails() {
-    let gone = error(|| vec![Scenario::new(TestCluster::new(), &[RIGHT])], &[exception(WRONG, "a")]).unwrap();
+fn an_exception_that_is_not_needed_fails() {
+    let unknown =
+        error(|| vec![Scenario::new(TestCluster::new(), &[RIGHT])], &[exception(WRONG, "a")]).unwrap();
     assert!(
-        gone.contains("the exception from (\"client\", \"svc1:80\", \"a masqueraded\") is none"),
-        "{gone}"
+        unknown.contains("the exception for (\"client\", \"svc1:80\", \"a masqueraded\") is not needed"),
+        "{unknown}"
     );
     let same = error(|| vec![Scenario::new(TestCluster::new(), &[RIGHT])], &[exception(RIGHT, "a")]).unwrap();
-    assert!(same.contains("is none"), "{same}");
+    assert!(same.contains("is not needed"), "{same}");
 }
 
 #[test]
 fn missing_affinity_fails() {
-    let there = error(|| vec![Scenario::new(TestCluster::new(), &[]).connect("client", "svc1:80", "a")], &[])
-        .unwrap();
-    assert!(there.contains("at a: no affinity was stored"), "{there}");
-    let elsewhere =
+    let at_endpoint =
+        error(|| vec![Scenario::new(TestCluster::new(), &[]).connect("client", "svc1:80", "a")], &[])
+            .unwrap();
+    assert!(at_endpoint.contains("at a: no affinity was stored"), "{at_endpoint}");
+    let at_other =
         error(|| vec![Scenario::new(TestCluster::new(), &[]).connect("client", "svc1:80", "b")], &[])
             .unwrap();
-    assert!(elsewhere.contains("0 paths end at b"), "{elsewhere}");
+    assert!(at_other.contains("0 paths end at b"), "{at_other}");
 }
 
 #[test]
-#[should_panic(expected = "there is no case own::gone to be an exception from")]
+#[should_panic(expected = "an exception names the case own::gone, which does not exist")]
 fn an_exception_from_an_unknown_case_panics() {
     tests::<Simple>(
         &[],
@@ -122,7 +124,7 @@ fn an_exception_from_an_unknown_case_panics() {
 }
 
 #[test]
-#[should_panic(expected = "two cases are called own::case")]
+#[should_panic(expected = "two cases have the name own::case")]
 fn two_cases_of_one_name_panic() {
     let case = Case { name: NAME, script: Vec::new };
     tests::<Simple>(&[case, case], &[]);

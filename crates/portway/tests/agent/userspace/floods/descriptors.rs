@@ -1,59 +1,65 @@
-//! More connections than there are file descriptors for.
+//! More connections than the relay has file descriptors for.
 
-use super::{ANSWER, Scene, served};
-use crate::agent_lab::{AgentLab, PORTWAY, WEB, patience};
+use super::{ANSWER_TIMEOUT, RelayBaseline, served};
+use crate::agent_lab::{AgentLab, PORTWAY, WEB, wait_timeout};
 use crate::{Outcome, ensure};
 use portway_lab::{Conversation, Failure, Probe, Protocol, eventually};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Instant;
 
-/// The descriptor limit of the agent, and so of the relay that it starts.
-const DESCRIPTORS: u32 = 256;
-/// Connections that these descriptors allow: 64 are reserved and 3 are for pipes alone.
-const ENOUGH_FOR: usize = 94;
+/// The descriptor limit of the agent, which the relay inherits.
+const DESCRIPTOR_LIMIT: u32 = 256;
+/// The connections that this limit allows, with two descriptors each: 64 are reserved, and 3 are used for pipes only.
+const MAX_CONNECTIONS: usize = 94;
 
-pub(super) fn without_descriptors(world: &mut AgentLab) -> Outcome {
-    // Root can raise the limit, unless it has dropped CAP_SYS_RESOURCE.
+pub(super) fn without_descriptors(lab: &mut AgentLab) -> Outcome {
+    // Without CAP_SYS_RESOURCE, root cannot raise the limit.
     let mut command = Command::new("setpriv");
     command.args([
         "--bounding-set=-sys_resource",
         "prlimit",
-        &format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}"),
+        &format!("--nofile={DESCRIPTOR_LIMIT}:{DESCRIPTOR_LIMIT}"),
     ]);
-    command.args([PORTWAY, "proxy", "--proxy-mode=userspace"]).args(world.flags());
-    world.start_as(command)?;
-    let scene = Scene::look(world)?;
+    command.args([PORTWAY, "proxy", "--proxy-mode=userspace"]).args(lab.flags());
+    lab.start_as(command)?;
+    let baseline = RelayBaseline::measure(lab)?;
     let began = Instant::now();
     let to = SocketAddr::new(WEB[0], 80);
-    let begin = |world: &AgentLab| Conversation::begin(world.client(), Protocol::Tcp, to, ANSWER);
+    let begin = |lab: &AgentLab| Conversation::begin(lab.client(), Protocol::Tcp, to, ANSWER_TIMEOUT);
     let mut open = Vec::new();
     let refused = loop {
-        match begin(world) {
-            Ok(conversation) if open.len() < ENOUGH_FOR => open.push(conversation),
-            Ok(_) => return Err(format!("more than {ENOUGH_FOR} connections are open").into()),
+        match begin(lab) {
+            Ok(conversation) if open.len() < MAX_CONNECTIONS => open.push(conversation),
+            Ok(_) => return Err(format!("more than {MAX_CONNECTIONS} connections are open").into()),
             Err(failure) => break failure,
         }
     };
-    ensure(matches!(refused, Failure::Reset | Failure::Refused), || format!("one too many: {refused}"))?;
-    ensure(open.len() > ENOUGH_FOR / 2, || format!("only {} connections could be opened", open.len()))?;
-    let outcome = Probe::tcp(world.client(), to).count(200).timeout(ANSWER).run();
-    ensure(outcome.answered() == 0 && outcome.timed_out == 0, || format!("too many: {outcome}"))?;
+    ensure(matches!(refused, Failure::Reset | Failure::Refused), || {
+        format!("the connection beyond the limit: {refused}")
+    })?;
+    ensure(open.len() > MAX_CONNECTIONS / 2, || format!("only {} connections could be opened", open.len()))?;
+    let outcome = Probe::tcp(lab.client(), to).count(200).timeout(ANSWER_TIMEOUT).run();
+    ensure(outcome.answered() == 0 && outcome.timed_out == 0, || {
+        format!("connections beyond the limit: {outcome}")
+    })?;
     are_alive(&mut open)?;
-    let words = "new connections are refused";
-    world.logged(&["WARN", words, "raise LimitNOFILE="])?;
-    let (logged, turns) = (world.agent()?.log().count(words), 1 + began.elapsed().as_secs() / 10);
-    ensure(logged as u64 <= turns, || format!("it was logged {logged} times"))?;
+    let text = "new connections are refused";
+    lab.logged(&["WARN", text, "raise LimitNOFILE="])?;
+    let (logged, most) = (lab.agent()?.log().count(text), 1 + began.elapsed().as_secs() / 10);
+    ensure(logged as u64 <= most, || {
+        format!("the warning was logged {logged} times, at most {most} are expected")
+    })?;
     let rest = open.split_off(open.len() / 2);
     let half = rest.len();
     drop(rest);
     for _ in 0..half {
-        open.push(eventually(patience(), || begin(world))?);
+        open.push(eventually(wait_timeout(), || begin(lab))?);
     }
     are_alive(&mut open)?;
     drop(open);
-    scene.is_idle_again()?;
-    served(world)
+    baseline.wait_until_idle()?;
+    served(lab)
 }
 
 fn are_alive(open: &mut [Conversation]) -> Outcome {

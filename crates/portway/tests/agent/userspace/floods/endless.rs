@@ -1,4 +1,4 @@
-//! A pod that sends without end on every connection.
+//! A server in a pod that sends without end on every connection.
 
 use portway_lab::Namespace;
 use rustix::buffer::spare_capacity;
@@ -13,40 +13,40 @@ use std::thread::{self, JoinHandle};
 
 /// The bytes of one write.
 static CHUNK: [u8; 64 << 10] = [b'x'; 64 << 10];
-/// Connections that may wait to be accepted.
+/// The length of the accept queue.
 const BACKLOG: i32 = 4096;
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// Stops when dropped.
+/// A running server; it stops when dropped.
 #[derive(Debug)]
-pub(super) struct Endless {
-    /// Bytes that the kernel took from it.
+pub(super) struct EndlessServer {
+    /// Bytes written to sockets.
     sent: Arc<AtomicU64>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-impl Endless {
-    /// Serves at a port of a pod.
-    pub(super) fn start(pod: &Namespace, port: u16) -> io::Result<Endless> {
+impl EndlessServer {
+    /// Starts the server at a port of a pod.
+    pub(super) fn start(pod: &Namespace, port: u16) -> io::Result<EndlessServer> {
         let listener = pod.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
-        // A longer queue than the standard library's.
+        // The standard library's accept queue is shorter.
         listen(&listener, BACKLOG)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let sent = Arc::<AtomicU64>::default();
         let (counter, stopped) = (sent.clone(), stop.clone());
         let thread = thread::spawn(move || serve(&listener, &counter, &stopped));
-        Ok(Endless { sent, stop, thread: Some(thread) })
+        Ok(EndlessServer { sent, stop, thread: Some(thread) })
     }
 
-    /// Bytes that the kernel took from it.
+    /// The number of bytes written to sockets.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
 }
 
-impl Drop for Endless {
+impl Drop for EndlessServer {
     fn drop(&mut self) {
         rustix::io::write(&self.stop, &1u64.to_ne_bytes()).ok();
         if let Some(thread) = self.thread.take() {

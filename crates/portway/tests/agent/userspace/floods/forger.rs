@@ -1,4 +1,4 @@
-//! IPv4 packets with forged sources.
+//! Sends IPv4 packets with forged source addresses.
 
 use portway_lab::Namespace;
 use rustix::fd::OwnedFd;
@@ -8,28 +8,29 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Of an IPv4 header without options.
+/// The length of an IPv4 header without options.
 const HEADER: usize = 20;
 
-/// Addresses to which packets are lost (TEST-NET-3, RFC 5737), and unused ones on the link.
-const ELSEWHERE: [u8; 3] = [203, 0, 113];
+/// Source prefixes: TEST-NET-3 (RFC 5737), to which replies are dropped, and the link, on which these addresses are
+/// unused.
+const TEST_NET_3: [u8; 3] = [203, 0, 113];
 const ON_LINK: [u8; 3] = [192, 168, 50];
-/// Below the lab's clients, above its nodes.
+/// The first unused host number on the link: above those of the lab's nodes, below those of its clients.
 const UNUSED: u8 = 100;
 
-/// The n-th of many sources, each with a port of its own. None ever answers.
+/// The n-th of many source addresses, each with a different port. No host has these addresses.
 pub(super) fn forged_source(n: u16) -> SocketAddrV4 {
     let host = (n % 64) as u8;
-    let ([a, b, c], d) = if n.is_multiple_of(8) { (ON_LINK, UNUSED + host) } else { (ELSEWHERE, 1 + host) };
+    let ([a, b, c], d) = if n.is_multiple_of(8) { (ON_LINK, UNUSED + host) } else { (TEST_NET_3, 1 + host) };
     SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), 1024 + n)
 }
 
-/// A raw socket that sends them.
+/// A raw socket for packets with forged sources.
 #[derive(Debug)]
 pub(super) struct Forger(OwnedFd);
 
 impl Forger {
-    /// A socket of a namespace.
+    /// Opens the socket in a namespace.
     pub(super) fn new(from: &Namespace) -> io::Result<Forger> {
         // With this protocol the sender writes the IP header (raw(7)).
         let open =
@@ -37,21 +38,21 @@ impl Forger {
         Ok(Forger(from.run(open)?))
     }
 
-    /// The first segment of a connection.
+    /// Sends the first segment of a TCP connection.
     pub(super) fn syn(&self, from: SocketAddrV4, to: SocketAddrV4) -> io::Result<()> {
         // Sequence number, acknowledgement, header of five words and SYN, window, checksum, urgent pointer.
         let rest: [u8; 16] = [0, 0, from.port() as u8, 1, 0, 0, 0, 0, 5 << 4, 2, 0xff, 0xff, 0, 0, 0, 0];
         self.send(from, to, TCP, 16, &rest)
     }
 
-    /// A datagram.
+    /// Sends a UDP datagram.
     pub(super) fn datagram(&self, from: SocketAddrV4, to: SocketAddrV4, text: &[u8]) -> io::Result<()> {
         let length = (8 + text.len()) as u16;
         let rest = [&length.to_be_bytes()[..], &[0, 0], text].concat();
         self.send(from, to, UDP, 6, &rest)
     }
 
-    /// `rest` is what comes after the ports; the checksum's place is at `checksum`, ports included.
+    /// `rest` follows the ports; `checksum` is the offset of the checksum from the start of the TCP or UDP header.
     fn send(
         &self,
         from: SocketAddrV4,

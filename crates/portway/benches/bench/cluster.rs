@@ -1,4 +1,4 @@
-//! The field of measurement: a node with pods, an API server with many Services, an agent.
+//! The cluster under measurement: a node with pods, and an API server with many Services.
 
 use portway_lab::api::ApiServer;
 use portway_lab::{Agent, Lab, Layout, Port};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The port the one real pod serves.
+/// The port that the existing pod serves.
 pub(crate) const PORT: u16 = 8080;
 
 /// A mode to measure, and for iptables its variant.
@@ -18,16 +18,17 @@ pub(crate) enum Mode {
     Nftables,
     IptablesNft,
     IptablesLegacy,
-    /// In a kernel that has it; not among those that are compared everywhere.
+    /// Measured separately, in a kernel with ip_vs.
     Ipvs,
-    /// Beside HAProxy; not among those either.
+    /// Measured separately, against HAProxy.
     Userspace,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Mode; 3] = [Mode::Nftables, Mode::IptablesNft, Mode::IptablesLegacy];
+    /// The modes that are compared by the number of Services.
+    pub(crate) const COMPARED: [Mode; 3] = [Mode::Nftables, Mode::IptablesNft, Mode::IptablesLegacy];
 
-    /// For keys and file names; for iptables also the name of the tool.
+    /// The name in keys and file names; for iptables also the name of the tool.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mode::Nftables => "nftables",
@@ -47,41 +48,41 @@ impl Mode {
         }
     }
 
-    /// The iptables it uses.
+    /// The iptables tool that the mode uses.
     fn tool(self) -> &'static str {
         if self == Mode::Ipvs { Mode::IptablesLegacy.name() } else { self.name() }
     }
 }
 
-/// What a field is made of.
+/// The parameters of a [`Cluster`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) mode: Mode,
     /// Endpoints of each Service.
     pub(crate) endpoints: usize,
-    /// Services have node ports.
+    /// Whether Services have node ports.
     pub(crate) node_ports: bool,
-    /// After how many others the Service with the real pod comes: a list of rules is in the order of names.
-    pub(crate) real_after: usize,
+    /// The number of Services before the one with the existing pod: rules are in the order of names.
+    pub(crate) position: usize,
 }
 
 impl Setup {
     /// Services with cluster IPs only, in the nftables mode.
     pub(crate) fn new(endpoints: usize) -> Setup {
-        Setup { mode: Mode::Nftables, endpoints, node_ports: false, real_after: 0 }
+        Setup { mode: Mode::Nftables, endpoints, node_ports: false, position: 0 }
     }
 }
 
-/// A node, its pods, and an API server it can reach.
-pub(crate) struct Field {
+/// A node, its pods, and an API server on the node.
+pub(crate) struct Cluster {
     pub(crate) lab: Lab,
     pub(crate) api: ApiServer,
     kubeconfig: PathBuf,
     setup: Setup,
 }
 
-impl Field {
-    pub(crate) fn new(setup: Setup) -> Result<Field, String> {
+impl Cluster {
+    pub(crate) fn new(setup: Setup) -> Result<Cluster, String> {
         let lab = Layout { nodes: 1, pods_per_node: 2, clients: 0 }.build().map_err(|e| e.to_string())?;
         lab.pod("pod1b").serve(&[Port::Tcp(PORT)]).map_err(|e| e.to_string())?;
         let api = ApiServer::start(lab.node(1), SocketAddr::from(([127, 0, 0, 1], 0)))
@@ -89,12 +90,12 @@ impl Field {
         let kubeconfig =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.kubeconfig", std::process::id()));
         std::fs::write(&kubeconfig, api.kubeconfig()).map_err(|e| e.to_string())?;
-        let field = Field { lab, api, kubeconfig, setup };
-        field.api.apply(node());
-        Ok(field)
+        let cluster = Cluster { lab, api, kubeconfig, setup };
+        cluster.api.apply(node());
+        Ok(cluster)
     }
 
-    /// Puts Services `from..to` into the API server. Number 0 has the real pod behind it.
+    /// Adds Services `from..to` to the API server. The endpoint of number 0 is the existing pod.
     pub(crate) fn fill(&self, from: usize, to: usize) {
         for n in from..to {
             self.api.apply(self.service(n));
@@ -102,7 +103,7 @@ impl Field {
         }
     }
 
-    /// The slice of a Service; another `generation` has another first endpoint.
+    /// The EndpointSlice of a Service; another `generation` has another first endpoint.
     pub(crate) fn slice(&self, n: usize, generation: usize, endpoints: usize) -> Object {
         let real = self.lab.pod("pod1b").ipv4();
         let address = |i: usize| -> Ipv4Addr {
@@ -136,7 +137,7 @@ impl Field {
 
     pub(crate) fn start_agent(&self) -> Result<Agent, String> {
         if !matches!(self.setup.mode, Mode::Nftables | Mode::Userspace) {
-            // The variant that the kubelet uses is the one that is used.
+            // The agent uses the variant in which the kubelet has this chain.
             self.tool(&["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]).ok();
         }
         let flags = [
@@ -160,7 +161,7 @@ impl Field {
     }
 
     fn name(&self, n: usize) -> String {
-        if n == 0 { format!("service-{:05}-real", self.setup.real_after) } else { format!("service-{n:05}") }
+        if n == 0 { format!("service-{:05}-real", self.setup.position) } else { format!("service-{n:05}") }
     }
 
     fn service(&self, n: usize) -> Object {
@@ -185,12 +186,12 @@ impl Field {
         })
     }
 
-    /// Port 80 of a Service.
+    /// The cluster IP and port of a Service.
     pub(crate) fn vip(&self, n: usize) -> SocketAddr {
         SocketAddr::new(vip(n), 80)
     }
 
-    /// A figure from the agent's metrics.
+    /// A value from the agent's metrics.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text =
             self.lab.node(1).namespace().run(|| get(SocketAddr::from(([127, 0, 0, 1], 10249)))).ok()?;
@@ -199,7 +200,7 @@ impl Field {
     }
 }
 
-impl Drop for Field {
+impl Drop for Cluster {
     fn drop(&mut self) {
         std::fs::remove_file(&self.kubeconfig).ok();
     }
@@ -240,7 +241,7 @@ fn node() -> Object {
     })
 }
 
-/// Resident memory in MB: now and at its peak.
+/// Resident memory of a process in MB: current and peak.
 pub(crate) fn memory(pid: u32) -> Option<(f64, f64)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let of = |name: &str| -> Option<f64> {
@@ -255,6 +256,6 @@ pub(crate) fn cpu(pid: u32) -> Option<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit(") ").next()?.split_whitespace().collect();
     let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
-    // utime and stime, in hundredths of a second on every Linux there is.
+    // utime and stime, in clock ticks of 1/100 s (USER_HZ).
     Some((ticks(11)? + ticks(12)?) / 100.0)
 }

@@ -1,4 +1,4 @@
-//! Behaviour that only the iptables mode has.
+//! Packet tests of behaviour that only the iptables mode has.
 
 use crate::Node;
 use portway_dataplane::{NodePortAddresses, Settings};
@@ -11,7 +11,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[Exception {
     case: "cluster_ips::connection_of_an_endpoint_to_itself_is_masqueraded",
     row: ("c", "svc1:80", "a b c"),
     verdict: "a b or c masqueraded",
-    reason: "the chain of every endpoint has the masquerade rule, also those on other nodes",
+    reason: "the chain of every endpoint has the masquerade rule, also of endpoints on other nodes",
 }];
 
 pub(crate) const CASES: &[Case] = &[
@@ -25,7 +25,7 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// Affinity is stored by endpoint, whichever frontend the client used.
+/// Affinity is recorded for each endpoint, and not for each frontend.
 fn policy_local_shares_affinity_with_a_local_endpoint() -> Vec<Scenario> {
     let scenario = Scenario::new(service_with_affinity(Service::external_local), &[])
         .connect("client", "svc1:80", "b")
@@ -46,7 +46,7 @@ fn node_ports_at_localhost_answer_the_node_only() -> Vec<Scenario> {
         &[
             ("lo", "lo:30001", "c masqueraded"),
             ("client", "node:30001", "c masqueraded"),
-            // A neighbour that routes packets to the loopback address of this node is not answered.
+            // Another host must not reach the loopback addresses of this node.
             ("client", "lo:22", "dropped"),
             ("lo", "lo:22", "untouched"),
         ],

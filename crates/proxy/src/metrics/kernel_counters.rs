@@ -1,4 +1,4 @@
-//! Counters of the kernel, read when scraped.
+//! Metrics from the kernel's packet counters, read on each scrape.
 
 use portway_netlink::{Protocol, Socket, nfacct};
 use portway_xtables::LOCALHOST_COUNTER;
@@ -7,11 +7,11 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use std::fmt;
 
-/// Reads the kernel's counters on each scrape; one that is not there has counted nothing.
+/// Reads the kernel's counters on each scrape. A counter that does not exist is zero.
 #[derive(Debug)]
-pub(super) struct CountedCollector;
+pub(super) struct KernelCounters;
 
-impl Collector for CountedCollector {
+impl Collector for KernelCounters {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let packets =
             Socket::open(Protocol::Netfilter).and_then(|mut s| nfacct::packets(&mut s, LOCALHOST_COUNTER));

@@ -1,4 +1,4 @@
-//! The demo's lab, its Services and its words.
+//! The lab and the Services of the demo, and its output.
 
 use portway_lab::{Agent, Lab, LabHost, Layout, Port, Probe, eventually};
 use std::io::IsTerminal;
@@ -29,33 +29,35 @@ const NGINX_POD08: Service =
     Service { name: "nginx-pod08", ip: "10.96.125.237", port: 8080, pods: &["pod2b", "pod2c"] };
 const SERVICES: [Service; 3] = [NGINX, MY_SERVICE, NGINX_POD08];
 
-/// The port the pods serve.
-const TARGET: u16 = 80;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The port that the pods serve.
+const TARGET_PORT: u16 = 80;
+/// The time limit for a condition.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) struct Stage {
+/// Two nodes with their pods and agents, and the manifests that the agents read.
+pub(crate) struct Cluster {
     pub(crate) agents: Vec<Agent>,
     manifests: PathBuf,
     pub(crate) lab: Lab,
 }
 
-impl Stage {
-    pub(crate) fn build() -> Result<Stage, String> {
+impl Cluster {
+    pub(crate) fn build() -> Result<Cluster, String> {
         let lab = Layout { nodes: 2, pods_per_node: 3, clients: 1 }.build().map_err(|e| e.to_string())?;
         for pod in lab.pods() {
-            pod.serve(&[Port::Tcp(TARGET)]).map_err(|e| e.to_string())?;
+            pod.serve(&[Port::Tcp(TARGET_PORT)]).map_err(|e| e.to_string())?;
         }
-        // Beside the program, where nobody else writes.
-        let home = std::env::current_exe().map_err(|e| e.to_string())?;
-        let manifests = home.with_file_name(format!("demo-manifests-{}", std::process::id()));
+        // Next to the executable, where no other process writes.
+        let executable = std::env::current_exe().map_err(|e| e.to_string())?;
+        let manifests = executable.with_file_name(format!("demo-manifests-{}", std::process::id()));
         std::fs::create_dir_all(&manifests).map_err(|e| e.to_string())?;
-        Ok(Stage { agents: Vec::new(), manifests, lab })
+        Ok(Cluster { agents: Vec::new(), manifests, lab })
     }
 
     pub(crate) fn describe(&self) {
-        for place in self.lab.hosts() {
-            let [v4, v6] = place.ips();
-            println!("   {:8} {v4:<16} {v6}", place.name());
+        for host in self.lab.hosts() {
+            let [v4, v6] = host.ips();
+            println!("   {:8} {v4:<16} {v6}", host.name());
         }
     }
 
@@ -64,7 +66,7 @@ impl Stage {
             let Service { name, ip, port, .. } = service;
             self.write(&format!("{name}.yaml"), &format!(
                 "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: default\nspec:\n  \
-                 clusterIP: {ip}\n  ports:\n  - port: {port}\n    protocol: TCP\n    targetPort: {TARGET}\n"
+                 clusterIP: {ip}\n  ports:\n  - port: {port}\n    protocol: TCP\n    targetPort: {TARGET_PORT}\n"
             ))?;
             self.apply_endpoints(service, service.pods)?;
             println!("   {name:12} {ip}:{port:<5} → {}", service.pods.join(", "));
@@ -87,12 +89,12 @@ impl Stage {
         let name = service.name;
         let mut yaml = format!(
             "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: {name}-1\n  namespace: default\n  \
-             labels:\n    kubernetes.io/service-name: {name}\naddressType: IPv4\nports:\n- name: \"\"\n  port: {TARGET}\n\
+             labels:\n    kubernetes.io/service-name: {name}\naddressType: IPv4\nports:\n- name: \"\"\n  port: {TARGET_PORT}\n\
              endpoints:\n"
         );
         for pod in pods {
-            let place = self.lab.pod(pod);
-            yaml += &format!("- addresses: [{}]\n  nodeName: node{}\n", place.ipv4(), &pod[3..4]);
+            let ip = self.lab.pod(pod).ipv4();
+            yaml += &format!("- addresses: [{ip}]\n  nodeName: node{}\n", &pod[3..4]);
         }
         self.write(&format!("{name}-endpoints.yaml"), &yaml)
     }
@@ -118,27 +120,30 @@ impl Stage {
             self.agents.push(Agent::start(node, &binary, &flags).map_err(|e| e.to_string())?);
         }
         for agent in &mut self.agents {
-            agent.wait_for("portway proxy started", PATIENCE).map_err(|e| e.to_string())?;
+            agent.wait_for("portway proxy started", WAIT_TIMEOUT).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
 
-    /// Ninety requests to each Service from a pod, a node and outside.
+    /// Sends 90 requests to each Service from a pod, a node and the external client.
     pub(crate) fn show_requests(&self) -> Result<(), String> {
-        let places = [self.lab.pod("pod1c"), self.lab.node(2), self.lab.client(1)];
+        let hosts = [self.lab.pod("pod1c"), self.lab.node(2), self.lab.client(1)];
         for service in &SERVICES {
-            for place in places {
-                let probe = Probe::tcp(place, service.address()).timeout(Duration::from_secs(2));
+            for host in hosts {
+                let probe = Probe::tcp(host, service.address()).timeout(Duration::from_secs(2));
                 let attempt = || {
                     let outcome = probe.count(90).run();
                     let right = outcome.answered() == 90 && outcome.answers.len() == service.pods.len();
                     if right { Ok(outcome) } else { Err(outcome.to_string()) }
                 };
-                let outcome = eventually(PATIENCE, attempt).map_err(|e| format!("{}: {e}", service.name))?;
-                println!("   {:8} → {:12} {}", place.name(), service.name, outcome);
+                let outcome =
+                    eventually(WAIT_TIMEOUT, attempt).map_err(|e| format!("{}: {e}", service.name))?;
+                println!("   {:8} → {:12} {}", host.name(), service.name, outcome);
             }
         }
-        note("a pod keeps its address; what comes from a node or from outside leaves with the node's");
+        note(
+            "requests of a pod keep their source address; those of a node or an external client get the node's address",
+        );
         Ok(())
     }
 
@@ -146,11 +151,12 @@ impl Stage {
         self.agents.drain(..).try_for_each(|agent| agent.terminate().map(drop).map_err(|e| e.to_string()))
     }
 
-    /// Stops the agents, removes their rules, and looks whether anything is left.
+    /// Stops the agents, removes their rules, and checks that no object and no namespace is left.
     pub(crate) fn tear_down(mut self) -> Result<(), String> {
         self.stop_agents()?;
-        note("the agents are gone, and their rules still work");
-        let outcome = Probe::tcp(self.lab.pod("pod1c"), NGINX.address()).count(30).timeout(PATIENCE).run();
+        note("the agents have ended, and their rules still work");
+        let outcome =
+            Probe::tcp(self.lab.pod("pod1c"), NGINX.address()).count(30).timeout(WAIT_TIMEOUT).run();
         println!("   pod1c → {}: {outcome}", NGINX.address());
         let binary = binary()?;
         for node in self.lab.nodes() {
@@ -159,32 +165,32 @@ impl Stage {
             let left = command(node, &binary, &["cleanup", "--dry-run"]);
             println!("{left}");
             if !left.contains("there is nothing to remove") {
-                return Err(format!("{} still has something", node.name()));
+                return Err(format!("{}: cleanup left objects behind", node.name()));
             }
         }
         std::fs::remove_dir_all(&self.manifests).map_err(|e| e.to_string())?;
         drop(self);
-        let mine = format!("portway.{}.", std::process::id());
+        let prefix = format!("portway.{}.", std::process::id());
         let left = std::fs::read_dir("/run/netns").map_or(0, |dir| {
-            dir.flatten().filter(|e| e.file_name().to_string_lossy().starts_with(&mine)).count()
+            dir.flatten().filter(|e| e.file_name().to_string_lossy().starts_with(&prefix)).count()
         });
         println!("   {left} network namespaces left");
-        if left == 0 { Ok(()) } else { Err("something was left behind".into()) }
+        if left == 0 { Ok(()) } else { Err("network namespaces were left behind".into()) }
     }
 }
 
-/// `portway`, which is built beside the examples.
+/// The path of the `portway` binary, in the parent of the directory of the examples.
 fn binary() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let path = own.parent().and_then(Path::parent).map(|p| p.join("portway"));
     path.filter(|p| p.exists()).ok_or_else(|| "portway is not built: run `make demo`".to_owned())
 }
 
-/// Runs a command at a place and shows it with what it printed.
-pub(crate) fn command(place: &LabHost, program: &str, arguments: &[&str]) -> String {
+/// Runs a command on a host; returns the command line and its output.
+pub(crate) fn command(host: &LabHost, program: &str, arguments: &[&str]) -> String {
     let shown = Path::new(program).file_name().map_or(program.into(), |n| n.to_string_lossy());
-    let mut text = format!("   {}$ {shown} {}", place.name(), arguments.join(" "));
-    let output = place.namespace().run(|| Command::new(program).args(arguments).output());
+    let mut text = format!("   {}$ {shown} {}", host.name(), arguments.join(" "));
+    let output = host.namespace().run(|| Command::new(program).args(arguments).output());
     match output {
         Ok(output) => {
             for line in

@@ -1,19 +1,19 @@
-//! The contents of a fake kernel, so that two can be compared.
+//! The contents of a fake kernel as text, for comparison.
 
 use portway_ipvs::fake::Fake;
 
-/// What a kernel holds, without the numbers of marks: in their place stands what is behind them. Servers that are nobody's
-/// are left out.
-pub(crate) fn held(kernel: &Fake) -> Vec<String> {
+/// The objects of a kernel. A mark is replaced by the virtual server that it selects, since its number is arbitrary.
+/// Virtual servers of other programs are left out.
+pub(crate) fn contents(kernel: &Fake) -> Vec<String> {
     let mut all = Vec::new();
-    let behind = |mark: u32| {
+    let server_of = |mark: u32| {
         let server = kernel.servers.iter().find(|(key, _)| key.fwmark == mark);
         server.map(|(_, s)| format!("{} {:?}", s.server.scheduler, s.targets))
     };
     for (name, set) in &kernel.sets {
-        all.push(format!("set {:?}", set.made));
+        all.push(format!("set {:?}", set.spec));
         for member in &set.members {
-            let mark = member.mark.map(|(mark, _)| behind(mark));
+            let mark = member.mark.map(|(mark, _)| server_of(mark));
             all.push(format!(
                 "{name} {:?} {:?} {:?} {:?} {mark:?}",
                 member.ip, member.port, member.ip2, member.cidr2

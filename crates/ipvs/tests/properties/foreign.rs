@@ -1,7 +1,7 @@
-//! Objects of other programs in the same kernel, and changes they make to ours.
+//! Virtual servers of other programs, and changes that other processes make to the objects of Portway.
 
 use portway_ipvs::fake::{Fake, FakeServer};
-use portway_ipvs::listing::Behind;
+use portway_ipvs::listing::RealServerState;
 use portway_ipvs::sets::Set;
 use portway_model::{Family, Target};
 use portway_netlink::ipset::Member;
@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// Servers of somebody else: at an address that no Service has, at the node's own at a port that is no node port, and by
-/// a mark.
-fn others() -> Vec<Key> {
+/// Keys of other programs' virtual servers: at addresses that no Service has, at node addresses and ports that are no
+/// node ports, and by mark.
+fn foreign_keys() -> Vec<Key> {
     let at = |text: &str| Key::new(6, text.parse::<SocketAddr>().unwrap());
     let marked = |v6: bool| {
         let address = if v6 { "[::]:0" } else { "0.0.0.0:0" }.parse::<SocketAddr>().unwrap().ip();
@@ -28,8 +28,8 @@ fn others() -> Vec<Key> {
     ]
 }
 
-pub(crate) fn settle_others(kernel: &mut Fake) {
-    for key in others() {
+pub(crate) fn add_foreign_servers(kernel: &mut Fake) {
+    for key in foreign_keys() {
         let server = VirtualServer {
             family: if key.address.is_ipv4() { 2 } else { 10 },
             protocol: key.protocol,
@@ -42,17 +42,17 @@ pub(crate) fn settle_others(kernel: &mut Fake) {
             netmask: u32::MAX,
         };
         let target = Target { ip: key.address, port: 9 };
-        let behind = Behind { share: 5, connections: 1, by_nat: false };
-        kernel.servers.insert(key, FakeServer { server, targets: BTreeMap::from([(target, behind)]) });
+        let state = RealServerState { weight: 5, connections: 1, by_nat: false };
+        kernel.servers.insert(key, FakeServer { server, targets: BTreeMap::from([(target, state)]) });
     }
 }
 
-/// Those that are left.
-pub(crate) fn foreign(kernel: &Fake) -> Vec<FakeServer> {
-    others().iter().filter_map(|key| kernel.servers.get(key).cloned()).collect()
+/// The virtual servers of other programs that still exist.
+pub(crate) fn foreign_servers(kernel: &Fake) -> Vec<FakeServer> {
+    foreign_keys().iter().filter_map(|key| kernel.servers.get(key).cloned()).collect()
 }
 
-/// A change to one of our objects; the number chooses the object.
+/// A change to an object of Portway; the number selects the object.
 #[derive(Clone, Debug)]
 pub(crate) enum Tamper {
     RemoveServer(usize),
@@ -82,9 +82,9 @@ pub(crate) fn tamper() -> impl Strategy<Value = Tamper> {
 
 impl Tamper {
     pub(crate) fn apply(&self, kernel: &mut Fake, family: Family) {
-        let foreign = others();
-        let ours: Vec<Key> = kernel.servers.keys().copied().filter(|key| !foreign.contains(key)).collect();
-        let one = |n: usize| (!ours.is_empty()).then(|| ours[n % ours.len()]);
+        let foreign = foreign_keys();
+        let managed: Vec<Key> = kernel.servers.keys().copied().filter(|key| !foreign.contains(key)).collect();
+        let one = |n: usize| (!managed.is_empty()).then(|| managed[n % managed.len()]);
         match self {
             Tamper::RemoveServer(n) => {
                 one(*n).and_then(|key| kernel.servers.remove(&key));
@@ -96,8 +96,8 @@ impl Tamper {
             }
             Tamper::AddTarget(n) => {
                 if let Some(server) = one(*n).and_then(|key| kernel.servers.get_mut(&key)) {
-                    let behind = Behind { share: 1, connections: 0, by_nat: true };
-                    server.targets.insert(Target { ip: server.server.address, port: 1 }, behind);
+                    let state = RealServerState { weight: 1, connections: 0, by_nat: true };
+                    server.targets.insert(Target { ip: server.server.address, port: 1 }, state);
                 }
             }
             Tamper::RemoveMember(n) => {
@@ -118,14 +118,14 @@ impl Tamper {
             Tamper::RemoveAddress(n) => {
                 let n = n % kernel.bound.len().max(1);
                 if let Some(ip) = kernel.bound.iter().copied().nth(n) {
-                    kernel.unbind_by_others(ip);
+                    kernel.unbind_by_other_process(ip);
                 }
             }
             Tamper::AddAddress => {
                 let ip = if family == Family::V4 { "10.96.9.9" } else { "fd96::9:9" };
-                kernel.bind_by_others(ip.parse().unwrap());
+                kernel.bind_by_other_process(ip.parse().unwrap());
             }
-            Tamper::RemoveDevice => kernel.remove_device_by_others(),
+            Tamper::RemoveDevice => kernel.remove_device_by_other_process(),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The setup of the measurements: a node with five pods, one client and four servers, Portway's agent and HAProxy.
+//! The testbed: a node with five pods, one of them the client and four with servers, Portway's agent and HAProxy.
 
 use super::haproxy::HaProxy;
 use super::pods::{BULK, ECHO, IDLE, Pods, SMALL};
 use crate::Options;
-use crate::field::{Field, Mode, Setup, meta};
+use crate::cluster::{Cluster, Mode, Setup, meta};
 use portway_lab::{Agent, LabHost, Namespace, Port, eventually};
 use portway_model::api::{self, Object};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -11,115 +11,115 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Pods that answer.
+/// The number of pods with servers.
 const PODS: usize = 4;
-/// Open files besides connections, in any of the processes; a generous bound.
+/// An upper bound of the open files of a process besides connections.
 const OTHER_FILES: u64 = 400;
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One of the two proxies, as a client sees it.
+/// A proxy under measurement.
 #[derive(Clone, Debug)]
-pub(super) struct Contender {
+pub(super) struct MeasuredProxy {
     pub(super) name: &'static str,
-    /// Its address; ports are those of the pods.
+    /// The address that clients connect to; its ports are those of the pods.
     pub(super) ip: IpAddr,
     pub(super) pid: u32,
 }
 
-impl Contender {
+impl MeasuredProxy {
     pub(super) fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, port)
     }
 }
 
-/// Everything that runs.
-pub(super) struct Stage {
-    // Dropped in this order: proxies before the pods behind them, those before their namespaces.
+/// The running processes and their network.
+pub(super) struct Testbed {
+    // Dropped in this order: proxies, then the servers in the pods, then the namespaces.
     pub(super) agent: Agent,
-    /// The relay process of the agent.
+    /// The process id of the relay.
     relay: u32,
     pub(super) haproxy: HaProxy,
     _pods: Pods,
-    field: Field,
-    /// How many connections are open at once, at most.
+    cluster: Cluster,
+    /// The largest number of connections that are open at once.
     pub(super) connections: usize,
 }
 
-impl Stage {
-    pub(super) fn build(options: &Options) -> Result<Stage, String> {
-        let mut field = Field::new(Setup { mode: Mode::Userspace, ..Setup::new(PODS) })?;
+impl Testbed {
+    pub(super) fn build(options: &Options) -> Result<Testbed, String> {
+        let mut cluster = Cluster::new(Setup { mode: Mode::Userspace, ..Setup::new(PODS) })?;
         for _ in 1..PODS {
-            field.lab.add_pod(1).map_err(|e| e.to_string())?;
+            cluster.lab.add_pod(1).map_err(|e| e.to_string())?;
         }
-        let answering = &field.lab.pods()[1..];
-        for pod in answering {
+        let serving = &cluster.lab.pods()[1..];
+        for pod in serving {
             pod.serve(&[Port::Tcp(IDLE)]).map_err(|e| e.to_string())?;
         }
-        let pods = Pods::start(answering).map_err(|e| format!("serving in pods: {e}"))?;
-        let ips: Vec<Ipv4Addr> = answering.iter().map(LabHost::ipv4).collect();
-        for object in [service(field.vip(0).ip()), slice(&ips)] {
-            field.api.apply(object);
+        let pods = Pods::start(serving).map_err(|e| format!("cannot start the servers in pods: {e}"))?;
+        let ips: Vec<Ipv4Addr> = serving.iter().map(LabHost::ipv4).collect();
+        for object in [service(cluster.vip(0).ip()), slice(&ips)] {
+            cluster.api.apply(object);
         }
-        let connections = options.idle_connections.min(room());
-        let haproxy = HaProxy::start(field.lab.node(1), &ips, connections)?;
-        let mut agent = field.start_agent()?;
+        let connections = options.idle_connections.min(max_connections());
+        let haproxy = HaProxy::start(cluster.lab.node(1), &ips, connections)?;
+        let mut agent = cluster.start_agent()?;
         let relay = relay(&mut agent)?;
-        let stage = Stage { agent, relay, haproxy, _pods: pods, field, connections };
-        stage.await_both()?;
-        Ok(stage)
+        let testbed = Testbed { agent, relay, haproxy, _pods: pods, cluster, connections };
+        testbed.wait_for_proxies()?;
+        Ok(testbed)
     }
 
-    /// Where clients are.
+    /// The namespace of the clients.
     pub(super) fn client(&self) -> &Namespace {
-        self.field.lab.pod("pod1a").namespace()
+        self.cluster.lab.pod("pod1a").namespace()
     }
 
     pub(super) fn node(&self) -> &LabHost {
-        self.field.lab.node(1)
+        self.cluster.lab.node(1)
     }
 
-    /// The pods that answer.
+    /// The addresses of the pods with servers.
     pub(super) fn pods(&self) -> Vec<Ipv4Addr> {
-        self.field.lab.pods()[1..].iter().map(LabHost::ipv4).collect()
+        self.cluster.lab.pods()[1..].iter().map(LabHost::ipv4).collect()
     }
 
-    pub(super) fn portway(&self) -> Contender {
-        Contender { name: "Portway", ip: self.field.vip(0).ip(), pid: self.relay }
+    pub(super) fn portway(&self) -> MeasuredProxy {
+        MeasuredProxy { name: "Portway", ip: self.cluster.vip(0).ip(), pid: self.relay }
     }
 
-    pub(super) fn haproxy(&self) -> Contender {
-        Contender { name: "HAProxy", ip: self.node().ipv4().into(), pid: self.haproxy.id() }
+    pub(super) fn haproxy(&self) -> MeasuredProxy {
+        MeasuredProxy { name: "HAProxy", ip: self.node().ipv4().into(), pid: self.haproxy.id() }
     }
 
-    fn await_both(&self) -> Result<(), String> {
-        for (side, log) in [(self.portway(), self.agent.log()), (self.haproxy(), self.haproxy.log())] {
-            let connect = || TcpStream::connect_timeout(&side.at(IDLE), Duration::from_millis(50)).map(drop);
-            let reached = self.client().run(|| eventually(PATIENCE, connect));
-            reached.map_err(|e| format!("{} does not answer: {e}\n{log}", side.name))?;
+    fn wait_for_proxies(&self) -> Result<(), String> {
+        for (proxy, log) in [(self.portway(), self.agent.log()), (self.haproxy(), self.haproxy.log())] {
+            let connect = || TcpStream::connect_timeout(&proxy.at(IDLE), Duration::from_millis(50)).map(drop);
+            let reached = self.client().run(|| eventually(WAIT_TIMEOUT, connect));
+            reached.map_err(|e| format!("{} does not answer: {e}\n{log}", proxy.name))?;
         }
         Ok(())
     }
 }
 
-/// The relay process, as the agent logs it.
+/// The process id of the relay, from the agent's log.
 fn relay(agent: &mut Agent) -> Result<u32, String> {
-    let line = agent.wait_for("started the relay process", PATIENCE);
+    let line = agent.wait_for("started the relay process", WAIT_TIMEOUT);
     let line = line.map_err(|e| e.to_string())?;
     let number = line.split("process=").nth(1).and_then(|rest| rest.split_whitespace().next());
     number.and_then(|n| n.parse().ok()).ok_or_else(|| format!("no process in {line:?}"))
 }
 
-/// How many connections this machine lets a process have. A proxy has both sockets of each open, and so has this process,
-/// which is client and pods at once.
-fn room() -> usize {
-    // As many as the process may have.
-    let more = Some(1 << 20);
-    setrlimit(Resource::Nofile, Rlimit { current: more, maximum: more }).ok();
+/// The number of connections that the limit on open files allows. A proxy has two sockets for each, and so has this
+/// process, which has the clients and the pods.
+fn max_connections() -> usize {
+    // Raise the limit, if that is permitted.
+    let raised = Some(1 << 20);
+    setrlimit(Resource::Nofile, Rlimit { current: raised, maximum: raised }).ok();
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(files.saturating_sub(OTHER_FILES) / 2).unwrap_or(usize::MAX)
 }
 
-/// Names, protocols and numbers of the ports; the Service's are the pods'.
+/// Names, protocols and numbers of the ports, which are the same for the Service and the pods.
 const PORTS: [(&str, &str, u16); 4] =
     [("bulk", "TCP", BULK), ("small", "TCP", SMALL), ("idle", "TCP", IDLE), ("echo", "UDP", ECHO)];
 
