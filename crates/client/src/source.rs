@@ -108,13 +108,13 @@ pub enum OutageReason {
 pub struct Source<E> {
     batches: mpsc::Receiver<Vec<Notice<E>>>,
     batch: std::vec::IntoIter<Notice<E>>,
-    _tasks: JoinSet<()>,
+    watches: JoinSet<()>,
 }
 
 /// A channel of notices: watches send to the [`Sink`], the consumer receives from the [`Source`].
 pub fn channel<E>() -> (Sink<E>, Source<E>) {
     let (sink, batches) = sink::channel();
-    (sink, Source { batches, batch: Vec::new().into_iter(), _tasks: JoinSet::new() })
+    (sink, Source { batches, batch: Vec::new().into_iter(), watches: JoinSet::new() })
 }
 
 impl<E: Send + 'static> Source<E> {
@@ -127,17 +127,26 @@ impl<E: Send + 'static> Source<E> {
     /// Reads and watches a directory of manifests of these resources. Needs a tokio runtime.
     pub fn manifests<S: ResourceSet<E>>(directory: &Path) -> Self {
         let (sink, mut source) = channel();
-        source._tasks.spawn(crate::manifests::watch::<S, E>(directory.to_owned(), sink));
+        source.watches.spawn(crate::manifests::watch::<S, E>(directory.to_owned(), sink));
         source
     }
 
-    /// Waits for the next notice. `None` after all watches have ended. Cancel-safe.
+    /// Waits for the next notice. `None` after all watches have ended. Cancel-safe. If a watch panics, so does this:
+    /// its objects would never change again.
     pub async fn next(&mut self) -> Option<Notice<E>> {
         loop {
             if let Some(notice) = self.batch.next() {
                 return Some(notice);
             }
-            self.batch = self.batches.recv().await?.into_iter();
+            tokio::select! {
+                biased;
+                batch = self.batches.recv() => self.batch = batch?.into_iter(),
+                Some(Err(ended)) = self.watches.join_next() => {
+                    if let Ok(panic) = ended.try_into_panic() {
+                        std::panic::resume_unwind(panic);
+                    }
+                }
+            }
         }
     }
 
@@ -166,7 +175,11 @@ impl<E: Send + 'static> Subscriptions<E> {
     where
         E: From<Event<R>>,
     {
-        self.source._tasks.spawn(crate::watch::<R, E>(self.client.clone(), selection, self.sink.duplicate()));
+        self.source.watches.spawn(crate::watch::<R, E>(
+            self.client.clone(),
+            selection,
+            self.sink.duplicate(),
+        ));
         self
     }
 
@@ -180,6 +193,14 @@ impl<E: Send + 'static> Subscriptions<E> {
 mod tests {
     use super::*;
     use portway_api::{Node, Service};
+
+    #[tokio::test]
+    #[should_panic = "of a watch"]
+    async fn a_panic_of_a_watch_is_not_silent() {
+        let (_sink, mut source) = channel::<()>();
+        source.watches.spawn(async { panic!("of a watch") });
+        source.next().await;
+    }
 
     #[test]
     fn a_rejected_file_is_printed_with_file_and_line() {

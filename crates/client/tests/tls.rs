@@ -4,6 +4,7 @@
 use portway_api::{Event, Service};
 use portway_client::{Access, Notice, OutageReason, Selection, Source, connect};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -382,6 +383,66 @@ async fn changed_certificate_authorities_are_trusted_without_a_restart() {
     let recovered = async { while !matches!(notices.next().await, Some(Notice::Recovered(_))) {} };
     timeout(TIMEOUT, recovered).await.expect("the new authority is not trusted");
     wait_listed(&mut notices).await;
+}
+
+/// Serves one connection as a SOCKS5 proxy (RFC 1928, RFC 1929) and returns user, password and destination.
+async fn socks(mut client: TcpStream) -> (String, String, SocketAddr) {
+    let version_and_methods = client.read_u16().await.unwrap();
+    assert_eq!(version_and_methods >> 8, 5);
+    let mut methods = vec![0; usize::from(version_and_methods & 0xff)];
+    client.read_exact(&mut methods).await.unwrap();
+    assert!(methods.contains(&2), "username and password are not offered: {methods:?}");
+    client.write_all(&[5, 2]).await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), 1);
+    let mut texts = Vec::new();
+    for _ in 0..2 {
+        let mut text = vec![0; client.read_u8().await.unwrap().into()];
+        client.read_exact(&mut text).await.unwrap();
+        texts.push(String::from_utf8(text).unwrap());
+    }
+    client.write_all(&[1, 0]).await.unwrap();
+    let mut request = [0; 10];
+    client.read_exact(&mut request).await.unwrap();
+    let [5, 1, 0, 1, a, b, c, d, high, low] = request else { panic!("not a CONNECT to IPv4: {request:?}") };
+    let destination = SocketAddr::from(([a, b, c, d], u16::from_be_bytes([high, low])));
+    let mut server = TcpStream::connect(destination).await.unwrap();
+    client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.unwrap();
+    tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+    let password = texts.pop().unwrap();
+    (texts.pop().unwrap(), password, destination)
+}
+
+#[tokio::test]
+async fn connections_go_through_a_socks5_proxy() {
+    let server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let cluster =
+        format!("certificate-authority: ca.pem, proxy-url: \"socks5://me:s%40cret@127.0.0.1:{port}\"");
+    let mut notices = server.watch(&cluster, "").await;
+    let accepted = async { socks(listener.accept().await.unwrap().0).await };
+    let seen = timeout(TIMEOUT, accepted).await.expect("the proxy is not used");
+    assert_eq!(seen, ("me".into(), "s@cret".into(), SocketAddr::from(([127, 0, 0, 1], server.port))));
+    wait_listed(&mut notices).await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_is_named() {
+    let server = Server::start("127.0.0.1", &[]).await;
+    server.file("ca.pem", &server.authority.pem);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let cluster = format!("certificate-authority: ca.pem, proxy-url: \"http://127.0.0.1:{port}\"");
+    let mut notices = server.watch(&cluster, "").await;
+    let refused = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_buf(&mut Vec::new()).await.unwrap();
+        stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    };
+    timeout(TIMEOUT, refused).await.expect("the proxy is not used");
+    let Some(Notice::Outage(outage)) = notices.next().await else { panic!("no outage") };
+    assert!(outage.message.contains(&format!("through the proxy http://127.0.0.1:{port}:")), "{outage}");
 }
 
 /// Serves one connection as a proxy and returns its CONNECT request.

@@ -5,6 +5,7 @@ mod planning;
 #[cfg(test)]
 mod tests;
 
+use crate::api;
 use crate::claims::Claims;
 use crate::event::ClusterEvent;
 use crate::ingest::{Fault, Service, Slice};
@@ -13,7 +14,7 @@ use crate::plan::ServicePlan;
 use crate::reject::Rejected;
 use crate::types::{PortName, ServiceName};
 use ipnet::IpNet;
-use portway_api::{ObjectMeta, ResourceType, Store};
+use portway_api::{ObjectMeta, Resource, ResourceType, Store};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -58,13 +59,6 @@ pub struct Changes {
     pub service_cidrs: Option<Vec<IpNet>>,
     /// This node, if it changed.
     pub node: Option<Node>,
-}
-
-impl Changes {
-    /// Whether nothing changed.
-    pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.service_cidrs.is_none() && self.node.is_none()
-    }
 }
 
 /// The health check of a Service, for load balancers.
@@ -134,6 +128,34 @@ impl Cluster {
             ClusterEvent::Node(event) => self.node_event(event),
             ClusterEvent::ServiceCidr(event) => self.cidr_event(event),
         }
+    }
+
+    /// Rejects an object that could not be decoded. Its last version stays in force, also if a relist has only the
+    /// undecodable one.
+    pub fn reject_undecodable(&mut self, resource: ResourceType, meta: &ObjectMeta, reason: String) {
+        let fault = Fault::new("undecodable", "", reason);
+        let name = ServiceName::new(&meta.namespace, &meta.name);
+        let (key, generation) = if resource == api::Service::TYPE {
+            self.services.keep(&name);
+            (name.as_str(), self.services.generation())
+        } else if resource == api::EndpointSlice::TYPE {
+            self.slices.keep(name.as_str());
+            (name.as_str(), self.slices.generation())
+        } else if resource == api::ServiceCidr::TYPE {
+            self.cidrs.keep(meta.name.as_str());
+            (meta.name.as_str(), self.cidrs.generation())
+        } else {
+            if meta.name == self.identity.node {
+                self.nodes.keep(&());
+            }
+            (meta.name.as_str(), self.nodes.generation())
+        };
+        self.reject(resource, generation, meta, key, fault);
+    }
+
+    /// The unique id of a Service; empty if it is not known.
+    pub fn service_uid(&self, name: &ServiceName) -> &str {
+        self.services.get(name).map_or("", |service| &service.uid)
     }
 
     /// Whether Services, EndpointSlices and this node have been listed once. Nothing may be programmed before.
@@ -206,11 +228,6 @@ impl Cluster {
         let mut all: Vec<_> = self.cidrs.iter().collect();
         all.sort_unstable_by_key(|(name, _)| *name);
         all.into_iter().flat_map(|(_, ranges)| ranges).copied().collect()
-    }
-
-    /// The number of Services to program.
-    pub fn service_count(&self) -> usize {
-        self.services.len()
     }
 
     /// Called once all resources have been listed: decides which Service holds which address, older Services first.

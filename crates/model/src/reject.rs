@@ -14,12 +14,22 @@ pub struct Rejected {
     pub name: String,
     /// Its unique id, if it has one.
     pub uid: String,
-    /// The field at fault, as in `spec.ports[1].nodePort`.
+    /// The field at fault, as in `spec.ports[1].nodePort`; empty if the object could not be decoded.
     pub field: String,
     /// The error, with an example of a valid value where that helps.
     pub reason: String,
     /// The class of the error, for metrics.
     pub class: &'static str,
+}
+
+impl Rejected {
+    /// The field, if it is known, and the reason.
+    pub fn reason_with_field(&self) -> String {
+        match self.field.as_str() {
+            "" => self.reason.clone(),
+            field => format!("{field}: {}", self.reason),
+        }
+    }
 }
 
 impl fmt::Display for Rejected {
@@ -28,7 +38,7 @@ impl fmt::Display for Rejected {
         if !self.namespace.is_empty() {
             write!(f, "{}/", self.namespace)?;
         }
-        write!(f, "{}: {}: {}", self.name, self.field, self.reason)
+        write!(f, "{}: {}", self.name, self.reason_with_field())
     }
 }
 

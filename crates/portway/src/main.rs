@@ -51,8 +51,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            portway_serve::logging::flush();
-            eprintln!("portway: {error:#}");
+            portway_serve::logging::print_last(format!("portway: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -29,7 +29,7 @@ use local::LocalCounts;
 use pace::Pace;
 use portway_client::{Access, Client, Encoding, Notice, Outage, Recorder, Selection, Source};
 use portway_dataplane::{DriftSignal, Outcome, Settings};
-use portway_model::api::{EndpointSlice, Node, Resource, ResourceType, Service, ServiceCidr};
+use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
 use portway_model::{Cluster, ClusterEvent, Family, FrontendKind, Identity, NodeState, ServiceName};
 use reload::ConfigFile;
 use std::collections::HashSet;
@@ -316,6 +316,18 @@ impl Agent {
     fn handle_notice(&mut self, notice: Notice<ClusterEvent>) {
         match notice {
             Notice::Event(event) => self.cluster.apply(event),
+            Notice::Rejected(portway_client::Rejected {
+                resource: Some(resource),
+                namespace,
+                name,
+                uid,
+                reason,
+                file: None,
+                ..
+            }) if !name.is_empty() => {
+                let meta = ObjectMeta { namespace, name, uid, ..ObjectMeta::default() };
+                self.cluster.reject_undecodable(resource, &meta, reason);
+            }
             Notice::Rejected(rejected) => {
                 tracing::warn!("rejected: {rejected}");
                 if let Some(resource) = rejected.resource {

@@ -3,16 +3,17 @@
 use portway_dataplane::Mode;
 
 /// All modes. The first is the default, and a mode that uses the rules of another one prefers the first that fits.
-pub static MODES: [&dyn Mode; 4] =
-    [portway_nftables::MODE, portway_iptables::MODE, portway_ipvs::MODE, portway_userspace::MODE];
+pub static MODES: &[&dyn Mode] =
+    &[portway_nftables::MODE, portway_iptables::MODE, portway_ipvs::MODE, portway_userspace::MODE];
 
 /// The mode with this name.
 pub fn find(name: &str) -> Option<&'static dyn Mode> {
-    MODES.into_iter().find(|mode| mode.name() == name)
+    MODES.iter().copied().find(|mode| mode.name() == name)
 }
 
 /// The names of all modes, for messages: `nftables, iptables, ipvs and userspace`.
 pub fn names(conjunction: &str) -> String {
-    let [others @ .., last] = MODES.map(|mode| mode.name());
-    format!("{} {conjunction} {last}", others.join(", "))
+    let mut names: Vec<&str> = MODES.iter().map(|mode| mode.name()).collect();
+    let last = names.pop().unwrap_or_default();
+    format!("{} {conjunction} {last}", names.join(", "))
 }

@@ -64,6 +64,18 @@ pub fn flush() {
     }
 }
 
+/// Prints the last message of the process to standard error, after the lines so far. Waits up to a second: a pipe that is
+/// not read must not keep the process from ending.
+pub fn print_last(message: String) {
+    flush();
+    let (done, printed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        eprintln!("{message}");
+        _ = done.send(());
+    });
+    _ = printed.recv_timeout(PATIENCE);
+}
+
 /// Sets the verbosity.
 pub fn set_verbosity(verbosity: u32) {
     if let Some((handle, _)) = LOG.get()

@@ -90,6 +90,8 @@ pub(super) struct Origin {
     pub(super) address_from: String,
     /// Description of the credential.
     pub(super) credential: String,
+    /// The proxy's address, if connections go through one.
+    pub(super) proxy: Option<String>,
 }
 
 /// Why a client could not be made.
@@ -162,7 +164,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Makes a client. Must be called inside a tokio runtime.
 pub async fn connect(access: &Access) -> Result<Client, ConnectError> {
-    let (mut destination, origin) = match (&access.kubeconfig, &access.master) {
+    let (mut destination, mut origin) = match (&access.kubeconfig, &access.master) {
         (Some(path), master) => from_kubeconfig(path, master.as_deref())?,
         (None, Some(master)) => from_master(master)?,
         (None, None) => in_pod()?,
@@ -175,6 +177,7 @@ pub async fn connect(access: &Access) -> Result<Client, ConnectError> {
     }
     if let Some(proxy) = &destination.proxy {
         tracing::info!(proxy = %proxy.uri, "connecting to the API server through a proxy");
+        origin.proxy = Some(proxy.uri.to_string().trim_end_matches('/').to_owned());
     }
     let transport = Transport::new(destination, access.qps, access.burst)
         .map_err(|reason| ConnectError::Credential { origin: origin.address_from.clone(), reason })?;
@@ -189,7 +192,7 @@ pub async fn connect(access: &Access) -> Result<Client, ConnectError> {
 impl Origin {
     fn new(server: &Uri, address_from: String, credential: String) -> Self {
         let server = server.to_string().trim_end_matches('/').to_owned();
-        Origin { server, address_from, credential }
+        Origin { server, address_from, credential, proxy: None }
     }
 }
 

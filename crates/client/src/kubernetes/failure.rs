@@ -78,8 +78,15 @@ impl Failure {
 
     /// There was no response.
     pub(super) fn unreachable(context: RequestContext<'_>, error: &dyn Error) -> Self {
-        let Origin { server, address_from, .. } = context.origin;
+        let Origin { server, address_from, proxy, .. } = context.origin;
         let error = root(error);
+        if let Some(proxy) = proxy {
+            let message = format!(
+                "cannot reach the API server at {server} through the proxy {proxy}: {error}; check that the proxy \
+                 runs and allows connections to the server, or except the server with NO_PROXY"
+            );
+            return Failure::new(FailureKind::Outage(OutageReason::Unreachable), message);
+        }
         let next = if error.contains("certificate") {
             format!(
                 "check certificate-authority in {address_from}, and the names in the server's certificate"
@@ -161,6 +168,7 @@ mod tests {
             server: "https://10.0.0.1:6443".into(),
             address_from: "kubeconfig /etc/kc".into(),
             credential: "the token in /etc/token".into(),
+            proxy: None,
         }
     }
 

@@ -117,8 +117,11 @@ pub(super) enum Input<R> {
 pub(super) enum Output<R> {
     /// Send a notice to the consumer.
     Send(Notice<Event<R>>),
-    /// Log that the server does not serve this resource. Occurs once.
-    LogAbsent,
+    /// Log that this resource is done without: the server does not serve it, or refuses it with this message. Occurs
+    /// once.
+    LogAbsent(Option<String>),
+    /// Log why a list is requested instead of a stream.
+    LogNoStream(String),
     /// Record that the server does not stream initial lists. Occurs once.
     DisableStreaming,
     /// Drop the field selector from now on. Occurs once.
@@ -237,7 +240,7 @@ fn opened<R>(state: &mut State) -> Vec<Output<R>> {
 fn page_end<R>(state: &mut State, meta: ListMeta) -> Vec<Output<R>> {
     let mut outputs = Vec::new();
     if meta.continue_token.is_empty() {
-        outputs.push(listed(state, meta.resource_version, false));
+        outputs.push(listed(state, meta.resource_version));
     } else {
         state.failures = 0;
         state.phase = Phase::Paged { continue_token: Some(meta.continue_token) };
@@ -254,12 +257,12 @@ fn initial_end<R>(state: &mut State, version: String) -> Vec<Output<R>> {
     // `expired` is kept: the end of a list does not show that watches work, and a server on which every watch expires
     // must not be listed in a loop.
     (state.failures, state.silent_streams) = (0, 0);
-    vec![listed(state, version, false)]
+    vec![listed(state, version)]
 }
 
-fn listed<R>(state: &mut State, version: String, received: bool) -> Output<R> {
+fn listed<R>(state: &mut State, version: String) -> Output<R> {
     state.version = version;
-    state.phase = Phase::Watching { received };
+    state.phase = Phase::Watching { received: false };
     state.method_failures = 0;
     state.listed = true;
     Output::Send(Notice::Event(Event::InitDone))
@@ -314,7 +317,9 @@ fn failed<R>(state: &mut State, failure: Failure, lasted: Duration) -> Vec<Outpu
             }
         }
         (FailureKind::Outage(reason), phase)
-            if state.optional && !matches!(phase, Phase::Watching { .. }) =>
+            if state.optional
+                && (reason == OutageReason::NotServed || !matches!(phase, Phase::Streaming { .. }))
+                && !matches!(phase, Phase::Watching { .. }) =>
         {
             if let Some(outputs) = continue_without(state, reason, &failure) {
                 return outputs;
@@ -322,7 +327,16 @@ fn failed<R>(state: &mut State, failure: Failure, lasted: Duration) -> Vec<Outpu
             select_list_method(state, failure.kind);
         }
         (_, Phase::Watching { .. }) => {}
-        (kind, _) => select_list_method(state, kind),
+        (kind, phase) => {
+            let streamed = matches!(phase, Phase::Streaming { .. });
+            select_list_method(state, kind);
+            // Not an outage, unless the list fails too. A server over an old etcd, for instance, refuses every stream.
+            let patient =
+                matches!(kind, FailureKind::Dropped | FailureKind::Outage(OutageReason::Overloaded));
+            if streamed && !patient && matches!(state.phase, Phase::Cached { .. }) {
+                return vec![Output::LogNoStream(failure.message), Output::Request(state.request())];
+            }
+        }
     }
     let mut outputs = report(state, &failure);
     outputs.extend(retry(state, failure.retry_after.unwrap_or_default()));
@@ -354,8 +368,7 @@ fn select_list_method(state: &mut State, kind: FailureKind) {
         }
         Phase::Cached { .. } => {
             let broken = refused || matches!(kind, FailureKind::Dropped | FailureKind::Unanswered);
-            let fall_back =
-                kind == FailureKind::Expired || (broken && failed_at_least(FALLBACK_AFTER));
+            let fall_back = kind == FailureKind::Expired || (broken && failed_at_least(FALLBACK_AFTER));
             if fall_back { Phase::Paged { continue_token: None } } else { return }
         }
         Phase::Paged { .. } if kind == FailureKind::Expired || refused => {
@@ -433,19 +446,18 @@ fn report<R>(state: &mut State, failure: &Failure) -> Vec<Output<R>> {
 /// ServiceCIDRs, for instance, are in `v1` since Kubernetes 1.33; older servers do not serve them, and older roles do
 /// not allow them (RBAC is checked before the server checks whether it serves the resource).
 fn continue_without<R>(state: &mut State, reason: OutageReason, failure: &Failure) -> Option<Vec<Output<R>>> {
+    let refusal = match reason {
+        OutageReason::NotServed => None,
+        // The objects of a resource that was listed before are kept while the permission is missing.
+        OutageReason::Forbidden if !state.listed => Some(failure.message.clone()),
+        _ => return None,
+    };
     let mut outputs = Vec::new();
-    if reason == OutageReason::NotServed && state.outage.take().is_some() {
+    if state.outage.take().is_some() {
         outputs.push(Output::Send(Notice::Recovered(Some(state.resource))));
     }
-    match reason {
-        OutageReason::NotServed if !state.absent => {
-            state.absent = true;
-            outputs.push(Output::LogAbsent);
-        }
-        OutageReason::NotServed => {}
-        // The objects of a resource that was listed before are kept while the permission is missing.
-        OutageReason::Forbidden if !state.listed => outputs.extend(report(state, failure)),
-        _ => return None,
+    if !std::mem::replace(&mut state.absent, true) {
+        outputs.push(Output::LogAbsent(refusal));
     }
     outputs.push(Output::Send(Notice::Event(Event::Init)));
     outputs.push(Output::Send(Notice::Event(Event::InitDone)));

@@ -96,8 +96,14 @@ fn perform<R>(
             Output::Send(notice) => push(notice),
             // The caller has dropped it.
             Output::DropFieldSelector => {}
-            Output::LogAbsent => {
+            Output::LogAbsent(None) => {
                 tracing::info!(%resource, "the API server does not serve this resource; continuing without it");
+            }
+            Output::LogAbsent(Some(refusal)) => {
+                tracing::warn!(%resource, "{refusal}; continuing without this resource");
+            }
+            Output::LogNoStream(error) => {
+                tracing::debug!(%resource, error, "the API server did not stream a list; requesting one");
             }
             Output::DisableStreaming => {
                 if client.can_stream() {

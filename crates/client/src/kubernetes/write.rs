@@ -248,8 +248,7 @@ impl Client {
         }
         // Without a unique id, a repeated deletion could delete a new object of the same name.
         let idempotent = options.uid.is_some();
-        let call =
-            Call { idempotent, ..Call::new::<R>(Method::DELETE, "delete", name, Subresource::None) };
+        let call = Call { idempotent, ..Call::new::<R>(Method::DELETE, "delete", name, Subresource::None) };
         self.send(&call.with_body("application/json", &body)).await.map(drop)
     }
 

@@ -264,17 +264,34 @@ async fn after_another_error_event_the_watch_resumes_from_the_same_version() {
 async fn a_403_is_reported_once_with_the_missing_rbac_rule() {
     let api = Api::start().await;
     let mut notices = start::<EndpointSlice>(&api, Selection::all()).await;
-    let message = "endpointslices.discovery.k8s.io is forbidden: User \"bob\" cannot watch resource";
-    api.next().await.reply(403, PROTOBUF, status(403, "Forbidden", message)).await;
+    let message = "endpointslices.discovery.k8s.io is forbidden: User \"bob\" cannot list resource";
+    let forbidden = || status(403, "Forbidden", message);
+    // The stream, then the list that stands in for it.
+    api.next().await.reply(403, PROTOBUF, forbidden()).await;
+    api.next().await.reply(403, PROTOBUF, forbidden()).await;
     let outage = next(&mut notices).await;
-    let expected = "bob may not watch endpointslices.discovery.k8s.io: grant verbs [list watch] by adding to its \
+    let expected = "bob may not list endpointslices.discovery.k8s.io: grant verbs [list watch] by adding to its \
         ClusterRole's rules: - {apiGroups: [\"discovery.k8s.io\"], resources: [\"endpointslices\"], \
         verbs: [\"list\", \"watch\"]}";
     assert_eq!(outage, format!("outage {expected}"));
-    api.next().await.reply(403, PROTOBUF, status(403, "Forbidden", message)).await;
-    let mut stream = api.next().await.stream(STREAM).await;
-    stream.send(initial_end("10")).await;
+    api.next().await.reply(403, PROTOBUF, forbidden()).await;
+    api.next().await.reply(200, PROTOBUF, page(&[], "10", "")).await;
     assert_eq!(take(&mut notices, 3).await, ["recovered EndpointSlice", "init", "done"]);
+}
+
+#[tokio::test]
+async fn objects_that_may_be_listed_but_not_watched_are_listed() {
+    let api = Api::start().await;
+    let mut notices = start::<Service>(&api, Selection::all()).await;
+    let message = "services is forbidden: User \"bob\" cannot watch resource";
+    api.next().await.reply(403, PROTOBUF, status(403, "Forbidden", message)).await;
+    let list = api.next().await;
+    assert_eq!((list.parameter("watch"), list.parameter("resourceVersion")), (None, Some("0")));
+    list.reply(200, PROTOBUF, page(&["a"], "10", "")).await;
+    assert_eq!(take(&mut notices, 3).await, ["init", "+a", "done"]);
+    api.next().await.reply(403, PROTOBUF, status(403, "Forbidden", message)).await;
+    let outage = next(&mut notices).await;
+    assert!(outage.starts_with("outage bob may not watch services: grant verbs [list watch]"), "{outage}");
 }
 
 #[tokio::test]

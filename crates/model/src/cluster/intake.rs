@@ -218,6 +218,7 @@ impl Cluster {
             Event::Init => self.nodes.begin_list(),
             Event::Apply(object) => {
                 if object.metadata().is_some_and(|meta| meta.name == self.identity.node) {
+                    self.clear_rejection(api::Node::TYPE, &self.identity.node.clone());
                     let node = Node::read(&object);
                     self.nodes.apply((), node.clone());
                     self.set_node(node);
@@ -230,6 +231,7 @@ impl Cluster {
                 if !self.nodes.finish_list().is_empty() {
                     self.delete_node();
                 }
+                self.drop_old_rejections(api::Node::TYPE, self.nodes.generation());
             }
         }
     }

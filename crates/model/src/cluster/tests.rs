@@ -399,6 +399,30 @@ fn a_list_without_this_node_marks_it_missing() {
 }
 
 #[test]
+fn an_undecodable_object_in_a_relist_keeps_its_last_version() {
+    let mut cluster = empty();
+    apply(&mut cluster, &service("a", 1, json!({})));
+    apply(&mut cluster, &service("b", 2, json!({})));
+    let undecodable = |cluster: &mut Cluster, name: &str| {
+        let meta = ObjectMeta { namespace: "default".into(), name: name.into(), ..ObjectMeta::default() };
+        cluster.reject_undecodable(ApiService::TYPE, &meta, "invalid type".into());
+    };
+    cluster.apply(Event::<ApiService>::Init);
+    undecodable(&mut cluster, "b");
+    cluster.apply(Event::<ApiService>::InitDone);
+    assert_eq!(programmed(&mut cluster), ["b"], "a was not in the list, b was but could not be decoded");
+    let reasons = |cluster: &mut Cluster| -> Vec<String> {
+        cluster.take_rejections().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(reasons(&mut cluster), ["Service default/b: invalid type"]);
+    // Reported once, and gone with the next version that can be decoded.
+    undecodable(&mut cluster, "b");
+    assert_eq!(reasons(&mut cluster), [""; 0]);
+    apply(&mut cluster, &service("b", 3, json!({})));
+    assert_eq!((cluster.rejections().count(), services_at(&mut cluster, "10.96.0.3").len()), (0, 1));
+}
+
+#[test]
 fn services_of_other_proxies_are_ignored() {
     let labelled = |proxy: &str| {
         let Object::Service(mut object) = service("web", 1, json!({})) else { panic!() };

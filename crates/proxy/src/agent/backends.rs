@@ -60,7 +60,7 @@ impl Backends {
         let options = OpenOptions {
             families: &families,
             settings: &mode.settings(settings.clone()),
-            modes: &MODES,
+            modes: MODES,
             relaunch: Arc::new(move |subcommand| relaunch(subcommand, &logging)),
         };
         let mut backend = mode.open(&options)?;

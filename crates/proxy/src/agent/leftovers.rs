@@ -22,7 +22,7 @@ impl fmt::Display for Leftover {
 /// All locations of all modes, in the order in which they can be cleared: rules refer to sets, and a set in use cannot
 /// be removed.
 fn locations() -> impl Iterator<Item = (&'static dyn Mode, Location)> {
-    MODES.into_iter().flat_map(|mode| mode.locations().into_iter().map(move |location| (mode, location)))
+    MODES.iter().copied().flat_map(|mode| mode.locations().into_iter().map(move |location| (mode, location)))
 }
 
 /// Clears the locations one after the other. An error does not keep the others from being cleared.

@@ -34,7 +34,7 @@ impl Agent {
             name: rejected.name.clone(),
             uid: rejected.uid.clone(),
         };
-        self.recorder.warn(regarding, "NotProgrammed", &format!("{}: {}", rejected.field, rejected.reason));
+        self.recorder.warn(regarding, "NotProgrammed", &rejected.reason_with_field());
     }
 
     /// Publishes the objects that are rejected now to the status page.
@@ -58,14 +58,14 @@ impl Agent {
     pub(super) fn report_refused(&self, refused: &Refused) {
         tracing::error!(service = %refused.service, "rules of a Service left out: {}", refused.reason);
         self.metrics.rejected(Service::TYPE, "refused");
-        self.recorder.warn(regarding_service(&refused.service), "NotProgrammed", &refused.reason);
+        self.recorder.warn(self.regarding_service(&refused.service), "NotProgrammed", &refused.reason);
     }
 
     /// Reports a Service that is programmed, but not with everything that it asks for.
     pub(super) fn report_degraded(&self, degraded: &Refused) {
         tracing::warn!(service = %degraded.service, "{}", degraded.reason);
         self.recorder.warn(
-            regarding_service(&degraded.service),
+            self.regarding_service(&degraded.service),
             "ProgrammedWithLimitations",
             &degraded.reason,
         );
@@ -74,11 +74,22 @@ impl Agent {
     pub(super) fn report_ports(&self, unavailable: Vec<health::PortUnavailable>) {
         for port in unavailable {
             tracing::warn!("{port}");
+            // Without the time of the next try, so that repeated Events are one series.
+            let port = health::PortUnavailable { retry_in: None, ..port };
             self.recorder.warn(
-                regarding_service(&port.service),
+                self.regarding_service(&port.service),
                 "HealthCheckPortUnavailable",
                 &port.to_string(),
             );
+        }
+    }
+
+    fn regarding_service(&self, service: &ServiceName) -> Regarding {
+        Regarding {
+            resource: Service::TYPE,
+            namespace: service.namespace().to_owned(),
+            name: service.name().to_owned(),
+            uid: self.cluster.service_uid(service).to_owned(),
         }
     }
 
@@ -97,14 +108,5 @@ impl Agent {
                 self.report_degraded(&Refused { service: change.name.clone(), reason });
             }
         }
-    }
-}
-
-fn regarding_service(service: &ServiceName) -> Regarding {
-    Regarding {
-        resource: Service::TYPE,
-        namespace: service.namespace().to_owned(),
-        name: service.name().to_owned(),
-        uid: String::new(),
     }
 }

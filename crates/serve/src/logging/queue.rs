@@ -81,16 +81,23 @@ fn write_lines(receiver: &Receiver<Message>, dropped: &AtomicU64, format: LogFor
     while let Some(message) = next {
         match message {
             Message::Line(line) => _ = out.write_all(&line),
-            Message::Flush(done) => _ = out.flush().map(|()| done.send(())),
+            Message::Flush(done) => {
+                write_dropped(dropped, format, &mut out);
+                _ = out.flush().map(|()| done.send(()));
+            }
         }
         next = receiver.try_recv().ok().or_else(|| {
             // The queue is empty: the reader has caught up.
-            let count = dropped.swap(0, Relaxed);
-            if count > 0 {
-                _ = out.write_all(dropped_line(count, format).as_bytes());
-            }
+            write_dropped(dropped, format, &mut out);
             receiver.recv().ok()
         });
+    }
+}
+
+fn write_dropped(dropped: &AtomicU64, format: LogFormat, out: &mut impl Write) {
+    let count = dropped.swap(0, Relaxed);
+    if count > 0 {
+        _ = out.write_all(dropped_line(count, format).as_bytes());
     }
 }
 

@@ -41,8 +41,8 @@ async fn each_invalid_configuration_has_a_specific_message() {
     assert!(connect_error(&no_context).await.contains("kubectl config use-context"));
     let other_context = GOOD.replace("current-context: x", "current-context: y");
     assert!(connect_error(&other_context).await.contains("current-context: \"y\" is not in contexts"));
-    let proxy = GOOD.replace("cluster: {", "cluster: {proxy-url: \"socks5://p:1\", ");
-    assert!(connect_error(&proxy).await.contains("proxy-url: a proxy with scheme socks5 is not supported"));
+    let proxy = GOOD.replace("cluster: {", "cluster: {proxy-url: \"socks4://p:1\", ");
+    assert!(connect_error(&proxy).await.contains("proxy-url: a proxy with scheme socks4 is not supported"));
     let bad_ca = GOOD.replace("cluster: {", "cluster: {certificate-authority-data: \"!\", ");
     assert!(connect_error(&bad_ca).await.contains("not base64"));
     let bad_client = GOOD.replace("token: t", "client-certificate-data: YQ==, client-key-data: YQ==");
