@@ -83,14 +83,19 @@ pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
-    let local = days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+    let days = days_since_epoch(year, month, day);
+    // 30 February is a day of March.
+    if civil_date(days) != (year, month, day) {
+        return None;
+    }
+    let local = days * 86_400 + hour * 3600 + minute * 60 + second;
     Some((local - offset(zone)?, nanos))
 }
 
 /// Formats seconds since the epoch as the API server does.
 pub fn format_rfc3339(seconds: i64) -> String {
     let (days, clock) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let (year, month, day) = date(days);
+    let (year, month, day) = civil_date(days);
     let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
@@ -130,7 +135,7 @@ fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// The date `days` days after 1970-01-01: the inverse of [`days_since_epoch`].
-fn date(days: i64) -> (i64, i64, i64) {
+fn civil_date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -157,9 +162,15 @@ mod tests {
 
     #[test]
     fn other_text_is_none() {
-        for text in
-            ["", "yesterday", "2024-02-29", "2024-13-01T00:00:00Z", "2024-02-29T12:34:56", "2024-2-9T1:2:3Z"]
-        {
+        for text in [
+            "",
+            "yesterday",
+            "2024-02-29",
+            "2024-13-01T00:00:00Z",
+            "2024-02-29T12:34:56",
+            "2024-2-9T1:2:3Z",
+            "2023-02-29T00:00:00Z",
+        ] {
             assert_eq!(parse_rfc3339(text), None, "{text}");
         }
     }

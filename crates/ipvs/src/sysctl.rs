@@ -150,13 +150,14 @@ pub(crate) fn apply(
     previous.0.retain(|name, old| {
         let is_kept = name == TIMEOUTS || wanted.iter().any(|(n, _)| n == name);
         let is_unchanged = || mode_value(name).is_some_and(|value| read(name).as_deref() == Some(value));
-        if !is_kept
-            && is_unchanged()
-            && let Err(e) = write(name, old)
-        {
-            outcome.warnings.push(format!("sysctl {name} could not be restored to {old}: {e}"));
+        if is_kept || !is_unchanged() {
+            return is_kept;
         }
-        is_kept
+        // The record of a value that could not be restored stays for the next attempt.
+        write(name, old).is_err_and(|e| {
+            outcome.warnings.push(format!("sysctl {name} could not be restored to {old}: {e}"));
+            true
+        })
     });
     alias.write(&previous, recorded, &mut outcome);
     outcome

@@ -179,6 +179,7 @@ impl Userspace {
     /// Points the rules at the real endpoints. Open connections stay with the relay.
     fn hand_over_to_kernel(&mut self, settings: &Settings) -> Result<(), Error> {
         let settings = settings_for_rules(settings);
+        let mut result = Ok(());
         for state in &mut self.families {
             state.handed_over = true;
             if state.superseded {
@@ -186,9 +187,10 @@ impl Userspace {
             }
             let all = state.plans.iter();
             let all = all.map(|(name, plan)| (name.clone(), Some(redirect::to_endpoints(plan)))).collect();
-            self.rules.sync(state.family, &settings, all)?;
+            // A family that fails does not keep the other one at the relay.
+            result = result.and(self.rules.sync(state.family, &settings, all).map(drop));
         }
-        Ok(())
+        result
     }
 }
 

@@ -180,13 +180,15 @@ impl Exec {
         if token.is_empty() && client_certificate_data.is_empty() {
             return Err("its output has neither a token nor a client certificate".into());
         }
-        let pem = (client_certificate_data.into_bytes(), client_key_data.into_bytes());
-        let renewed = self.identity.replace((!pem.0.is_empty()).then_some(pem))?;
         let token = match token.as_str() {
             "" => None,
             token => Some(super::credential::bearer(token)?),
         };
-        Ok(Issued { token, expires: expiration_timestamp.as_deref().map(expiry).transpose()?, renewed })
+        let expires = expiration_timestamp.as_deref().map(expiry).transpose()?;
+        // Last, so that a certificate is not replaced by a response that is refused.
+        let pem = (client_certificate_data.into_bytes(), client_key_data.into_bytes());
+        let renewed = self.identity.replace((!pem.0.is_empty()).then_some(pem))?;
+        Ok(Issued { token, expires, renewed })
     }
 }
 

@@ -59,9 +59,7 @@ struct Unordered {
 /// Removes the order of endpoints from a table. Panics if the indices of a frontend have gaps.
 fn unordered(mut table: Table) -> Unordered {
     let mut endpoints: BTreeMap<Name, BTreeMap<Vec<u8>, Vec<String>>> = BTreeMap::new();
-    let indexed = |name: &Name| {
-        (name.ends_with("endpoints") && !name.starts_with("no-")) || name.starts_with("choice-")
-    };
+    let indexed = |name: &Name| name.ends_with("endpoints") || name.starts_with("choice-");
     for name in table.elements.keys().filter(|n| indexed(n)).cloned().collect::<Vec<_>>() {
         let mut groups: BTreeMap<Vec<u8>, Vec<(u32, String)>> = BTreeMap::new();
         for element in table.elements.remove(&name).unwrap() {

@@ -43,10 +43,8 @@ fn tampered(lab: &mut AgentLab, nft: &str, change: &str, names: &[&str]) -> Outc
         "repaired rules that another process had changed",
         &format!("family={family}"),
     ])?;
-    let count = |word: &&str| {
-        line.split(&format!(" {word}")).next().and_then(|l| l.rsplit(' ').next()).map(str::to_owned)
-    };
-    ensure(count(&change).is_some_and(|n| n != "0"), || format!("no object is {change}: {line}"))?;
+    let count = line.split_whitespace().find_map(|word| word.strip_prefix(change)?.strip_prefix('='));
+    ensure(count.is_some_and(|n| n != "0"), || format!("no object is {change}: {line}"))?;
     ensure(names.iter().all(|name| line.contains(name)), || format!("{names:?} are not logged: {line}"))?;
     lab.web_works()?;
     lab.metric(&repairs, |n| n == 1.0)?;
