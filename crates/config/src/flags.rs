@@ -31,7 +31,10 @@ impl<C: 'static> Table<C> {
             .help_heading(setting.heading)
             .value_name(flag.value_name)
             .hide(flag.hidden)
-            .value_parser(move |text: &str| kind.parse(text));
+            .value_parser(move |text: &str| match text {
+                "" if kind.is_list() => Ok(Value::Text(String::new())),
+                text => kind.parse(text),
+            });
         Some(match kind {
             Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
             Kind::Integer | Kind::Number => arg.allow_negative_numbers(true),
@@ -50,6 +53,10 @@ impl<C: 'static> Table<C> {
             };
             let given = |value| Given { value, field: setting.path, origin: Origin::Flag(flag) };
             let mut values: Vec<Value> = values.cloned().collect();
+            if values.iter().all(is_empty) || setting.kind != Kind::Texts {
+                // An empty value is an empty list, and an empty pair is none, as with pflag.
+                values.retain(|value| !setting.kind.is_list() || !is_empty(value));
+            }
             let value = match setting.kind.is_list() {
                 true => Some(Value::List(values.into_iter().map(given).collect())),
                 false => values.pop(),
@@ -60,6 +67,10 @@ impl<C: 'static> Table<C> {
         }
         typed
     }
+}
+
+fn is_empty(value: &Value) -> bool {
+    *value == Value::Text(String::new())
 }
 
 /// Turns underscores in the names of flags into dashes: `--cluster_cidr` is `--cluster-cidr`. Values and all arguments

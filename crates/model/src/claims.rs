@@ -5,6 +5,9 @@
 //! keeps an address, so that working rules stay in force; a later Service waits, and takes over when the holder
 //! releases it. At the start all Services are new: the older Service is first, and by name among Services of the same
 //! age, so that every start decides in the same way.
+//!
+//! A cluster IP always wins over external and load-balancer IPs, in every order of arrival: these are set by users of a
+//! namespace and by load balancers, and must not divert the traffic of another Service (the idea of CVE-2020-8554).
 
 use crate::ingest::Service;
 use crate::types::{Protocol, ServiceName};
@@ -43,12 +46,11 @@ pub(crate) fn of(service: &Service) -> Vec<(Claim, String)> {
         add(Claim::ClusterIp(*ip), format!("spec.clusterIPs[{i}]"));
     }
     let lists = [
-        ("spec.clusterIPs", &service.cluster_ips),
         ("status.loadBalancer.ingress", &service.load_balancer_ips),
         ("spec.externalIPs", &service.external_ips),
     ];
     for (field, ips) in lists {
-        for (i, ip) in ips.iter().enumerate() {
+        for (i, ip) in ips.iter().enumerate().filter(|(_, ip)| !service.cluster_ips.contains(ip)) {
             for port in &service.ports {
                 add(Claim::Address(*ip, port.protocol, port.port), format!("{field}[{i}]"));
             }
@@ -70,10 +72,12 @@ pub(crate) fn of(service: &Service) -> Vec<(Claim, String)> {
 pub(crate) struct Claims {
     holders: HashMap<Claim, ServiceName>,
     waiting: HashMap<Claim, Vec<ServiceName>>,
+    /// The Services with this external or load-balancer IP, whether they hold it or not.
+    external: HashMap<IpAddr, Vec<ServiceName>>,
 }
 
 impl Claims {
-    /// Replaces the claims of `name`. Returns the waiting Services that got a claim because of it.
+    /// Replaces the claims of `name`. Returns the other Services that got or lost an address because of it.
     pub(crate) fn update(
         &mut self,
         name: &ServiceName,
@@ -82,9 +86,12 @@ impl Claims {
     ) -> Vec<ServiceName> {
         let old = old.map(of).unwrap_or_default();
         let new = new.map(of).unwrap_or_default();
-        let mut promoted = Vec::new();
+        let mut affected = Vec::new();
         for (claim, _) in old.iter().filter(|(c, _)| !new.iter().any(|(n, _)| n == c)) {
-            promoted.extend(self.release(name, *claim));
+            affected.extend(self.release(name, *claim));
+            self.change_external(name, *claim, &mut affected, |services, name| {
+                services.retain(|s| s != name)
+            });
         }
         for (claim, _) in &new {
             let holder = self.holders.entry(*claim).or_insert_with(|| name.clone());
@@ -95,18 +102,59 @@ impl Claims {
                 }
             }
         }
-        promoted
+        for (claim, _) in new.iter().filter(|(c, _)| !old.iter().any(|(o, _)| o == c)) {
+            self.change_external(name, *claim, &mut affected, |services, name| {
+                if !services.contains(name) {
+                    services.push(name.clone());
+                }
+            });
+        }
+        affected
+    }
+
+    /// Follows a claim of `name` that was added or removed: of an external address in [`Claims::external`], of a cluster
+    /// IP by adding the Services to `affected` that have it as an external address.
+    fn change_external(
+        &mut self,
+        name: &ServiceName,
+        claim: Claim,
+        affected: &mut Vec<ServiceName>,
+        change: impl Fn(&mut Vec<ServiceName>, &ServiceName),
+    ) {
+        match claim {
+            Claim::Address(ip, ..) => {
+                let services = self.external.entry(ip).or_default();
+                change(services, name);
+                if services.is_empty() {
+                    self.external.remove(&ip);
+                }
+            }
+            Claim::ClusterIp(ip) => {
+                let others = self.external.get(&ip).into_iter().flatten().filter(|other| *other != name);
+                affected.extend(others.cloned());
+            }
+            Claim::NodePort(..) | Claim::HealthCheck(_) => {}
+        }
     }
 
     /// Whether `name` holds this claim.
     pub(crate) fn holds(&self, name: &ServiceName, claim: Claim) -> bool {
-        self.holders.get(&claim) == Some(name)
+        self.holder(claim) == Some(name)
+    }
+
+    /// The Service that holds a claim. An external address that is a cluster IP is held by the Service of that.
+    fn holder(&self, claim: Claim) -> Option<&ServiceName> {
+        let cluster_ip = match claim {
+            Claim::Address(ip, ..) => self.holders.get(&Claim::ClusterIp(ip)),
+            _ => None,
+        };
+        cluster_ip.or_else(|| self.holders.get(&claim))
     }
 
     /// The first claim of `name` that another Service holds, as field and reason of a rejection.
     pub(crate) fn conflict(&self, name: &ServiceName, service: &Service) -> Option<(String, String)> {
         of(service).into_iter().find_map(|(claim, field)| {
-            let holder = self.holders.get(&claim).filter(|holder| *holder != name)?;
+            let holder = self.holder(claim).filter(|holder| *holder != name)?;
             Some((field, format!("{} is already held by Service {holder}", claim.describe())))
         })
     }

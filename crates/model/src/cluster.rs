@@ -12,7 +12,7 @@ use crate::ingest::{Fault, Service, Slice};
 use crate::node::Node;
 use crate::plan::ServicePlan;
 use crate::reject::Rejected;
-use crate::types::{PortName, ServiceName};
+use crate::types::{Family, PortName, ServiceName};
 use ipnet::IpNet;
 use portway_api::{ObjectMeta, Resource, ResourceType, Store};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -66,8 +66,8 @@ pub struct Changes {
 pub struct HealthCheck {
     /// The `healthCheckNodePort`.
     pub port: u16,
-    /// The number of ready endpoints on this node.
-    pub local_endpoints: usize,
+    /// The number of ready endpoints on this node, for each family that the Service has.
+    pub local_endpoints: BTreeMap<Family, usize>,
 }
 
 #[derive(Debug, PartialEq)]

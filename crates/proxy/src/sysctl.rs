@@ -4,9 +4,8 @@
 //! agent: in a container /proc/sys is often read-only, and inside a network namespace only the host can set the size
 //! of the table. A setting that could not be written is reported with the value that it keeps.
 //!
-//! The table is only made larger, and timeouts with kube-proxy's default values are only made longer: the
-//! administrator of the host may have chosen more. A timeout other than the default was configured on purpose, and is
-//! set exactly, whether that is longer or shorter.
+//! The table is only made larger: the administrator of the host may have chosen more. Timeouts are set to the configured
+//! value, whether that is longer or shorter, as kube-proxy does; 0 keeps the kernel's.
 
 use crate::config::ConntrackSettings;
 use std::collections::BTreeMap;
@@ -123,26 +122,16 @@ pub struct Report {
 /// The settings to write; empty if the kernel has the wanted values.
 pub fn plan(current: &Current, want: &ConntrackSettings, cores: usize) -> Vec<Write> {
     let seconds = |timeout: Option<Duration>| timeout.map(|timeout| timeout.as_secs()).filter(|s| *s > 0);
-    let exact_unless = |value: Option<Duration>, default: Duration| {
-        let seconds = seconds(value)?;
-        Some(if value == Some(default) {
-            Requirement::AtLeast(seconds)
-        } else {
-            Requirement::Exactly(seconds)
-        })
-    };
+    let exactly = |timeout| seconds(timeout).map(Requirement::Exactly);
     let max = table_size(want, cores);
     let requirements = [
         (Setting::Max, max.map(Requirement::AtLeast)),
         (Setting::HashSize, max.map(|max| Requirement::AtLeast(max / 4))),
-        (
-            Setting::TcpEstablished,
-            exact_unless(want.tcp_established, ConntrackSettings::DEFAULT_TCP_ESTABLISHED),
-        ),
-        (Setting::TcpCloseWait, exact_unless(want.tcp_close_wait, ConntrackSettings::DEFAULT_TCP_CLOSE_WAIT)),
+        (Setting::TcpEstablished, exactly(want.tcp_established)),
+        (Setting::TcpCloseWait, exactly(want.tcp_close_wait)),
         (Setting::TcpBeLiberal, want.tcp_be_liberal.then_some(Requirement::Exactly(1))),
-        (Setting::Udp, seconds(want.udp).map(Requirement::Exactly)),
-        (Setting::UdpStream, seconds(want.udp_stream).map(Requirement::Exactly)),
+        (Setting::Udp, exactly(want.udp)),
+        (Setting::UdpStream, exactly(want.udp_stream)),
     ];
     let unmet = requirements.into_iter().filter_map(|(setting, requirement)| {
         let was = current.get(&setting).copied();

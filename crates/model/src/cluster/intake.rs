@@ -65,8 +65,8 @@ impl Cluster {
             },
         };
         if self.started {
-            let promoted = self.claims.update(name, old.as_ref(), self.services.get(name));
-            promoted.into_iter().for_each(|name| self.services.mark_dirty(name));
+            let affected = self.claims.update(name, old.as_ref(), self.services.get(name));
+            affected.into_iter().for_each(|name| self.services.mark_dirty(name));
         }
         self.pending.service_events += 1;
         self.services.mark_dirty(name.clone());

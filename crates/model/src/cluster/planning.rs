@@ -28,8 +28,8 @@ impl Cluster {
         let keys = self.slices_of.get(&name).into_iter().flatten();
         let slices: Vec<&Slice> = keys.filter_map(|key| Some(&self.slices.get(key)?.slice)).collect();
         if let Some(port) = self.health_check(&name, service) {
-            let local_endpoints =
-                Family::ALL.map(|f| local_ready(service, &slices, f)).into_iter().max().unwrap_or(0);
+            let families = service.cluster_ips.iter().map(|ip| Family::of(*ip));
+            let local_endpoints = families.map(|f| (f, local_ready(service, &slices, f))).collect();
             self.health.insert(name.clone(), HealthCheck { port, local_endpoints });
         }
         let plans = Family::ALL.map(|family| self.service_plan(&name, service, &slices, family));
@@ -144,9 +144,11 @@ fn frontends(
     ];
     for (kind, ips) in lists {
         for ip in ips.iter().filter(|ip| Family::of(**ip) == family) {
-            let held = holds(Claim::Address(*ip, port.protocol, port.port))
-                && (kind != FrontendKind::ClusterIp || holds(Claim::ClusterIp(*ip)));
-            if held && !all.iter().any(|f| f.address == Some(*ip)) {
+            let claim = match kind {
+                FrontendKind::ClusterIp => Claim::ClusterIp(*ip),
+                _ => Claim::Address(*ip, port.protocol, port.port),
+            };
+            if holds(claim) && !all.iter().any(|f| f.address == Some(*ip)) {
                 all.push(Frontend { kind, address: Some(*ip), port: port.port });
             }
         }

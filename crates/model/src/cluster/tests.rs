@@ -327,6 +327,43 @@ fn a_service_that_loses_one_address_keeps_the_others() {
 }
 
 #[test]
+fn a_cluster_ip_wins_over_external_addresses_in_every_order() {
+    let victim = || service("victim", 5, json!({}));
+    let thief = || service("thief", 9, json!({"externalIPs": ["10.96.0.5", "203.0.113.1"]}));
+    // Another port of the cluster IP is not the thief's either.
+    let other_port =
+        || service("other", 8, json!({"externalIPs": ["10.96.0.5"], "ports": [{"name": "x", "port": 81}]}));
+    for reverse in [false, true] {
+        let mut cluster = empty();
+        cluster.take_changes();
+        let mut objects = [thief(), other_port(), victim()];
+        if reverse {
+            objects.reverse();
+        }
+        for object in &objects {
+            apply(&mut cluster, object);
+            cluster.take_changes();
+        }
+        assert_eq!(services_at(&mut cluster, "10.96.0.5"), ["victim"]);
+        assert_eq!(services_at(&mut cluster, "203.0.113.1"), ["thief"], "its other addresses work");
+        let losers: Vec<String> = cluster.rejections().map(ToString::to_string).collect();
+        assert_eq!(losers.len(), 2, "{losers:?}");
+        assert!(losers[1].contains(
+            "spec.externalIPs[0]: 10.96.0.5 port 80/TCP is already held by Service default/victim"
+        ));
+        // Without the Service whose cluster IP it is, the address is an ordinary one; the plans of the others change.
+        delete(&mut cluster, "victim");
+        let names: Vec<String> =
+            cluster.take_changes().services.iter().map(|c| c.name.name().to_owned()).collect();
+        assert_eq!(names, ["other", "thief", "victim"]);
+        assert_eq!(services_at(&mut cluster, "10.96.0.5"), ["other", "thief"]);
+        assert_eq!(cluster.rejections().count(), 0);
+        apply(&mut cluster, &victim());
+        assert_eq!(services_at(&mut cluster, "10.96.0.5"), ["victim"]);
+    }
+}
+
+#[test]
 fn different_protocols_and_ports_are_no_conflict() {
     let mut cluster = empty();
     let at = |protocol: &str, port: u16| {

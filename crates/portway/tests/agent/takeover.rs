@@ -190,8 +190,9 @@ fn referenced_chain(lab: &mut AgentLab) -> Outcome {
     lab.load(Legacy, "iptables", rules)?;
     lab.stop()?;
     let printed = stdout_lines(lab, &["cleanup"])?;
-    let reported =
-        printed.iter().any(|l| l.contains("KUBE-SERVICES") && l.contains("not removed") && l.contains("-A MINE"));
+    let reported = printed
+        .iter()
+        .any(|l| l.contains("KUBE-SERVICES") && l.contains("not removed") && l.contains("-A MINE"));
     ensure(reported, || format!("{printed:#?}"))?;
     let left = lab.kube_lines(Legacy)?;
     let stays = ["iptables: :KUBE-SERVICES -", "iptables: -A MINE -s 203.0.113.7/32 -j KUBE-SERVICES"];

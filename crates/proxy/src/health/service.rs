@@ -1,7 +1,8 @@
 //! `healthCheckNodePort`: tells load balancers whether this node has endpoints of a Service.
 //!
 //! [`ServicePorts::sync`] gets the health checks of all Services, and opens and closes ports to match them. Every path
-//! gets the same answer: 200 if there are local endpoints and the proxy is healthy, else 503. A port that cannot be
+//! gets the same answer: 200 if there are local endpoints and the proxy is healthy, else 503. Each family that a Service
+//! has counts by itself, and a port is open at addresses of these families only. A port that cannot be
 //! opened is an error that names the Service, for the log and an Event, and is retried with growing pauses; the port
 //! is served on the other addresses of the node meanwhile.
 
@@ -80,7 +81,13 @@ pub struct ServicePorts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
     service: ServiceName,
-    local_endpoints: usize,
+    local_endpoints: BTreeMap<Family, usize>,
+}
+
+impl Wanted {
+    fn is_wanted_at(&self, ip: IpAddr) -> bool {
+        self.local_endpoints.contains_key(&Family::of(ip))
+    }
 }
 
 /// An open port.
@@ -131,9 +138,17 @@ impl ServicePorts {
         for port in unwanted {
             self.close_port(port).await;
         }
-        for (port, open) in &self.open {
-            if let Some(wanted) = self.wanted.get(port) {
-                *open.check.lock().unwrap_or_else(PoisonError::into_inner) = wanted.clone();
+        for (port, open) in &mut self.open {
+            let Some(wanted) = self.wanted.get(port) else { continue };
+            let before = {
+                let mut check = open.check.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::replace(&mut *check, wanted.clone())
+            };
+            if before.local_endpoints.keys().ne(wanted.local_endpoints.keys()) {
+                open.complete = false;
+                for server in open.servers.extract_if(.., |s| !wanted.is_wanted_at(s.address().ip())) {
+                    server.close().await;
+                }
             }
         }
         errors.extend(self.retry(now));
@@ -179,7 +194,8 @@ impl ServicePorts {
         for (service, check) in checks {
             let service = service.clone();
             let Some(first) = self.wanted.get(&check.port) else {
-                self.wanted.insert(check.port, Wanted { service, local_endpoints: check.local_endpoints });
+                let local_endpoints = check.local_endpoints.clone();
+                self.wanted.insert(check.port, Wanted { service, local_endpoints });
                 continue;
             };
             let reason = UnavailableReason::Service(first.service.clone());
@@ -196,16 +212,17 @@ impl ServicePorts {
     /// Opens a port on the addresses where it is not open yet. Returns the first error.
     fn open_port(&mut self, port: u16, wanted: &Wanted) -> Result<(), UnavailableReason> {
         let open = self.open.entry(port).or_insert_with(|| Open::new(wanted.clone()));
-        let router = router(AnswerState { check: open.check.clone(), health: self.health.clone() });
+        let router =
+            |family| router(AnswerState { check: open.check.clone(), family, health: self.health.clone() });
         let mut outcome = Ok(());
         let _context = self.runtime.enter();
-        for ip in &self.addresses {
+        for ip in self.addresses.iter().filter(|ip| wanted.is_wanted_at(**ip)) {
             let address = SocketAddr::new(*ip, port);
             if open.servers.iter().any(|server| server.address() == address) {
                 continue;
             }
             let started = listen(address, DualStack::No)
-                .and_then(|listener| Server::start(listener, router.clone(), LIMITS));
+                .and_then(|listener| Server::start(listener, router(Family::of(*ip)), LIMITS));
             match started {
                 Ok(server) => open.servers.push(server),
                 Err(error) if ipv6_is_unavailable(*ip, &error) => {}
@@ -286,6 +303,8 @@ fn ipv6_is_unavailable(ip: IpAddr, error: &io::Error) -> bool {
 #[derive(Clone)]
 struct AnswerState {
     check: Arc<Mutex<Wanted>>,
+    /// The family of the address that was probed.
+    family: Family,
     health: Health,
 }
 
@@ -296,6 +315,7 @@ fn router(state: AnswerState) -> Router {
 async fn answer(State(state): State<AnswerState>) -> impl IntoResponse {
     let Wanted { service, local_endpoints } =
         state.check.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let local_endpoints = local_endpoints.get(&state.family).copied().unwrap_or(0);
     let healthy = state.health.lock().is_healthy(Timestamp::now());
     let status =
         if healthy && local_endpoints > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

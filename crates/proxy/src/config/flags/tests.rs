@@ -63,6 +63,20 @@ fn lists_grow_by_commas_and_by_repetition() {
 }
 
 #[test]
+fn an_empty_list_flag_is_an_empty_list() {
+    for (flag, path) in [
+        ("--feature-gates=", "featureGates"),
+        ("--nodeport-addresses=", "nodePortAddresses"),
+        ("--ipvs-exclude-cidrs=", "ipvs.excludeCIDRs"),
+        ("--vmodule=", "logging.vmodule"),
+    ] {
+        assert_eq!(items(&[flag], path), [""; 0], "{flag}");
+    }
+    assert_eq!(items(&["--feature-gates=A=true,,B=false,"], "featureGates"), ["A=true", "B=false"]);
+    assert_eq!(items(&["--nodeport-addresses=10.0.0.0/8,"], "nodePortAddresses"), ["10.0.0.0/8", ""]);
+}
+
+#[test]
 fn the_last_of_several_values_applies() {
     assert_eq!(value(&["--v=2", "--v=4"], "logging.verbosity"), Some(Value::Integer(4)));
     assert_eq!(value(&["--cluster-cidr=a", "--cluster-cidr=b,c"], "clusterCIDR"), text("b,c"));

@@ -9,6 +9,13 @@ use tokio::net::TcpStream;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn checks<const N: usize>(checks: [(&str, u16, usize); N]) -> BTreeMap<ServiceName, HealthCheck> {
+    let check = |(name, port, count)| (name, port, [(Family::V4, count)].into());
+    checks_by_family(checks.map(check))
+}
+
+fn checks_by_family<const N: usize>(
+    checks: [(&str, u16, BTreeMap<Family, usize>); N],
+) -> BTreeMap<ServiceName, HealthCheck> {
     let check =
         |(name, port, local_endpoints)| (ServiceName::new("ns", name), HealthCheck { port, local_endpoints });
     checks.into_iter().map(check).collect()
@@ -40,6 +47,32 @@ async fn every_path_returns_the_number_of_local_endpoints() {
     ports.sync(now, &[LOCALHOST], &checks([("web", port, 0)])).await;
     let reply = ask(port, "/").await.expect("an answer");
     assert_eq!((reply.status, reply.header("x-load-balancing-endpoint-weight")), (503, Some("0")));
+}
+
+#[tokio::test]
+async fn each_family_has_its_own_count_and_its_own_listener() {
+    let ((mut ports, _), port, now) = (ports(), free_port(), Instant::now());
+    let addresses = [LOCALHOST, IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let answers = async || {
+        let mut answers = Vec::new();
+        for ip in addresses {
+            let reply = get(SocketAddr::new(ip, port), "/").await.ok();
+            let weight = |reply: Reply| reply.header("x-load-balancing-endpoint-weight").map(str::to_owned);
+            answers.push(reply.map(|reply| (reply.status, weight(reply))));
+        }
+        answers
+    };
+    let count = |status, count: &str| Some((status, Some(count.to_owned())));
+    for (families, expected) in [
+        (BTreeMap::from([(Family::V4, 2), (Family::V6, 0)]), [count(200, "2"), count(503, "0")]),
+        (BTreeMap::from([(Family::V4, 2)]), [count(200, "2"), None]),
+        (BTreeMap::from([(Family::V6, 3)]), [None, count(200, "3")]),
+        (BTreeMap::from([(Family::V4, 0), (Family::V6, 3)]), [count(503, "0"), count(200, "3")]),
+    ] {
+        let checks = checks_by_family([("web", port, families.clone())]);
+        assert!(ports.sync(now, &addresses, &checks).await.is_empty());
+        assert_eq!(answers().await, expected, "{families:?}");
+    }
 }
 
 #[tokio::test]
