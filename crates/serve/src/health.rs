@@ -1,8 +1,9 @@
 //! The state of `/healthz` and `/livez`, and the two pages.
 //!
 //! A process has parts, such as the address families of a proxy. It is healthy while no update of any part, the first
-//! one included, has waited for longer than the timeout. `/healthz`, for load balancers, also fails if the node is not
-//! eligible for traffic. `/livez`, for the kubelet, does not: a restart would not help (KEP-3836).
+//! one included, has waited for longer than the timeout. `/healthz`, for load balancers, also fails before the first sync
+//! of every part, and if the node is not eligible for traffic. `/livez`, for the kubelet, does not: a restart would not
+//! help (KEP-3836).
 
 use crate::page::page;
 use crate::rfc3339;
@@ -106,9 +107,14 @@ impl HealthState {
         &self.parts
     }
 
+    /// Whether every part was synced once.
+    fn is_ready(&self) -> bool {
+        !self.parts.is_empty() && self.parts.values().all(|part| part.synced.is_some())
+    }
+
     /// The answer of `/healthz`.
     pub fn healthz(&self, now: Timestamp) -> Answer {
-        self.answer(now, self.is_healthy(now) && self.node_eligible, Some(self.node_eligible))
+        self.answer(now, self.is_healthy(now) && self.is_ready(), Some(self.node_eligible))
     }
 
     /// The answer of `/livez`.
@@ -121,7 +127,8 @@ impl HealthState {
         part.waiting_since.is_none_or(|since| now.instant.saturating_duration_since(since) < self.timeout)
     }
 
-    fn answer(&self, now: Timestamp, ok: bool, node_eligible: Option<bool>) -> Answer {
+    fn answer(&self, now: Timestamp, healthy: bool, node_eligible: Option<bool>) -> Answer {
+        let ok = healthy && node_eligible.unwrap_or(true);
         let time = |at: Option<SystemTime>| at.map_or(rfc3339::NEVER.to_owned(), rfc3339::format);
         let last_synced = self.parts.values().filter_map(|part| part.synced).max();
         let status = self.parts.iter().map(|(name, part)| {
@@ -134,7 +141,7 @@ impl HealthState {
             last_updated: time(if ok { Some(now.wall) } else { last_synced }),
             current_time: rfc3339::format(now.wall),
             node_eligible,
-            healthy: self.is_healthy(now),
+            healthy,
             status: status.collect(),
         };
         // Strings, booleans and a map with string keys always serialize.
@@ -278,6 +285,23 @@ mod tests {
         let answer = state.livez(clock.at(60));
         assert_eq!(answer.status, 503);
         assert!(answer.body.contains(r#""lastUpdated":"0001-01-01T00:00:00Z""#), "{}", answer.body);
+    }
+
+    #[test]
+    fn healthz_fails_until_every_part_was_synced_once() {
+        let (clock, mut state) = start();
+        let statuses =
+            |state: &HealthState| [state.healthz(clock.at(3)), state.livez(clock.at(3))].map(|a| a.status);
+        assert_eq!(statuses(&state), [503, 200]);
+        state.queued(clock.at(0), "IPv4");
+        state.queued(clock.at(0), "IPv6");
+        state.synced(clock.at(1), "IPv4");
+        assert_eq!(statuses(&state), [503, 200]);
+        assert!(state.healthz(clock.at(3)).body.contains(r#""nodeEligible":true,"healthy":false"#));
+        state.synced(clock.at(2), "IPv6");
+        assert_eq!(statuses(&state), [200, 200]);
+        state.queued(clock.at(3), "IPv6");
+        assert_eq!(statuses(&state), [200, 200]);
     }
 
     #[test]
