@@ -98,13 +98,16 @@ pub fn sample<K: Kernel, R: portway_xtables::commit::Kernel>(driver: &mut Driver
     }
     match driver.program().remove_drained() {
         Ok(true) => {}
+        // The mode's own change failed, so this is no drift: the next sync compares all objects and reports none.
         Ok(false) => {
             driver.invalidate();
-            return true;
+            return false;
         }
         Err(error) => {
             tracing::debug!(family = %driver.family(), %error, "draining endpoints could not be checked");
+            driver.invalidate();
+            return false;
         }
     }
-    driver.state() == State::InSync && driver.program().sample_differs()
+    driver.program().sample_differs()
 }

@@ -64,7 +64,6 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
     /// Removes endpoints that have drained. False if the kernel refused a change, so its objects differ from the
     /// expected ones.
     pub fn remove_drained(&mut self) -> KernelResult<bool> {
-        let mut expected = true;
         if self.drain_queue.is_empty() {
             self.drain_queue = self.draining.servers();
         }
@@ -88,10 +87,10 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
                 changes.push(Change::DeleteService { service: key.wire(self.family) });
             }
             if !changes.is_empty() && !self.kernel.change_servers(&changes)?.is_empty() {
-                expected = false;
+                return Ok(false);
             }
         }
-        Ok(expected)
+        Ok(true)
     }
 
     fn compare_sample(&mut self) -> KernelResult<bool> {

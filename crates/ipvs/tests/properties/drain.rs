@@ -114,3 +114,21 @@ fn draining_continues_after_a_restart() {
     assert!(!sample(&mut again));
     assert_eq!(weights(&mut again, key).into_values().collect::<Vec<_>>(), [1]);
 }
+
+#[test]
+fn review_failed_removal_is_not_drift() {
+    let (mut mode, mut cluster, key) = busy(Protocol::Tcp);
+    set(&mut cluster, Protocol::Tcp, &["b"]);
+    sync(&mut mode, &mut cluster);
+    end_connections(&mut mode, key);
+    mode.program().kernel().fail_after(0);
+    let first = sample(&mut mode);
+    mode.program().kernel().recover();
+    let second = sample(&mut mode);
+    // What the agent does on DriftSignal::Possible.
+    if first || second {
+        mode.mark_stale();
+    }
+    let report = mode.sync(&settings(), Vec::new()).unwrap();
+    assert!(report.drift.is_empty(), "first {first} second {second}: {}", report.drift);
+}
