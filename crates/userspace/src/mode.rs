@@ -14,7 +14,7 @@ use portway_dataplane::{
     OpenOptions, Outcome, PlanChanges, Refused, Report, Section, Settings, UserspaceSettings, Wake,
 };
 use portway_model::{Family, ServiceName, ServicePlan};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -51,6 +51,8 @@ struct FamilyState {
     relay_failed_at: Option<Instant>,
     /// An agent of a later release has taken over; its rules must not be changed.
     superseded: bool,
+    /// Services that changed while superseded: the redirecting rules have not been given their plans.
+    unsynced: HashSet<ServiceName>,
 }
 
 impl FamilyState {
@@ -64,6 +66,7 @@ impl FamilyState {
             handed_over: false,
             relay_failed_at: None,
             superseded: false,
+            unsynced: HashSet::new(),
         }
     }
 
@@ -212,20 +215,24 @@ impl Backend for Userspace {
         state.relay_failed_at = listeners.is_err().then(Instant::now);
         state.superseded = superseded;
         if superseded {
+            state.unsynced.extend(names);
             return Ok(Report { degraded, warnings: warning.into_iter().collect(), ..Report::default() });
         }
         let listeners = listeners.unwrap_or_default();
         state.previous = listeners.or(state.previous);
         let moved = std::mem::replace(&mut state.listeners, listeners) != listeners;
-        let names = if moved { state.plans.keys().cloned().chain(names).collect() } else { names };
-        let for_rules: HashMap<ServiceName, Option<ServicePlan>> = names
+        let unsynced = std::mem::take(&mut state.unsynced);
+        let mut names: HashSet<ServiceName> = names.into_iter().chain(unsynced).collect();
+        if moved {
+            names.extend(state.plans.keys().cloned());
+        }
+        let for_rules = names
             .into_iter()
             .map(|name| {
                 let plan = state.plans.get(&name).map(|plan| state.plan_for_rules(plan));
                 (name, plan)
             })
             .collect();
-        let for_rules = for_rules.into_iter().collect();
         let mut report = self.rules.sync(family, &settings_for_rules(settings), for_rules)?;
         // Routes are removed after the rules. An error means that the connection to the relay is lost; the next check
         // detects that.

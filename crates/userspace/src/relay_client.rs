@@ -177,6 +177,11 @@ impl RelayClient {
                 return Ok(Vec::new());
             };
             set_timeouts(&stream, COUNT_TIMEOUT)?;
+            // A relay of another release may encode its counters differently.
+            match call(&mut stream, &Request::Hello)? {
+                Answer::Welcome { version, .. } if version == wire::VERSION => {}
+                _ => return Ok(Vec::new()),
+            }
             match call(&mut stream, &Request::Count)? {
                 Answer::Counts(counts) => Ok(counts),
                 other => Err(unexpected(&other)),
