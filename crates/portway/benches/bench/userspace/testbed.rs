@@ -131,7 +131,7 @@ fn service(ip: IpAddr) -> Object {
         node_port: 0,
     };
     Object::Service(api::Service {
-        metadata: Some(meta("beside-haproxy", HashMap::new())),
+        metadata: Some(meta("next-to-haproxy", HashMap::new())),
         spec: Some(api::ServiceSpec {
             cluster_ip: ip.to_string(),
             cluster_ips: vec![ip.to_string()],
@@ -158,9 +158,9 @@ fn slice(pods: &[Ipv4Addr]) -> Object {
         node_name: Some("node1".into()),
         hints: None,
     };
-    let labels = HashMap::from([("kubernetes.io/service-name".to_owned(), "beside-haproxy".to_owned())]);
+    let labels = HashMap::from([("kubernetes.io/service-name".to_owned(), "next-to-haproxy".to_owned())]);
     Object::EndpointSlice(api::EndpointSlice {
-        metadata: Some(meta("beside-haproxy-x7k2p", labels)),
+        metadata: Some(meta("next-to-haproxy-x7k2p", labels)),
         address_type: "IPv4".into(),
         ports: PORTS.map(port).into(),
         endpoints: pods.iter().map(endpoint).collect(),
