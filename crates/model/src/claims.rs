@@ -9,10 +9,13 @@
 //! A cluster IP always wins over external and load-balancer IPs, in every order of arrival: these are set by users of a
 //! namespace and by load balancers, and must not divert the traffic of another Service (the idea of CVE-2020-8554).
 
-use crate::ingest::Service;
+use crate::ingest::{Fault, Service};
 use crate::types::{Protocol, ServiceName};
 use std::collections::HashMap;
 use std::net::IpAddr;
+
+/// The class of a conflict, for metrics.
+const CONFLICT: &str = "conflict";
 
 /// An address or port that only one Service can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,7 +93,7 @@ impl Claims {
         for (claim, _) in old.iter().filter(|(c, _)| !new.iter().any(|(n, _)| n == c)) {
             affected.extend(self.release(name, *claim));
             self.change_external(name, *claim, &mut affected, |services, name| {
-                services.retain(|s| s != name)
+                services.retain(|s| s != name);
             });
         }
         for (claim, _) in &new {
@@ -151,12 +154,17 @@ impl Claims {
         cluster_ip.or_else(|| self.holders.get(&claim))
     }
 
-    /// The first claim of `name` that another Service holds, as field and reason of a rejection.
-    pub(crate) fn conflict(&self, name: &ServiceName, service: &Service) -> Option<(String, String)> {
-        of(service).into_iter().find_map(|(claim, field)| {
-            let holder = self.holder(claim).filter(|holder| *holder != name)?;
-            Some((field, format!("{} is already held by Service {holder}", claim.describe())))
-        })
+    /// The claims of `name` that other Services hold. An address is named once, not for each of its ports.
+    pub(crate) fn conflicts(&self, name: &ServiceName, service: &Service) -> Vec<Fault> {
+        let mut faults: Vec<Fault> = Vec::new();
+        for (claim, field) in of(service) {
+            let Some(holder) = self.holder(claim).filter(|holder| *holder != name) else { continue };
+            if faults.last().is_none_or(|fault| fault.field != field) {
+                let reason = format!("{} is already held by Service {holder}", claim.describe());
+                faults.push(Fault::new(CONFLICT, field, reason));
+            }
+        }
+        faults
     }
 
     /// Releases a claim of `name`. Returns the Service that gets it, if one waited.

@@ -21,7 +21,6 @@ use std::sync::Arc;
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const CONFLICT: &str = "conflict";
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// The node that plans are made for.
@@ -76,17 +75,15 @@ struct ServiceSlice {
     slice: Slice,
 }
 
-#[derive(Debug)]
-struct Rejection {
-    reason: Rejected,
+/// The rejected values of an object.
+#[derive(Debug, Default)]
+struct Rejections {
+    /// Values that cannot be used, found when the object was read.
+    faults: Vec<Rejected>,
+    /// Addresses and ports that another Service holds, found when it was planned.
+    conflicts: Vec<Rejected>,
+    /// The list in which the object was last seen.
     generation: u32,
-}
-
-impl Rejection {
-    /// Whether the reason is that another Service holds an address or port. The object itself is valid.
-    fn is_conflict(&self) -> bool {
-        self.reason.class == CONFLICT
-    }
 }
 
 /// The state of the cluster as this node knows it.
@@ -110,7 +107,7 @@ pub struct Cluster {
     health: BTreeMap<ServiceName, HealthCheck>,
     started: bool,
     pending: Changes,
-    rejections: BTreeMap<(ResourceType, String), Rejection>,
+    rejections: BTreeMap<(ResourceType, String), Rejections>,
     new_rejections: Vec<Rejected>,
 }
 
@@ -133,7 +130,7 @@ impl Cluster {
     /// Rejects an object that could not be decoded. Its last version stays in force, also if a relist has only the
     /// undecodable one.
     pub fn reject_undecodable(&mut self, resource: ResourceType, meta: &ObjectMeta, reason: String) {
-        let fault = Fault::new("undecodable", "", reason);
+        let fault = vec![Fault::new("undecodable", "", reason)];
         let name = ServiceName::new(&meta.namespace, &meta.name);
         let (key, generation) = if resource == api::Service::TYPE {
             self.services.keep(&name);
@@ -150,7 +147,7 @@ impl Cluster {
             }
             (meta.name.as_str(), self.nodes.generation())
         };
-        self.reject(resource, generation, meta, key, fault);
+        self.set_faults(resource, generation, meta, key, fault, false);
     }
 
     /// The unique id of a Service; empty if it is not known.
@@ -203,14 +200,19 @@ impl Cluster {
         self.services.mark_all_dirty();
     }
 
-    /// Objects that were rejected since the last call.
+    /// Objects and values that were rejected since the last call.
     pub fn take_rejections(&mut self) -> Vec<Rejected> {
         std::mem::take(&mut self.new_rejections)
     }
 
-    /// All objects that are rejected now.
+    /// All objects and values that are rejected now.
     pub fn rejections(&self) -> impl Iterator<Item = &Rejected> {
-        self.rejections.values().map(|r| &r.reason)
+        self.rejections.values().flat_map(|r| r.faults.iter().chain(&r.conflicts))
+    }
+
+    /// The number of objects of a resource that are rejected, or partially programmed.
+    pub fn rejected_objects(&self, resource: ResourceType) -> usize {
+        self.rejections.keys().filter(|(r, _)| *r == resource).count()
     }
 
     /// The health checks of all Services that have one.
@@ -245,49 +247,71 @@ impl Cluster {
         self.pending.triggers.clear();
     }
 
-    fn reject(
+    /// Replaces the faults of an object. `partial`: everything else of it is programmed.
+    fn set_faults(
         &mut self,
         resource: ResourceType,
         generation: u32,
         meta: &ObjectMeta,
         key: &str,
-        fault: Fault,
+        faults: Vec<Fault>,
+        partial: bool,
     ) {
-        let reason = Rejected {
-            resource,
-            namespace: meta.namespace.clone(),
-            name: meta.name.clone(),
-            uid: meta.uid.clone(),
-            field: fault.field,
-            reason: fault.reason,
-            class: fault.class,
-        };
-        let rejection = Rejection { reason: reason.clone(), generation };
-        let before = self.rejections.insert((resource, key.to_owned()), rejection);
-        if before.is_none_or(|b| b.reason != reason) {
-            self.new_rejections.push(reason);
+        if faults.is_empty() && self.rejections.is_empty() {
+            return;
         }
+        let faults = faults.into_iter().map(|fault| rejected(resource, meta, fault, partial)).collect();
+        let entry = self.rejections.entry((resource, key.to_owned())).or_default();
+        entry.generation = generation;
+        let before = std::mem::replace(&mut entry.faults, faults);
+        self.new_rejections.extend(entry.faults.iter().filter(|r| !before.contains(r)).cloned());
+        self.drop_rejection_if_empty(resource, key);
     }
 
-    /// Removes the rejection of an object, except for a conflict, which only planning removes. Returns whether one was
-    /// removed.
-    fn clear_rejection(&mut self, resource: ResourceType, key: &str) -> bool {
-        if self.rejections.is_empty() {
-            return false;
+    /// Replaces the conflicts of a Service with others.
+    fn set_conflicts(&mut self, resource: ResourceType, meta: &ObjectMeta, key: &str, conflicts: Vec<Fault>) {
+        if conflicts.is_empty() && self.rejections.is_empty() {
+            return;
         }
+        let conflicts = conflicts.into_iter().map(|fault| rejected(resource, meta, fault, true)).collect();
+        let entry = self.rejections.entry((resource, key.to_owned())).or_default();
+        let before = std::mem::replace(&mut entry.conflicts, conflicts);
+        self.new_rejections.extend(entry.conflicts.iter().filter(|r| !before.contains(r)).cloned());
+        self.drop_rejection_if_empty(resource, key);
+    }
+
+    fn drop_rejection_if_empty(&mut self, resource: ResourceType, key: &str) {
         let key = (resource, key.to_owned());
-        let fault = self.rejections.get(&key).is_some_and(|r| !r.is_conflict());
-        if fault {
+        if self.rejections.get(&key).is_some_and(|r| r.faults.is_empty() && r.conflicts.is_empty()) {
             self.rejections.remove(&key);
         }
-        fault
     }
 
-    /// Called at the end of a list: removes the rejections of objects that are not in the list, except for conflicts,
-    /// which only planning removes.
+    /// Removes the faults of a deleted object. Its conflicts are removed when it is planned.
+    fn clear_faults(&mut self, resource: ResourceType, key: &str) {
+        self.set_faults(resource, 0, &ObjectMeta::default(), key, Vec::new(), false);
+    }
+
+    /// Called at the end of a list: removes the faults of objects that are not in the list.
     fn drop_old_rejections(&mut self, resource: ResourceType, generation: u32) {
         self.rejections.retain(|(r, _), rejection| {
-            *r != resource || rejection.generation == generation || rejection.is_conflict()
+            if *r == resource && rejection.generation != generation {
+                rejection.faults.clear();
+            }
+            !rejection.faults.is_empty() || !rejection.conflicts.is_empty()
         });
+    }
+}
+
+fn rejected(resource: ResourceType, meta: &ObjectMeta, fault: Fault, partial: bool) -> Rejected {
+    Rejected {
+        resource,
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        field: fault.field,
+        reason: fault.reason,
+        class: fault.class,
+        partial,
     }
 }

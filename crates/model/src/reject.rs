@@ -20,6 +20,8 @@ pub struct Rejected {
     pub reason: String,
     /// The class of the error, for metrics.
     pub class: &'static str,
+    /// Whether everything else of the object is programmed.
+    pub partial: bool,
 }
 
 impl Rejected {

@@ -525,8 +525,7 @@ impl Agent {
     /// object need not cause one.
     fn count_rejections(&self) {
         for resource in [Service::TYPE, EndpointSlice::TYPE, Node::TYPE, ServiceCidr::TYPE] {
-            let count = self.cluster.rejections().filter(|r| r.resource == resource).count();
-            self.metrics.rejected_now(resource, count);
+            self.metrics.rejected_now(resource, self.cluster.rejected_objects(resource));
         }
         self.publish_rejections();
     }

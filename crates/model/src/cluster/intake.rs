@@ -18,7 +18,7 @@ impl Cluster {
             Event::Apply(object) => self.apply_service(&object),
             Event::Delete { namespace, name } => {
                 let name = ServiceName::new(&namespace, &name);
-                self.clear_rejection(api::Service::TYPE, name.as_str());
+                self.clear_faults(api::Service::TYPE, name.as_str());
                 self.set_service(&name, None);
             }
             Event::InitDone => {
@@ -35,21 +35,11 @@ impl Cluster {
         let meta = object.metadata.as_ref().unwrap_or(&empty);
         let name = ServiceName::new(&meta.namespace, &meta.name);
         let selected = meta.labels.get(PROXY_NAME).map(String::as_str) == self.identity.proxy_name.as_deref();
-        let read = if selected { ingest::read_service(object) } else { Ok(None) };
-        match read {
-            Ok(service) => {
-                // The error that is now corrected may have replaced a conflict, which planning finds again.
-                if self.clear_rejection(api::Service::TYPE, name.as_str()) {
-                    self.services.mark_dirty(name.clone());
-                }
-                self.set_service(&name, service);
-            }
-            Err(fault) => {
-                self.services.keep(&name);
-                let generation = self.services.generation();
-                self.reject(api::Service::TYPE, generation, meta, name.as_str(), fault);
-            }
-        }
+        let mut faults = Vec::new();
+        let service = if selected { ingest::read_service(object, &mut faults) } else { None };
+        let (generation, partial) = (self.services.generation(), service.is_some());
+        self.set_faults(api::Service::TYPE, generation, meta, name.as_str(), faults, partial);
+        self.set_service(&name, service);
     }
 
     fn set_service(&mut self, name: &ServiceName, service: Option<Service>) {
@@ -78,7 +68,7 @@ impl Cluster {
             Event::Apply(object) => self.apply_slice(&object),
             Event::Delete { namespace, name } => {
                 let key = format!("{namespace}/{name}");
-                self.clear_rejection(api::EndpointSlice::TYPE, &key);
+                self.clear_faults(api::EndpointSlice::TYPE, &key);
                 self.set_slice(&key, None);
             }
             Event::InitDone => {
@@ -96,7 +86,8 @@ impl Cluster {
         let key = format!("{}/{}", meta.namespace, meta.name);
         let service = meta.labels.get(SERVICE_NAME).filter(|name| !name.is_empty());
         let headless = meta.labels.contains_key(HEADLESS);
-        let read = match service {
+        let mut faults = Vec::new();
+        let slice = match service {
             Some(service) if !headless => {
                 let (zone_lists, port_names) = (&mut self.zone_lists, &mut self.port_names);
                 let slice = ingest::read_slice(
@@ -104,27 +95,18 @@ impl Cluster {
                     &self.identity.node,
                     |zones| intern_zones(zone_lists, zones),
                     |name| intern(port_names, name),
+                    &mut faults,
                 );
-                slice.map(|slice| {
-                    let service = ServiceName::new(&meta.namespace, service);
-                    slice.map(|slice| ServiceSlice { service, slice })
-                })
+                let service = ServiceName::new(&meta.namespace, service);
+                slice.map(|slice| ServiceSlice { service, slice })
             }
-            _ => Ok(None),
+            _ => None,
         };
-        match read {
-            Ok(slice) => {
-                self.clear_rejection(api::EndpointSlice::TYPE, &key);
-                if self.set_slice(&key, slice) {
-                    let trigger = meta.annotations.get(TRIGGER_TIME);
-                    self.pending.triggers.extend(trigger.and_then(|t| parse_rfc3339(t)));
-                }
-            }
-            Err(fault) => {
-                self.slices.keep(key.as_str());
-                let generation = self.slices.generation();
-                self.reject(api::EndpointSlice::TYPE, generation, meta, &key, fault);
-            }
+        let (generation, partial) = (self.slices.generation(), slice.is_some());
+        self.set_faults(api::EndpointSlice::TYPE, generation, meta, &key, faults, partial);
+        if self.set_slice(&key, slice) {
+            let trigger = meta.annotations.get(TRIGGER_TIME);
+            self.pending.triggers.extend(trigger.and_then(|t| parse_rfc3339(t)));
         }
     }
 
@@ -178,7 +160,7 @@ impl Cluster {
             Event::Init => self.cidrs.begin_list(),
             Event::Apply(object) => self.apply_cidr(&object),
             Event::Delete { name, .. } => {
-                self.clear_rejection(api::ServiceCidr::TYPE, &name);
+                self.clear_faults(api::ServiceCidr::TYPE, &name);
                 self.delete_cidr(&name);
             }
             Event::InitDone => {
@@ -193,17 +175,18 @@ impl Cluster {
     fn apply_cidr(&mut self, object: &api::ServiceCidr) {
         let empty = api::ObjectMeta::default();
         let meta = object.metadata.as_ref().unwrap_or(&empty);
-        match read_ranges(object) {
-            Ok(ranges) => {
-                self.clear_rejection(api::ServiceCidr::TYPE, &meta.name);
-                if self.cidrs.apply(meta.name.as_str().into(), ranges) != Applied::Unchanged {
-                    self.pending.service_cidrs = Some(self.service_cidrs());
-                }
-            }
-            Err(fault) => {
-                self.cidrs.keep(meta.name.as_str());
-                self.reject(api::ServiceCidr::TYPE, self.cidrs.generation(), meta, &meta.name, fault);
-            }
+        let mut faults = Vec::new();
+        let ranges = read_ranges(object, &mut faults);
+        self.set_faults(
+            api::ServiceCidr::TYPE,
+            self.cidrs.generation(),
+            meta,
+            &meta.name,
+            faults,
+            !ranges.is_empty(),
+        );
+        if self.cidrs.apply(meta.name.as_str().into(), ranges) != Applied::Unchanged {
+            self.pending.service_cidrs = Some(self.service_cidrs());
         }
     }
 
@@ -218,7 +201,7 @@ impl Cluster {
             Event::Init => self.nodes.begin_list(),
             Event::Apply(object) => {
                 if object.metadata().is_some_and(|meta| meta.name == self.identity.node) {
-                    self.clear_rejection(api::Node::TYPE, &self.identity.node.clone());
+                    self.clear_faults(api::Node::TYPE, &self.identity.node.clone());
                     let node = Node::read(&object);
                     self.nodes.apply((), node.clone());
                     self.set_node(node);
@@ -259,24 +242,24 @@ impl Cluster {
     }
 }
 
-fn read_ranges(object: &api::ServiceCidr) -> Result<Vec<IpNet>, Fault> {
+fn read_ranges(object: &api::ServiceCidr, faults: &mut Vec<Fault>) -> Vec<IpNet> {
     let mut ranges = Vec::new();
     for (i, text) in object.spec.iter().flat_map(|s| &s.cidrs).enumerate() {
         let field = format!("spec.cidrs[{i}]");
-        match text.parse::<IpNet>() {
-            Ok(range) if range.prefix_len() > 0 => ranges.push(range.trunc()),
-            Ok(range) => {
+        match ingest::parse_cidr(text) {
+            Some(range) if range.prefix_len() > 0 => ranges.push(range),
+            Some(range) => {
                 let reason =
                     format!("{range} contains all addresses; packets to unallocated ones would be dropped");
-                return Err(Fault::new("bad-value", field, reason));
+                faults.push(Fault::new("bad-value", field, reason));
             }
-            Err(_) => {
+            None => {
                 let reason = format!("{text:?} is not a CIDR such as 10.96.0.0/12");
-                return Err(Fault::new("bad-address", field, reason));
+                faults.push(Fault::new("bad-address", field, reason));
             }
         }
     }
-    Ok(ranges)
+    ranges
 }
 
 fn intern(names: &mut HashSet<PortName>, name: &str) -> PortName {

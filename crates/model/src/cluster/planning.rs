@@ -1,9 +1,9 @@
 //! Computes plans from the state of the cluster.
 
-use super::{CONFLICT, Cluster, HealthCheck, Rejection, ServiceChange};
+use super::{Cluster, HealthCheck, ServiceChange};
 use crate::api;
 use crate::claims::Claim;
-use crate::ingest::{Fault, Port, Service, Slice};
+use crate::ingest::{Port, Service, Slice};
 use crate::plan::{Frontend, FrontendKind, PortPlan, ServicePlan};
 use crate::select;
 use crate::types::{Family, Protocol, ServiceName, TrafficPolicy};
@@ -16,14 +16,7 @@ impl Cluster {
     pub(super) fn plan(&mut self, name: ServiceName) -> ServiceChange {
         let nothing = |name| ServiceChange { name, plans: [None, None] };
         self.health.remove(&name);
-        match self
-            .services
-            .get(&name)
-            .and_then(|s| Some((self.claims.conflict(&name, s)?, s.uid.to_string())))
-        {
-            Some((conflict, uid)) => self.reject_conflict(&name, uid, conflict),
-            None => self.clear_conflict(&name),
-        }
+        self.find_conflicts(&name);
         let Some(service) = self.services.get(&name) else { return nothing(name) };
         let keys = self.slices_of.get(&name).into_iter().flatten();
         let slices: Vec<&Slice> = keys.filter_map(|key| Some(&self.slices.get(key)?.slice)).collect();
@@ -36,21 +29,17 @@ impl Cluster {
         ServiceChange { name, plans }
     }
 
-    fn reject_conflict(&mut self, name: &ServiceName, uid: String, (field, reason): (String, String)) {
-        let (namespace, own) = (name.namespace().to_owned(), name.name().to_owned());
-        let meta = ObjectMeta { namespace, name: own, uid, ..ObjectMeta::default() };
-        let (generation, fault) = (self.services.generation(), Fault::new(CONFLICT, field, reason));
-        self.reject(api::Service::TYPE, generation, &meta, name.as_str(), fault);
-    }
-
-    fn clear_conflict(&mut self, name: &ServiceName) {
-        if self.rejections.is_empty() {
-            return;
-        }
-        let key = (api::Service::TYPE, name.to_string());
-        if self.rejections.get(&key).is_some_and(Rejection::is_conflict) {
-            self.rejections.remove(&key);
-        }
+    /// Reports the addresses and ports of a Service that another Service holds.
+    fn find_conflicts(&mut self, name: &ServiceName) {
+        let service = self.services.get(name);
+        let conflicts = service.map(|service| self.claims.conflicts(name, service)).unwrap_or_default();
+        let meta = ObjectMeta {
+            namespace: name.namespace().to_owned(),
+            name: name.name().to_owned(),
+            uid: self.service_uid(name).to_owned(),
+            ..ObjectMeta::default()
+        };
+        self.set_conflicts(api::Service::TYPE, &meta, name.as_str(), conflicts);
     }
 
     fn health_check(&self, name: &ServiceName, service: &Service) -> Option<u16> {

@@ -1,5 +1,7 @@
-//! Converts API objects to compact domain values, or to an error that names the invalid field.
+//! Converts API objects to compact domain values. A value that cannot be used is left out alone and becomes a [`Fault`]
+//! that names its field; everything else of the object is used.
 
+mod address;
 mod service;
 mod slice;
 #[cfg(test)]
@@ -9,27 +11,12 @@ pub use service::{PROXY_PROTOCOL_ANNOTATION, Port, SCHEDULER_ANNOTATION, Service
 pub use slice::{Endpoint, Flags, Slice, SlicePort, read_slice};
 
 pub use crate::reject::Fault;
-use std::net::IpAddr;
+use address::address;
+pub(crate) use address::parse_cidr;
 
-/// Parses an address of a Service or an endpoint. Link-local, unspecified, loopback and multicast addresses are errors.
-fn address(field: &str, text: &str) -> Result<IpAddr, Fault> {
-    let ip: IpAddr = text
-        .parse()
-        .map_err(|_| Fault::new("bad-address", field, format!("{text:?} is not an IPv4 or IPv6 address")))?;
-    let special = match ip {
-        IpAddr::V4(a) if a.is_link_local() => Some("a link-local"),
-        IpAddr::V6(a) if a.is_unicast_link_local() => Some("a link-local"),
-        _ if ip.is_unspecified() => Some("the unspecified"),
-        _ if ip.is_loopback() => Some("a loopback"),
-        _ if ip.is_multicast() => Some("a multicast"),
-        _ => None,
-    };
-    match special {
-        Some(kind) => {
-            Err(Fault::new("bad-address", field, format!("{ip} is {kind} address and cannot be served")))
-        }
-        None => Ok(ip),
-    }
+/// The value of a field, or none after its fault was added to `faults`.
+fn usable<T>(value: Result<T, Fault>, faults: &mut Vec<Fault>) -> Option<T> {
+    value.map_err(|fault| faults.push(fault)).ok()
 }
 
 /// Checks a port number.

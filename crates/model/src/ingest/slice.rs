@@ -1,6 +1,6 @@
 //! Converts an EndpointSlice to the fields that the proxy uses.
 
-use super::{Fault, address};
+use super::{Fault, address, port, usable};
 use crate::api;
 use crate::types::{Family, PortName, Protocol};
 use std::net::IpAddr;
@@ -95,42 +95,43 @@ impl Flags {
     }
 }
 
-/// Converts a slice for the node `this_node`; `zones` returns the number of a list of zones. `Ok(None)` if a proxy
-/// ignores the address type (FQDN).
+/// Converts a slice for the node `this_node`; `zones` returns the number of a list of zones. None if its addresses are
+/// not IP addresses.
 pub fn read_slice(
     object: &api::EndpointSlice,
     this_node: &str,
     mut zones: impl FnMut(&[api::Named]) -> u16,
     mut port_name: impl FnMut(&str) -> PortName,
-) -> Result<Option<Slice>, Fault> {
+    faults: &mut Vec<Fault>,
+) -> Option<Slice> {
     let family = match object.address_type.as_str() {
         "IPv4" => Family::V4,
         "IPv6" => Family::V6,
-        "FQDN" => return Ok(None),
+        "FQDN" => return None,
         other => {
-            return Err(Fault::new(
-                "bad-value",
-                "addressType",
-                format!("{other:?} is none of IPv4, IPv6, FQDN"),
-            ));
+            let reason = format!("{other:?} is none of IPv4, IPv6, FQDN");
+            faults.push(Fault::new("bad-value", "addressType", reason));
+            return None;
         }
     };
     let mut endpoints = Vec::with_capacity(object.endpoints.len());
     for (i, given) in object.endpoints.iter().enumerate() {
         let Some(text) = given.addresses.first() else {
-            return Err(Fault::new("bad-address", format!("endpoints[{i}].addresses"), "is empty"));
+            faults.push(Fault::new("bad-address", format!("endpoints[{i}].addresses"), "is empty"));
+            continue;
         };
         let field = format!("endpoints[{i}].addresses[0]");
-        let ip = address(&field, text)?;
+        let Some(ip) = usable(address(&field, text), faults) else { continue };
         if Family::of(ip) != family {
             let reason = format!("{ip} is {}, but addressType says {family}", Family::of(ip));
-            return Err(Fault::new("wrong-family", field, reason));
+            faults.push(Fault::new("wrong-family", field, reason));
+            continue;
         }
         let hints = given.hints.as_ref();
         let zone_hints = hints.map_or(&[][..], |h| &h.for_zones);
         endpoints.push(Endpoint { ip, flags: flags(given, this_node), zones: zones(zone_hints) });
     }
-    Ok(Some(Slice { family, ports: ports(object, &mut port_name)?, endpoints: endpoints.into() }))
+    Some(Slice { family, ports: ports(object, &mut port_name, faults), endpoints: endpoints.into() })
 }
 
 fn flags(given: &api::Endpoint, this_node: &str) -> Flags {
@@ -150,7 +151,8 @@ fn flags(given: &api::Endpoint, this_node: &str) -> Flags {
 fn ports(
     object: &api::EndpointSlice,
     port_name: &mut impl FnMut(&str) -> PortName,
-) -> Result<Box<[SlicePort]>, Fault> {
+    faults: &mut Vec<Fault>,
+) -> Box<[SlicePort]> {
     let mut ports = Vec::with_capacity(object.ports.len());
     for (i, given) in object.ports.iter().enumerate() {
         let number = given.port.unwrap_or(0);
@@ -158,18 +160,14 @@ fn ports(
             continue;
         }
         let text = given.protocol.as_deref().unwrap_or("");
-        let protocol = Protocol::parse(text).ok_or_else(|| {
-            Fault::new(
-                "bad-value",
-                format!("ports[{i}].protocol"),
-                format!("{text:?} is none of TCP, UDP, SCTP"),
-            )
-        })?;
-        ports.push(SlicePort {
-            name: port_name(given.name.as_deref().unwrap_or("")),
-            protocol,
-            port: super::port(&format!("ports[{i}].port"), number)?,
-        });
+        let Some(protocol) = Protocol::parse(text) else {
+            let reason = format!("{text:?} is none of TCP, UDP, SCTP");
+            faults.push(Fault::new("bad-value", format!("ports[{i}].protocol"), reason));
+            continue;
+        };
+        if let Some(port) = usable(port(&format!("ports[{i}].port"), number), faults) {
+            ports.push(SlicePort { name: port_name(given.name.as_deref().unwrap_or("")), protocol, port });
+        }
     }
-    Ok(ports.into())
+    ports.into()
 }

@@ -1,4 +1,4 @@
-//! Every kind of malformed field rejects only its object and is named, and the last valid version stays in force.
+//! Every kind of value that cannot be used is named and left out, and everything else is programmed.
 
 use crate::api::{self, Event};
 use crate::{Cluster, ClusterEvent, Identity, Rejected};
@@ -49,10 +49,8 @@ fn valid_slice() -> Value {
     })
 }
 
-/// Applies a valid object with `value` at `pointer`, and checks that only it is rejected, for that field and reason.
-fn rejects(valid: &Value, event: fn(Value) -> ClusterEvent, row: &(&str, Value, &str, &str, &str)) {
-    let (pointer, value, field, reason, class) = row;
-    let mut cluster = cluster();
+/// A valid object with `value` at `pointer`.
+fn changed(valid: &Value, pointer: &str, value: &Value) -> Value {
     let mut malformed = valid.clone();
     let (parent, key) = pointer.rsplit_once('/').unwrap();
     match malformed.pointer_mut(parent).unwrap_or_else(|| panic!("{pointer}")) {
@@ -60,23 +58,34 @@ fn rejects(valid: &Value, event: fn(Value) -> ClusterEvent, row: &(&str, Value, 
         Value::Array(list) => list[key.parse::<usize>().unwrap()] = value.clone(),
         parent => parent[key] = value.clone(),
     }
-    cluster.apply(event(malformed));
+    malformed
+}
+
+/// Applies a valid object with `value` at `pointer`, and checks that this field is reported, for that reason.
+fn reports(valid: &Value, event: fn(Value) -> ClusterEvent, row: &(&str, Value, &str, &str, &str)) {
+    let (pointer, value, field, reason, class) = row;
+    let mut cluster = cluster();
+    let malformed = changed(valid, pointer, value);
+    cluster.apply(event(malformed.clone()));
     let rejections: Vec<&Rejected> = cluster.rejections().collect();
-    assert_eq!(rejections.len(), 1, "{pointer} = {value} is accepted");
-    let found = (rejections[0].field.as_str(), rejections[0].reason.as_str(), rejections[0].class);
+    let first = rejections.first().unwrap_or_else(|| panic!("{pointer} = {value} is accepted"));
+    let found = (first.field.as_str(), first.reason.as_str(), first.class);
     assert_eq!(found, (*field, *reason, *class), "{pointer} = {value}");
-    assert_eq!(cluster.take_changes().services, [], "{pointer}: the last valid version stays");
-    assert_eq!(cluster.take_rejections().len(), 1);
-    // The rejection is reported once, and ends when the object is corrected.
+    let count = rejections.len();
+    // A rejection is reported once, and ends when the object is corrected.
+    assert_eq!(cluster.take_rejections().len(), count);
+    cluster.apply(event(malformed));
     cluster.touch_all();
-    assert_eq!(cluster.take_changes().services.iter().filter(|s| s.plans[0].is_some()).count(), 2);
+    let bystander = cluster.take_changes().services.into_iter().find(|s| s.name.name() == "bystander");
+    assert!(bystander.is_some_and(|s| s.plans[0].is_some()), "{pointer}");
+    assert_eq!(cluster.take_rejections(), [], "{pointer} is reported twice");
     cluster.apply(event(valid.clone()));
     assert_eq!(cluster.rejections().count(), 0, "{pointer}: corrected, but still rejected");
     assert_eq!(cluster.take_rejections(), []);
 }
 
 #[test]
-fn malformed_services_are_rejected() {
+fn values_of_services_that_cannot_be_used_are_reported() {
     let port =
         |name: &str, port: i32, node_port: i32| json!({"name": name, "port": port, "nodePort": node_port});
     let spec_ip = "/spec/clusterIPs/0";
@@ -218,21 +227,21 @@ fn malformed_services_are_rejected() {
             "/spec/externalTrafficPolicy",
             json!("Nearby"),
             "spec.externalTrafficPolicy",
-            "\"Nearby\" is neither Cluster nor Local",
+            "\"Nearby\" is neither Cluster nor Local; Cluster is used",
             "bad-value",
         ),
         (
             "/spec/internalTrafficPolicy",
             json!("local"),
             "spec.internalTrafficPolicy",
-            "\"local\" is neither Cluster nor Local",
+            "\"local\" is neither Cluster nor Local; Cluster is used",
             "bad-value",
         ),
         (
             "/spec/sessionAffinity",
             json!("Cookie"),
             "spec.sessionAffinity",
-            "\"Cookie\" is neither None nor ClientIP",
+            "\"Cookie\" is neither None nor ClientIP; None is used",
             "bad-value",
         ),
         (
@@ -244,18 +253,21 @@ fn malformed_services_are_rejected() {
         ),
     ];
     let valid = valid_service("web", 1);
-    rows.iter().for_each(|row| rejects(&valid, service, row));
+    rows.iter().for_each(|row| reports(&valid, service, row));
     let mut sticky = valid;
     sticky["spec"]["sessionAffinity"] = json!("ClientIP");
     let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
-    for (seconds, reason) in [(0, "0 is not within 1 to 86400"), (86_401, "86401 is not within 1 to 86400")] {
+    for (seconds, reason) in [
+        (0, "0 is not within 1 to 86400; 10800 is used"),
+        (86_401, "86401 is not within 1 to 86400; 10800 is used"),
+    ] {
         let config = json!({"clientIP": {"timeoutSeconds": seconds}});
-        rejects(&sticky, service, &("/spec/sessionAffinityConfig", config, field, reason, "bad-value"));
+        reports(&sticky, service, &("/spec/sessionAffinityConfig", config, field, reason, "bad-value"));
     }
 }
 
 #[test]
-fn malformed_slices_are_rejected() {
+fn values_of_slices_that_cannot_be_used_are_reported() {
     let rows = [
         (
             "/endpoints/1/addresses/0",
@@ -288,11 +300,97 @@ fn malformed_slices_are_rejected() {
             "bad-port",
         ),
     ];
-    rows.iter().for_each(|row| rejects(&valid_slice(), slice, row));
+    rows.iter().for_each(|row| reports(&valid_slice(), slice, row));
+}
+
+/// The IPv4 plan of `web` after one value was changed: its frontends, policies, affinity, source ranges and endpoints.
+fn programmed(valid: &Value, event: fn(Value) -> ClusterEvent, pointer: &str, value: &Value) -> String {
+    let mut cluster = cluster();
+    cluster.apply(event(changed(valid, pointer, value)));
+    cluster.touch_all();
+    let web = cluster.take_changes().services.into_iter().find(|s| s.name.name() == "web").unwrap();
+    let partial: Vec<bool> = cluster.rejections().map(|r| r.partial).collect();
+    let Some(plan) = &web.plans[0] else { return format!("nothing, partial: {partial:?}") };
+    let ports = plan.ports.iter().map(|port| {
+        let frontends: Vec<String> = port
+            .frontends
+            .iter()
+            .map(|f| format!("{}:{}", f.address.map_or("*".into(), |a| a.to_string()), f.port))
+            .collect();
+        format!(
+            "{} {} {:?}/{:?} affinity {:?} ranges {} endpoints {}",
+            port.name,
+            frontends.join(" "),
+            port.internal,
+            port.external,
+            port.affinity,
+            port.source_ranges.len(),
+            port.cluster.len()
+        )
+    });
+    format!("{}, check {:?}", ports.collect::<Vec<_>>().join("; "), plan.health_check)
 }
 
 #[test]
-fn a_malformed_service_cidr_is_rejected_and_the_valid_one_stays() {
+fn a_value_that_cannot_be_used_is_left_out_alone() {
+    let valid = valid_service("web", 1);
+    let whole = programmed(&valid, service, "/spec/externalIPs", &json!([]));
+    assert_eq!(
+        whole,
+        "http 10.96.0.1:80 203.0.113.1:80 *:30001 Cluster/Local affinity None ranges 1 endpoints 2; \
+         https 10.96.0.1:443 203.0.113.1:443 Cluster/Local affinity None ranges 1 endpoints 0, check Some(31001)"
+    );
+    let without_load_balancer = whole.replace(" 203.0.113.1:80", "").replace(" 203.0.113.1:443", "");
+    let only_http = whole.split("; ").next().unwrap().to_owned() + ", check Some(31001)";
+    let only_https = whole.split("; ").nth(1).unwrap().to_owned();
+    for (pointer, value, expected) in [
+        // Tunnels write such an address.
+        ("/status/loadBalancer/ingress/0/ip", json!("127.0.0.1"), without_load_balancer.clone()),
+        ("/status/loadBalancer/ingress/0/ipMode", json!("Tunnel"), without_load_balancer.clone()),
+        ("/spec/externalIPs/-", json!("example.org"), whole.clone()),
+        ("/spec/clusterIP", json!("10.96.0.2"), whole.clone()),
+        // Without a range that can be used, nobody may reach the load-balancer IP.
+        (
+            "/spec/loadBalancerSourceRanges/0",
+            json!("192.0.2.0"),
+            without_load_balancer.replace("ranges 1", "ranges 0"),
+        ),
+        ("/spec/loadBalancerSourceRanges/-", json!("192.0.2.0"), whole.clone()),
+        ("/spec/loadBalancerSourceRanges/-", json!("fd00::/129"), whole.clone()),
+        ("/spec/ports/0/port", json!(0), only_https),
+        ("/spec/ports/1/protocol", json!("QUIC"), only_http),
+        ("/spec/ports/0/nodePort", json!(70_000), whole.replace(" *:30001", "")),
+        ("/spec/ports/-", json!({"name": "http", "port": 81}), whole.clone()),
+        (
+            "/spec/externalTrafficPolicy",
+            json!("Nearby"),
+            whole.replace("Cluster/Local", "Cluster/Cluster").replace("Some(31001)", "None"),
+        ),
+        ("/spec/internalTrafficPolicy", json!("local"), whole.clone()),
+        ("/spec/sessionAffinity", json!("Cookie"), whole.clone()),
+        ("/spec/healthCheckNodePort", json!(100_000), whole.replace("Some(31001)", "None")),
+        ("/spec/clusterIPs/0", json!("10.96.0.300"), "nothing, partial: [true]".into()),
+        ("/spec/clusterIPs", json!(["10.96.0.300"]), "nothing, partial: [false]".into()),
+        ("/spec/clusterIPs/0", json!("010.096.0.001"), whole.clone()),
+        ("/spec/clusterIPs/0", json!("::ffff:10.96.0.1"), whole.clone()),
+    ] {
+        assert_eq!(programmed(&valid, service, pointer, &value), expected, "{pointer} = {value}");
+    }
+    for (pointer, value, endpoints) in [
+        ("/endpoints/1/addresses/0", json!("pod.example"), 1),
+        ("/endpoints/1/addresses/0", json!("fd10::1"), 1),
+        ("/endpoints/0/addresses", json!([]), 1),
+        ("/ports/-", json!({"name": "x", "port": 1, "protocol": "QUIC"}), 2),
+        ("/ports/-", json!({"name": "x", "port": 65_536}), 2),
+        ("/addressType", json!("IP"), 0),
+    ] {
+        let expected = whole.replace("endpoints 2", &format!("endpoints {endpoints}"));
+        assert_eq!(programmed(&valid_slice(), slice, pointer, &value), expected, "{pointer} = {value}");
+    }
+}
+
+#[test]
+fn a_range_of_a_service_cidr_that_cannot_be_used_is_left_out() {
     let mut cluster = cluster();
     let apply = |cluster: &mut Cluster, cidrs: &[&str]| {
         let spec = Some(api::ServiceCidrSpec { cidrs: cidrs.iter().map(|c| (*c).to_owned()).collect() });
@@ -307,7 +405,7 @@ fn a_malformed_service_cidr_is_rejected_and_the_valid_one_stays() {
         messages,
         ["ServiceCIDR kubernetes: spec.cidrs[1]: \"fd96::/129\" is not a CIDR such as 10.96.0.0/12"]
     );
-    assert_eq!((cluster.service_cidrs().len(), cluster.take_changes().service_cidrs), (2, None));
+    assert_eq!(cluster.service_cidrs(), ["10.96.0.0/16".parse().unwrap()]);
 }
 
 #[test]

@@ -6,17 +6,19 @@ use portway_lab::eventually;
 use std::net::SocketAddr;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("rejected_services_are_logged_and_the_others_programmed", rejected_services),
-    ("a_rejected_slice_is_logged_and_other_slices_serve", rejected_slice),
-    ("a_corrected_object_is_programmed", corrected),
+    ("values_of_services_that_cannot_be_used_are_logged_and_left_out", rejected_services),
+    ("endpoints_that_cannot_be_used_are_logged_and_left_out", rejected_slice),
+    ("an_object_is_programmed_without_the_value_at_fault_until_it_is_corrected", corrected),
     ("a_released_address_goes_to_the_service_that_waits", released_address),
     ("a_broken_manifest_keeps_its_last_good_content", broken_manifest),
     ("a_broken_manifest_at_the_start_does_not_affect_others", broken_at_the_start),
     ("a_missing_manifest_directory_is_logged_and_awaited", missing_directory),
 ];
 
-/// A Service that is rejected, with the field and the reason in the log and the value of the metric's label.
+/// A Service with a value that cannot be used: its state, the field and the reason in the log, and the value of the
+/// metric's label.
 struct InvalidService {
+    state: &'static str,
     name: &'static str,
     ip: &'static str,
     spec: &'static str,
@@ -27,6 +29,7 @@ struct InvalidService {
 
 const INVALID: &[InvalidService] = &[
     InvalidService {
+        state: "rejected",
         name: "bad-address",
         ip: "10.96.0.300",
         spec: "",
@@ -35,6 +38,7 @@ const INVALID: &[InvalidService] = &[
         reason: "bad-address",
     },
     InvalidService {
+        state: "partially programmed",
         name: "loopback",
         ip: "10.96.0.31",
         spec: "externalIPs: ['127.0.0.1']",
@@ -43,6 +47,7 @@ const INVALID: &[InvalidService] = &[
         reason: "bad-address",
     },
     InvalidService {
+        state: "partially programmed",
         name: "port-zero",
         ip: "10.96.0.32",
         spec: "",
@@ -51,6 +56,7 @@ const INVALID: &[InvalidService] = &[
         reason: "bad-port",
     },
     InvalidService {
+        state: "rejected",
         name: "wrong-family",
         ip: "10.96.0.33",
         spec: "clusterIPs: ['10.96.0.33']\nipFamilies: [IPv6]",
@@ -59,6 +65,7 @@ const INVALID: &[InvalidService] = &[
         reason: "wrong-family",
     },
     InvalidService {
+        state: "partially programmed",
         name: "same-node-port",
         ip: "10.96.0.34",
         spec: "type: NodePort",
@@ -67,6 +74,7 @@ const INVALID: &[InvalidService] = &[
         reason: "conflict",
     },
     InvalidService {
+        state: "partially programmed",
         name: "same-address",
         ip: "10.96.0.1",
         spec: "",
@@ -75,6 +83,7 @@ const INVALID: &[InvalidService] = &[
         reason: "conflict",
     },
     InvalidService {
+        state: "partially programmed",
         name: "contradiction",
         ip: "10.96.0.35",
         spec: "clusterIPs: ['10.96.0.36']",
@@ -99,7 +108,7 @@ fn rejected_services(lab: &mut AgentLab) -> Outcome {
         let before = lab.metrics()?.value(&series);
         lab.apply(&format!("{}.yaml", service.name), &service.manifest());
         let object = format!("Service default/{}:", service.name);
-        lab.logged(&["WARN", "rejected", &object, service.logged[0], service.logged[1]])?;
+        lab.logged(&["WARN", service.state, &object, service.logged[0], service.logged[1]])?;
         lab.metric(&series, |n| n == before + 1.0)?;
     }
     lab.metric("portway_rejected_objects{kind=\"Service\"}", |n| n == INVALID.len() as f64)?;
@@ -117,7 +126,7 @@ fn rejected_services(lab: &mut AgentLab) -> Outcome {
     lab.reaches(late, &["pod1b"])?;
     lab.web_works()?;
     for service in INVALID {
-        lab.logged(&["rejected", &format!("Service default/{}:", service.name), service.logged[1]])?;
+        lab.logged(&[service.state, &format!("Service default/{}:", service.name), service.logged[1]])?;
     }
     Ok(())
 }
@@ -130,7 +139,7 @@ fn rejected_slice(lab: &mut AgentLab) -> Outcome {
     lab.apply("mixed.yaml", &mixed);
     lab.logged(&[
         "WARN",
-        "rejected",
+        "partially programmed",
         "EndpointSlice default/mixed:",
         "endpoints[0].addresses[0]",
         &format!("{v4} is IPv4, but addressType says IPv6"),
@@ -140,14 +149,20 @@ fn rejected_slice(lab: &mut AgentLab) -> Outcome {
     })?;
     lab.metric("portway_rejected_objects{kind=\"EndpointSlice\"}", |n| n == 1.0)?;
     lab.web_works()?;
-    // A valid slice that becomes invalid stays in force as it was.
+    // The newest version counts, without the endpoint that cannot be used.
     lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &[v4]));
     lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
-    let broken =
-        objects::slice("web", "web-v4", &lab.pod_ips("pod1a")[..1]).replace("port: 8080", "port: 80800");
+    let broken = objects::slice("web", "web-v4", &[lab.pod_ips("pod1a")[0], v4])
+        .replace(&v4.to_string(), "10.244.1.300");
     lab.apply("web-v4.yaml", &broken);
-    lab.logged(&["rejected", "EndpointSlice default/web-v4:", "ports[0].port", "80800 is not a port"])?;
-    lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
+    let reason = "\"10.244.1.300\" is not an IPv4 or IPv6 address";
+    lab.logged(&[
+        "partially programmed",
+        "EndpointSlice default/web-v4:",
+        "endpoints[1].addresses[0]",
+        reason,
+    ])?;
+    lab.reaches("10.96.0.1:80".parse()?, &["pod1a"])?;
     lab.delete("mixed.yaml");
     lab.delete("web-v4.yaml");
     lab.metric("portway_rejected_objects{kind=\"EndpointSlice\"}", |n| n == 0.0)?;
@@ -159,9 +174,10 @@ fn corrected(lab: &mut AgentLab) -> Outcome {
     let to = "10.96.0.50:80".parse()?;
     lab.apply("shop-slice.yaml", &objects::slice("shop", "shop", &lab.pod_ips("pod1a")[..1]));
     lab.apply("shop.yaml", &objects::service("shop", "10.96.0.50", "sessionAffinity: Sticky"));
-    lab.logged(&["rejected", "Service default/shop:", "spec.sessionAffinity", "\"Sticky\""])?;
+    let reason = "\"Sticky\" is neither None nor ClientIP; None is used";
+    lab.logged(&["partially programmed", "Service default/shop:", "spec.sessionAffinity", reason])?;
     lab.metric("portway_rejected_objects{kind=\"Service\"}", |n| n == 1.0)?;
-    lab.reaches_no_pod(to)?;
+    lab.reaches(to, &["pod1a"])?;
     lab.apply("shop.yaml", &objects::service("shop", "10.96.0.50", "sessionAffinity: ClientIP"));
     lab.reaches(to, &["pod1a"])?;
     lab.metric("portway_rejected_objects{kind=\"Service\"}", |n| n == 0.0)?;
@@ -173,7 +189,7 @@ fn released_address(lab: &mut AgentLab) -> Outcome {
     lab.web_works()?;
     lab.apply("second.yaml", &objects::service("second", "10.96.0.1", ""));
     lab.apply("second-slice.yaml", &objects::slice("second", "second", &lab.pod_ips("pod1b")[..1]));
-    lab.logged(&["rejected", "Service default/second:", "already held by Service default/web"])?;
+    lab.logged(&["partially programmed", "Service default/second:", "already held by Service default/web"])?;
     lab.web_works()?;
     lab.delete("web.yaml");
     lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;

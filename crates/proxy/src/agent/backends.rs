@@ -142,7 +142,11 @@ impl Backends {
         let used = self.backend.locations();
         let (removed, errors) = leftovers::remove_unused(&used, settings);
         for leftover in &removed {
-            tracing::info!(location = %leftover.location, objects = leftover.objects, "removed leftovers of a previous proxy mode");
+            tracing::info!(
+                location = leftover.location,
+                objects = leftover.objects,
+                "removed leftovers of a previous proxy mode"
+            );
         }
         for error in &errors {
             if self.logged_errors.contains(&std::mem::discriminant(error)) {

@@ -26,7 +26,11 @@ impl Agent {
     }
 
     pub(super) fn report(&self, rejected: &Rejected) {
-        tracing::warn!("rejected: {rejected}");
+        let (state, reason) = match rejected.partial {
+            true => ("partially programmed", "PartiallyProgrammed"),
+            false => ("rejected", "NotProgrammed"),
+        };
+        tracing::warn!("{state}: {rejected}");
         self.metrics.rejected(rejected.resource, rejected.class);
         let regarding = Regarding {
             resource: rejected.resource,
@@ -34,7 +38,7 @@ impl Agent {
             name: rejected.name.clone(),
             uid: rejected.uid.clone(),
         };
-        self.recorder.warn(regarding, "NotProgrammed", &rejected.reason_with_field());
+        self.recorder.warn(regarding, reason, &rejected.reason_with_field());
     }
 
     /// Publishes the objects that are rejected now to the status page.

@@ -50,7 +50,7 @@ pub struct RunFlags {
     /// Write the effective configuration to this file and exit.
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub write_config_to: Option<PathBuf>,
-    /// Take Services, EndpointSlices and Nodes from the manifests in this directory, not from an API server.
+    /// Take Services, EndpointSlices, Nodes and ServiceCIDRs from the manifests in this directory, not from an API server.
     #[arg(long, value_name = "DIR", help_heading = "Configuration")]
     pub manifests: Option<PathBuf>,
     /// Remove all rules of Portway and of kube-proxy, in every mode, and exit.
