@@ -176,7 +176,7 @@ fn was_on_before(lab: &mut AgentLab) -> Outcome {
     lab.stop()?;
     lab.start(&["--proxy-mode=nftables"])?;
     lab.web_works()?;
-    lab.logged(&["removed leftovers of a previous proxy mode", "location=iptables"])?;
+    lab.logged(&["removed leftovers of a previous proxy mode", "location=\"iptables"])?;
     ensure(route_localnet(lab)?, || "the mode change turned it off".to_owned())?;
     lab.stop()?;
     cleanup(lab)?;

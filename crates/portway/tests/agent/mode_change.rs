@@ -139,7 +139,7 @@ fn failed_change(lab: &mut AgentLab, variant: Variant) -> Outcome {
     lab.logged(&["ERROR", "stays in mode nftables", "not all rules of mode iptables could be written"])?;
     lab.logged(&[
         "removed leftovers of a previous proxy mode",
-        "location=iptables",
+        "location=\"iptables",
         "IPv4",
         "table nat: KUBE-",
     ])?;

@@ -108,6 +108,9 @@ fn status_pages(lab: &mut AgentLab) -> Outcome {
 fn metrics_change(lab: &mut AgentLab) -> Outcome {
     lab.start(&[])?;
     lab.web_works()?;
+    let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
+    // Rules are in force a moment before their sync is counted.
+    lab.metric(full, |n| n >= 1.0)?;
     let before = lab.metrics()?;
     let connected = before.value("portway_api_connected");
     ensure(connected == 1.0, || {
@@ -116,7 +119,6 @@ fn metrics_change(lab: &mut AgentLab) -> Outcome {
     for name in ["process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds"] {
         ensure(before.value(name) > 0.0, || format!("{name} is {}", before.value(name)))?;
     }
-    let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
     ensure(before.value(full) == 1.0, || {
         format!("the number of full syncs is not 1: {}", before.value(full))
     })?;

@@ -97,7 +97,7 @@ fn from_ipvs(lab: &mut AgentLab, variant: Variant, mode: &str) -> Outcome {
     ensure(left.is_empty(), || left.join("\n"))?;
     lab.logged(&[
         "removed leftovers of a previous proxy mode",
-        "location=ipvs",
+        "location=\"ipvs",
         "kube-ipvs0 with 3 addresses",
     ])?;
     lab.stop()?;

@@ -267,15 +267,15 @@ fn unlistable_table(lab: &mut AgentLab) -> Outcome {
 
 fn foreign_changes(lab: &mut AgentLab) -> Outcome {
     start(lab, Nft)?;
+    let series = |f| format!("kubeproxy_sync_full_proxy_rules_duration_seconds_count{{ip_family=\"{f}\"}}");
     let full = |lab: &AgentLab| -> Result<f64, Failed> {
         let metrics = lab.metrics()?;
-        let count = |f| {
-            metrics.value(&format!(
-                "kubeproxy_sync_full_proxy_rules_duration_seconds_count{{ip_family=\"{f}\"}}"
-            ))
-        };
-        Ok(count("IPv4") + count("IPv6"))
+        Ok(metrics.value(&series("IPv4")) + metrics.value(&series("IPv6")))
     };
+    // Rules are in force a moment before their sync is counted.
+    for family in ["IPv4", "IPv6"] {
+        lab.metric(&series(family), |n| n >= 1.0)?;
+    }
     let before = full(lab)?;
     // As Docker does when it starts containers; and a table that does not belong to iptables changes.
     lab.load(
@@ -315,6 +315,7 @@ fn foreign_changes(lab: &mut AgentLab) -> Outcome {
 fn foreign_changes_legacy(lab: &mut AgentLab) -> Outcome {
     start(lab, Legacy)?;
     let full = "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
+    lab.metric(full, |n| n >= 1.0)?;
     let before = lab.metrics()?.value(full);
     lab.load(Legacy, "iptables", "*nat\n:DOCKER - [0:0]\n-I PREROUTING -j DOCKER\nCOMMIT\n")?;
     lab.metric(full, |n| n > before)?;
