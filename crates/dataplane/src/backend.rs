@@ -38,7 +38,7 @@ pub trait Backend: fmt::Debug {
     /// Compares the kernel with the applied rules, and changes nothing.
     fn verify(&mut self, family: Family) -> Result<Drift, Error>;
 
-    /// Follows the first packet of a connection through the applied rules.
+    /// Follows the first packet of a connection through the rules of the last sync.
     fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error>;
 
     /// The locations that it uses, whose objects therefore are not leftovers.
@@ -49,7 +49,7 @@ pub trait Backend: fmt::Debug {
         "sync_proxy_rules_iptables_restore_failures_total"
     }
 
-    /// Counters of connections for each Service, if the mode has them.
+    /// The counters that the mode has.
     fn counters(&self) -> Option<Arc<dyn CounterSource>> {
         None
     }

@@ -136,7 +136,7 @@ fn numbered_settings(number: u8) -> Settings {
         1 => Settings { masquerade_all: true, service_cidrs: Vec::new(), ..settings() },
         2 => Settings { node_ports: NodePortAddresses::All, masquerade_mark: 1 << 3, ..settings() },
         3 => local(LocalTraffic::Unknown),
-        4 => Settings { node_ports: NodePortAddresses::All, localhost_node_ports: true, ..settings() },
+        4 => Settings { node_ports: NodePortAddresses::All, ..settings() },
         _ => Settings {
             service_cidrs: vec!["10.96.0.0/12".parse().unwrap(), "fd96::/64".parse().unwrap()],
             drop_invalid: false,

@@ -4,9 +4,9 @@ use crate::assert_from_scratch;
 use crate::node::mode;
 use crate::proxy_rules::{add_foreign_rules, foreign};
 use portway_dataplane::Error;
-use portway_model::{Family, Protocol, ServiceName};
-use portway_netlink::conntrack::{Flow, Tuple, UDP};
-use portway_testkit::cluster::{TestCluster, address, service, settings};
+use portway_model::{Family, ServiceName};
+use portway_testkit::cluster::{TestCluster, service, settings};
+use portway_testkit::flows::{apply_dns, dns_cluster, flow};
 use portway_testkit::objects::Endpoint;
 use portway_xtables::Variant;
 use portway_xtables::chains::Table;
@@ -235,35 +235,6 @@ fn a_missing_hook_is_detected_in_the_nft_variant() {
     }
 }
 
-fn dns(cluster: &mut TestCluster, hosts: &[&str]) {
-    cluster.apply_slice("dns", ("dns", Protocol::Udp, 5353), &Endpoint::all(hosts));
-}
-
-fn dns_cluster(hosts: &[&str]) -> TestCluster {
-    let service = service("dns", 1).ports(&[("dns", Protocol::Udp, 53)]).node_port(30053);
-    let mut cluster = TestCluster::new().service(service);
-    dns(&mut cluster, hosts);
-    cluster
-}
-
-/// A UDP flow of `client` to a frontend, translated to an endpoint.
-fn flow(family: Family, frontend: (&str, u16), endpoint: (&str, u16)) -> Flow {
-    let client = address(family, "client");
-    let tuple = |source, source_port, destination, destination_port| Tuple {
-        source,
-        destination,
-        protocol: UDP,
-        source_port,
-        destination_port,
-    };
-    Flow {
-        original: tuple(client, 4000, address(family, frontend.0), frontend.1),
-        reply: tuple(address(family, endpoint.0), endpoint.1, client, 4000),
-        zone: 0,
-        translated: true,
-    }
-}
-
 #[test]
 fn stale_flows_are_deleted_even_if_the_first_restore_failed() {
     for family in Family::ALL {
@@ -277,7 +248,7 @@ fn stale_flows_are_deleted_even_if_the_first_restore_failed() {
             flow(family, ("alternative", 30053), ("alternative", 30053)),
         ];
         mode.program().kernel().flows = [&stale[..], &valid[..]].concat();
-        dns(&mut cluster, &["a"]);
+        apply_dns(&mut cluster, &["a"]);
         mode.program().kernel().lock(1);
         mode.sync(&settings(), cluster.changes(family)).unwrap_err();
         assert_eq!(mode.program().kernel().flows.len(), 6, "no flow is deleted before the rules change");

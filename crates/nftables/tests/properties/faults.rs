@@ -2,40 +2,10 @@
 
 use crate::assert_from_scratch;
 use crate::node::mode;
-use portway_model::{Family, Protocol};
-use portway_netlink::conntrack::{Flow, Tuple, UDP};
+use portway_model::Family;
 use portway_nftables::fake::{ENOBUFS, Fault};
-use portway_testkit::cluster::{TestCluster, address, service, settings};
-use portway_testkit::objects::Endpoint;
-
-fn dns(cluster: &mut TestCluster, hosts: &[&str]) {
-    cluster.apply_slice("dns", ("dns", Protocol::Udp, 5353), &Endpoint::all(hosts));
-}
-
-fn dns_cluster(hosts: &[&str]) -> TestCluster {
-    let service = service("dns", 1).ports(&[("dns", Protocol::Udp, 53)]).node_port(30053);
-    let mut cluster = TestCluster::new().service(service);
-    dns(&mut cluster, hosts);
-    cluster
-}
-
-/// A UDP flow from the client to `to`, which was translated to `endpoint`.
-fn flow(family: Family, to: (&str, u16), endpoint: (&str, u16)) -> Flow {
-    let client = address(family, "client");
-    let tuple = |source, source_port, destination, destination_port| Tuple {
-        source,
-        destination,
-        protocol: UDP,
-        source_port,
-        destination_port,
-    };
-    Flow {
-        original: tuple(client, 4000, address(family, to.0), to.1),
-        reply: tuple(address(family, endpoint.0), endpoint.1, client, 4000),
-        zone: 0,
-        translated: true,
-    }
-}
+use portway_testkit::cluster::{TestCluster, service, settings};
+use portway_testkit::flows::{apply_dns, dns_cluster, flow};
 
 #[test]
 fn changes_during_failed_commits_are_not_lost() {
@@ -86,7 +56,7 @@ fn stale_flows_are_deleted_after_a_failed_commit_is_retried() {
             flow(family, ("alternative", 30053), ("alternative", 30053)),
         ];
         mode.program().kernel().flows = [&stale[..], &valid[..]].concat();
-        dns(&mut cluster, &["a"]);
+        apply_dns(&mut cluster, &["a"]);
         mode.program().kernel().fail(1, Fault::Refuse(ENOBUFS));
         mode.sync(&settings(), cluster.changes(family)).unwrap_err();
         assert_eq!(
@@ -107,9 +77,9 @@ fn flows_are_compared_with_the_latest_plan() {
     mode.program().kernel().flows =
         vec![flow(family, ("svc1", 53), ("a", 5353)), flow(family, ("svc1", 53), ("b", 5353))];
     mode.program().kernel().fail(1, Fault::Refuse(ENOBUFS));
-    dns(&mut cluster, &["a", "b"]);
+    apply_dns(&mut cluster, &["a", "b"]);
     mode.sync(&settings(), cluster.changes(family)).unwrap_err();
-    dns(&mut cluster, &["b"]);
+    apply_dns(&mut cluster, &["b"]);
     mode.sync(&settings(), cluster.changes(family)).unwrap();
     assert_eq!(*mode.program().kernel().flows, [flow(family, ("svc1", 53), ("b", 5353))]);
 }
@@ -136,11 +106,11 @@ fn flows_from_before_the_first_endpoint_are_deleted() {
     let mut cluster = dns_cluster(&[]);
     let mut mode = cluster.programmed(mode(family), &settings());
     mode.program().kernel().flows = vec![flow(family, ("svc1", 53), ("svc1", 53))];
-    dns(&mut cluster, &["a"]);
+    apply_dns(&mut cluster, &["a"]);
     let report = mode.sync(&settings(), cluster.changes(family)).unwrap();
     assert_eq!(report.flows_deleted, 1);
     // When the last endpoint is removed, flows to it are deleted too.
     mode.program().kernel().flows = vec![flow(family, ("svc1", 53), ("a", 5353))];
-    dns(&mut cluster, &[]);
+    apply_dns(&mut cluster, &[]);
     assert_eq!(mode.sync(&settings(), cluster.changes(family)).unwrap().flows_deleted, 1);
 }

@@ -19,10 +19,16 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// All locations of all modes, in the order in which they can be cleared: rules refer to sets, and a set in use cannot
-/// be removed.
+/// All locations of all modes, each mode's in the order in which they can be cleared. A location that several modes
+/// have is in the list once.
 fn locations() -> impl Iterator<Item = (&'static dyn Mode, Location)> {
-    MODES.iter().copied().flat_map(|mode| mode.locations().into_iter().map(move |location| (mode, location)))
+    let mut known = Vec::new();
+    let all = MODES.iter().flat_map(|mode| mode.locations().into_iter().map(|location| (*mode, location)));
+    all.filter(move |(_, location)| {
+        let is_new = !known.contains(location);
+        known.extend(is_new.then(|| location.clone()));
+        is_new
+    })
 }
 
 /// Clears the locations one after the other. An error does not keep the others from being cleared.
