@@ -43,7 +43,7 @@ pub enum Problem {
         nearest: Option<&'static str>,
     },
     /// The field occurs twice.
-    #[error("is set twice, first on line {first_line}")]
+    #[error("is set twice, first on line {first_line}; the last value applies")]
     Duplicate {
         /// The line where it was first set.
         first_line: u64,
@@ -98,7 +98,7 @@ impl std::error::Error for ConfigError {
 }
 
 /// The candidate most similar to `wrong`, if the edit distance is at most a third of its length.
-pub(crate) fn nearest(wrong: &str, candidates: &[&'static str]) -> Option<&'static str> {
+pub fn nearest(wrong: &str, candidates: &[&'static str]) -> Option<&'static str> {
     let wrong = wrong.to_lowercase();
     // A name longer than that of any field is not a misspelling, and comparing it would cost the square of its length.
     if wrong.len() > 64 {

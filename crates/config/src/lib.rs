@@ -22,7 +22,7 @@ mod value;
 
 pub use check::Checks;
 pub use duration::{InvalidDuration, format_duration, parse_duration};
-pub use error::{ConfigError, Origin, Problem};
+pub use error::{ConfigError, Origin, Problem, nearest as nearest_name};
 pub use flags::normalize_args;
 pub use setting::{Effect, Lens, Setting, Zero};
 pub use table::{Changes, Table};

@@ -1,7 +1,8 @@
-//! Reads a file: every field has to be in the table, and its value of the right kind.
+//! Reads a file: the value of every field in the table has to be of the right kind.
 //!
-//! The names in the table are also the names suggested for a misspelt one. A `null`, which Go writes for a setting that
-//! is not set, and an empty list are treated as absent.
+//! A field that is not in the table, or that occurs twice, is a mistake ([`Typed::mistakes`]) and not an error: a file of
+//! an older or newer release can be used. The names in the table are also the names suggested for a misspelt one. A
+//! `null`, which Go writes for a setting that is not set, and an empty list are treated as absent.
 
 use crate::check::in_order;
 use crate::duration::parse_duration;
@@ -30,7 +31,9 @@ pub(crate) fn read(
     })?;
     let mut reader = Reader { file, head, fields, errors: Vec::new(), typed: Typed::default() };
     reader.root(root);
-    if reader.errors.is_empty() { Ok(reader.typed) } else { Err(in_order(reader.errors)) }
+    let Reader { errors, mut typed, .. } = reader;
+    typed.mistakes = in_order(typed.mistakes);
+    if errors.is_empty() { Ok(typed) } else { Err(in_order(errors)) }
 }
 
 struct Reader<'a> {
@@ -94,7 +97,7 @@ impl Reader<'_> {
                     names.extend(self.head.iter().map(|(name, _)| *name));
                 }
                 let nearest = nearest(&key.name, &names);
-                self.error(key.line, &path, Problem::UnknownField { nearest });
+                self.mistake(key.line, &path, Problem::UnknownField { nearest });
             }
         }
     }
@@ -189,10 +192,14 @@ impl Reader<'_> {
             let (file, errors) = (self.file.clone(), Vec::new());
             let mut inner = Reader { file, head: &[], fields: &fields, errors, typed: Typed::default() };
             inner.root(item);
-            self.errors.extend(inner.errors.into_iter().map(|error| {
+            let within_item = |error: ConfigError| {
                 let path = format!("{field}[{index}].{}", error.field);
                 ConfigError { field: path.trim_end_matches('.').to_owned(), ..error }
-            }));
+            };
+            self.errors.extend(inner.errors.into_iter().map(within_item));
+            self.typed
+                .mistakes
+                .extend(std::mem::take(&mut inner.typed.mistakes).into_iter().map(within_item));
             let number = inner.typed.take(number).map_or(Value::Integer(0), |given| given.value);
             if let Some((name, _)) = inner.typed.text(name) {
                 pairs.push(self.given(field, line, Value::Named(name.to_owned(), number.into())));
@@ -214,18 +221,25 @@ impl Reader<'_> {
         }
     }
 
-    /// The entries of a section, each name once; a duplicate is an error.
-    fn without_duplicates(&mut self, prefix: &str, mut entries: Vec<(Key, Node)>) -> Vec<(Key, Node)> {
-        let mut seen: HashMap<String, u64> = HashMap::new();
-        entries.retain(|(key, _)| {
-            let Some(first_line) = seen.get(&key.name).copied() else {
-                seen.insert(key.name.clone(), key.line);
-                return true;
-            };
-            self.error(key.line, &format!("{prefix}{}", key.name), Problem::Duplicate { first_line });
-            false
-        });
-        entries
+    /// The entries of a section, each name once: of duplicates the last applies, as with upstream's decoder.
+    fn without_duplicates(&mut self, prefix: &str, entries: Vec<(Key, Node)>) -> Vec<(Key, Node)> {
+        let mut unique: Vec<(Key, Node)> = Vec::with_capacity(entries.len());
+        let mut seen: HashMap<String, usize> = HashMap::new();
+        for (key, node) in entries {
+            match seen.get(&key.name) {
+                Some(index) => {
+                    let first_line = unique[*index].0.line;
+                    let path = format!("{prefix}{}", key.name);
+                    self.mistake(key.line, &path, Problem::Duplicate { first_line });
+                    unique[*index].1 = node;
+                }
+                None => {
+                    seen.insert(key.name.clone(), unique.len());
+                    unique.push((key, node));
+                }
+            }
+        }
+        unique
     }
 
     fn given(&self, field: &'static str, line: u64, value: Value) -> Given<Value> {
@@ -237,7 +251,18 @@ impl Reader<'_> {
     }
 
     fn error(&mut self, line: u64, path: &str, problem: Problem) {
+        let error = self.at(line, path, problem);
+        self.errors.push(error);
+    }
+
+    /// A mistake that does not keep the rest of the file from being used.
+    fn mistake(&mut self, line: u64, path: &str, problem: Problem) {
+        let mistake = self.at(line, path, problem);
+        self.typed.mistakes.push(mistake);
+    }
+
+    fn at(&self, line: u64, path: &str, problem: Problem) -> ConfigError {
         let origin = Origin::File { name: self.file.clone(), line };
-        self.errors.push(ConfigError { origin, field: path.to_owned(), problem });
+        ConfigError { origin, field: path.to_owned(), problem }
     }
 }

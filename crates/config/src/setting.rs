@@ -316,6 +316,11 @@ impl<C: 'static> Setting<C> {
         Setting { effect: Effect::Live, ..self }
     }
 
+    /// Neither the setting nor a change has an effect: another program has it.
+    pub fn without_effect(self) -> Self {
+        Setting { effect: Effect::Unused, ..self }
+    }
+
     /// The flag takes effect together with a file.
     pub fn with_file(self) -> Self {
         Setting { with_file: true, ..self }

@@ -4,7 +4,7 @@ use crate::check::Checks;
 use crate::error::ConfigError;
 use crate::read::{Head, read};
 use crate::setting::{Effect, Setting};
-use crate::value::{Kind, Typed};
+use crate::value::{Given, Kind, Typed, Value};
 use serde_json::{Map, Value as Json};
 
 /// All settings of a configuration `C`, in the order of the help and of the reference page.
@@ -69,6 +69,14 @@ impl<C: 'static> Table<C> {
         }
     }
 
+    /// The given values of settings without effect, except those that Go writes for a setting that is not set.
+    pub fn unused<'t>(&self, typed: &'t Typed) -> Vec<&'t Given<Value>> {
+        let is_unused = |s: &&Setting<C>| s.effect == Effect::Unused && s.replacement.is_none();
+        let unused = self.settings.iter().filter(is_unused);
+        let given = unused.filter_map(|setting| typed.get(setting.path));
+        given.filter(|given| !given.value.is_unset()).collect()
+    }
+
     /// Prints a configuration as a file that [`Table::read`] reads, with every setting.
     pub fn to_json(&self, config: &C) -> Json {
         let mut root = Map::new();
@@ -101,7 +109,8 @@ impl<C: 'static> Table<C> {
             }
             match setting.effect {
                 Effect::Live => changes.applied.push(setting.path),
-                Effect::Restart | Effect::Unused => changes.needs_restart.push(setting.path),
+                Effect::Restart => changes.needs_restart.push(setting.path),
+                Effect::Unused => {}
             }
         }
         changes

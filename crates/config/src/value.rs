@@ -1,7 +1,7 @@
 //! Settings as typed: a value, its kind and its origin. Values are not validated here.
 
 use crate::duration::{format_duration, parse_duration};
-use crate::error::Origin;
+use crate::error::{ConfigError, Origin};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -29,6 +29,16 @@ impl Value {
             Value::Number(number) => *number == 0.0,
             Value::Duration(duration) => duration.is_zero(),
             _ => false,
+        }
+    }
+
+    /// Whether it is what Go writes for a setting that is not set.
+    pub fn is_unset(&self) -> bool {
+        match self {
+            Value::Bool(value) => !value,
+            Value::Text(text) => text.is_empty() || text == "0",
+            Value::List(items) => items.is_empty(),
+            _ => self.is_zero(),
         }
     }
 }
@@ -156,17 +166,26 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
 
 /// The values that a file or a command line gives for settings, by path.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Typed(BTreeMap<&'static str, Given<Value>>);
+pub struct Typed {
+    values: BTreeMap<&'static str, Given<Value>>,
+    /// Mistakes of a file that do not keep the rest of it from being used: unknown and duplicate fields.
+    pub(crate) mistakes: Vec<ConfigError>,
+}
 
 impl Typed {
+    /// Mistakes of a file that do not keep the rest of it from being used, in the order of their lines.
+    pub fn mistakes(&self) -> &[ConfigError] {
+        &self.mistakes
+    }
+
     /// The value given for a setting.
     pub fn get(&self, path: &str) -> Option<&Given<Value>> {
-        self.0.get(path)
+        self.values.get(path)
     }
 
     /// Whether a value was given.
     pub fn has(&self, path: &str) -> bool {
-        self.0.contains_key(path)
+        self.values.contains_key(path)
     }
 
     /// The text given for a setting, if it is not empty.
@@ -179,36 +198,36 @@ impl Typed {
 
     /// Sets the value for a setting, and replaces an earlier one.
     pub fn set(&mut self, path: &'static str, given: Given<Value>) {
-        self.0.insert(path, given);
+        self.values.insert(path, given);
     }
 
     /// Copies the value of one setting, if there is one, to another setting.
     pub fn copy(&mut self, from: &str, to: &'static str) {
-        if let Some(given) = self.0.get(from).cloned() {
-            self.0.insert(to, given);
+        if let Some(given) = self.values.get(from).cloned() {
+            self.values.insert(to, given);
         }
     }
 
     /// Removes and returns a value.
     pub fn take(&mut self, path: &str) -> Option<Given<Value>> {
-        self.0.remove(path)
+        self.values.remove(path)
     }
 
     /// Adds values that replace the present ones, except that an empty text keeps the present value, and lists are
     /// joined, those of `over` first.
     pub fn overlay(&mut self, over: Typed) {
-        for (path, mut given) in over.0 {
-            match (&mut given.value, self.0.remove(path)) {
+        for (path, mut given) in over.values {
+            match (&mut given.value, self.values.remove(path)) {
                 (Value::Text(text), Some(below)) if text.is_empty() => given = below,
                 (Value::List(items), Some(Given { value: Value::List(below), .. })) => items.extend(below),
                 _ => {}
             }
-            self.0.insert(path, given);
+            self.values.insert(path, given);
         }
     }
 
     /// Keeps the values of the settings for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&'static str) -> bool) {
-        self.0.retain(|path, _| keep(path));
+        self.values.retain(|path, _| keep(path));
     }
 }

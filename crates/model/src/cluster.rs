@@ -90,6 +90,7 @@ struct Rejections {
 #[derive(Debug, Default)]
 pub struct Cluster {
     identity: Identity,
+    ignores_external_ips: bool,
     /// The Services to program; those marked dirty need a new plan.
     services: Store<ServiceName, Service>,
     slices: Store<Arc<str>, ServiceSlice>,
@@ -115,6 +116,11 @@ impl Cluster {
     /// An empty state, before any event.
     pub fn new(identity: Identity) -> Cluster {
         Cluster { identity, ..Cluster::default() }
+    }
+
+    /// Ignores the external IPs of Services, if they are not allowed. To be called before the first event.
+    pub fn set_external_ips_allowed(&mut self, allowed: bool) {
+        self.ignores_external_ips = !allowed;
     }
 
     /// Applies an event: a change of one object, or the beginning or end of a list.

@@ -126,6 +126,11 @@ impl PortPlan {
             && self.outcome(policy_of) == Outcome::Drop
     }
 
+    /// Whether it is served at a node port.
+    pub fn has_node_port(&self) -> bool {
+        self.frontends.iter().any(|f| f.kind == FrontendKind::NodePort)
+    }
+
     /// Whether an existing flow to `target` may continue.
     pub fn serves(&self, target: &Target) -> bool {
         [&self.cluster, &self.local, &self.also_serving].iter().any(|list| list.contains(target))

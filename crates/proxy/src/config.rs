@@ -9,11 +9,12 @@
 //! Invariants: no input causes a panic, all errors are reported at once with file, line and field, and
 //! [`print::to_yaml`] of a `Config` parses back to the same `Config`.
 //!
-//! Differences from kube-proxy v1.36: an empty `mode` is nftables (upstream: iptables), there is a mode `userspace`
-//! with its own section and flags, unknown fields are errors (upstream falls back to lenient decoding), and flags that
-//! have no effect because of a file are logged (kubernetes/kubernetes#98302).
+//! Differences from kube-proxy v1.36: an empty `mode` is nftables with the defaults of iptables (upstream: iptables),
+//! there is a mode `userspace` with its own section and flags, and flags that have no effect because of a file are logged
+//! (kubernetes/kubernetes#98302).
 
 mod domain;
+mod feature_gates;
 mod flags;
 mod merge;
 mod parse;
@@ -23,10 +24,11 @@ mod settings;
 pub use domain::{
     ClientSettings, Config, ConntrackSettings, FamilyAddresses, IptablesSettings, IpvsSettings,
     LocalDetection, LogFormat, Logging, Masquerade, ModeName, NftablesSettings, NodePortAddresses,
-    SyncPeriods, UserspaceSettings,
+    SyncPeriods, UserspaceSettings, all_addresses,
 };
+pub use feature_gates::ALLOW_EXTERNAL_IPS;
 pub use flags::{ProxyFlags, RunFlags};
-pub use merge::{IgnoredFlag, IgnoredReason, merge};
+pub use merge::{IgnoredFlag, IgnoredReason, Warnings, merge};
 pub use portway_config::{Changes, ConfigError, Origin, Problem, Typed, normalize_args};
 pub use settings::table;
 

@@ -1,17 +1,17 @@
-//! Counts repeated warnings and decides when each is written.
+//! Counts repeated reports and decides when each is written.
 //!
-//! In: warnings and the time. Out: whether to create an Event, to update the count of one, or to do neither. The number
+//! In: reports and the time. Out: whether to create an Event, to update the count of one, or to do neither. The number
 //! of entries is bounded: when the limit is reached, the entry that was written longest ago is removed, and its
-//! warning may then be written again too early.
+//! report may then be written again too early.
 
-use super::Warning;
+use super::Report;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Minimum time between two writes of the same warning.
+/// Minimum time between two writes of the same report.
 const INTERVAL: Duration = Duration::from_secs(600);
 
-/// Whether a warning is to be written.
+/// Whether a report is to be written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// The last write, or attempt, was less than [`INTERVAL`] ago.
@@ -30,10 +30,10 @@ struct Entry {
     event: String,
 }
 
-/// Recent warnings and their counts.
+/// Recent reports and their counts.
 pub(super) struct Series {
     capacity: usize,
-    entries: HashMap<Warning, Entry>,
+    entries: HashMap<Report, Entry>,
 }
 
 impl Series {
@@ -41,10 +41,10 @@ impl Series {
         Series { capacity, entries: HashMap::new() }
     }
 
-    /// Counts a warning and returns whether to write it. A failed write is not repeated within [`INTERVAL`] either,
+    /// Counts a report and returns whether to write it. A failed write is not repeated within [`INTERVAL`] either,
     /// since the API server may be overloaded.
-    pub(super) fn due(&mut self, warning: &Warning, now: Instant) -> Due {
-        if let Some(entry) = self.entries.get_mut(warning) {
+    pub(super) fn due(&mut self, report: &Report, now: Instant) -> Due {
+        if let Some(entry) = self.entries.get_mut(report) {
             entry.count = entry.count.saturating_add(1);
             if now.saturating_duration_since(entry.since) < INTERVAL {
                 return Due::NotYet;
@@ -57,16 +57,16 @@ impl Series {
         }
         if self.entries.len() >= self.capacity {
             let oldest =
-                self.entries.iter().min_by_key(|(_, entry)| entry.since).map(|(warning, _)| warning.clone());
-            oldest.and_then(|warning| self.entries.remove(&warning));
+                self.entries.iter().min_by_key(|(_, entry)| entry.since).map(|(report, _)| report.clone());
+            oldest.and_then(|report| self.entries.remove(&report));
         }
-        self.entries.insert(warning.clone(), Entry { since: now, count: 1, event: String::new() });
+        self.entries.insert(report.clone(), Entry { since: now, count: 1, event: String::new() });
         Due::First
     }
 
-    /// Stores the name of the Event to which a warning was written.
-    pub(super) fn written(&mut self, warning: &Warning, event: String) {
-        if let Some(entry) = self.entries.get_mut(warning) {
+    /// Stores the name of the Event to which a report was written.
+    pub(super) fn written(&mut self, report: &Report, event: String) {
+        if let Some(entry) = self.entries.get_mut(report) {
             entry.event = event;
         }
     }
@@ -78,46 +78,46 @@ mod tests {
     use super::*;
     use portway_api::{Node, Resource};
 
-    fn warning(note: &str) -> Warning {
+    fn report(note: &str) -> Report {
         let regarding = Regarding {
             resource: Node::TYPE,
             namespace: String::new(),
             name: "n".into(),
             uid: String::new(),
         };
-        Warning { regarding, reason: "R".into(), note: note.into() }
+        Report { severity: "Warning", regarding, reason: "R".into(), note: note.into() }
     }
 
     #[test]
     fn repetitions_are_counted_and_written_after_the_interval() {
         let start = Instant::now();
         let mut series = Series::new(10);
-        assert_eq!(series.due(&warning("a"), start), Due::First);
-        series.written(&warning("a"), "n.1".into());
-        assert_eq!(series.due(&warning("a"), start + Duration::from_secs(599)), Due::NotYet);
-        assert_eq!(series.due(&warning("b"), start), Due::First);
+        assert_eq!(series.due(&report("a"), start), Due::First);
+        series.written(&report("a"), "n.1".into());
+        assert_eq!(series.due(&report("a"), start + Duration::from_secs(599)), Due::NotYet);
+        assert_eq!(series.due(&report("b"), start), Due::First);
         let later = start + Duration::from_secs(600);
-        assert_eq!(series.due(&warning("a"), later), Due::Repeated { event: "n.1".into(), count: 3 });
-        assert_eq!(series.due(&warning("a"), later), Due::NotYet);
+        assert_eq!(series.due(&report("a"), later), Due::Repeated { event: "n.1".into(), count: 3 });
+        assert_eq!(series.due(&report("a"), later), Due::NotYet);
     }
 
     #[test]
-    fn a_warning_whose_write_failed_creates_an_event_next_time() {
+    fn a_report_whose_write_failed_creates_an_event_next_time() {
         let start = Instant::now();
         let mut series = Series::new(10);
-        series.due(&warning("a"), start);
-        assert_eq!(series.due(&warning("a"), start + INTERVAL), Due::First);
+        series.due(&report("a"), start);
+        assert_eq!(series.due(&report("a"), start + INTERVAL), Due::First);
     }
 
     #[test]
-    fn the_oldest_warning_is_removed_when_the_limit_is_reached() {
+    fn the_oldest_report_is_removed_when_the_limit_is_reached() {
         let start = Instant::now();
         let mut series = Series::new(2);
         for (index, note) in ["a", "b", "c"].iter().enumerate() {
-            series.due(&warning(note), start + Duration::from_secs(index as u64));
+            series.due(&report(note), start + Duration::from_secs(index as u64));
         }
         assert_eq!(series.entries.len(), 2);
-        assert_eq!(series.due(&warning("c"), start), Due::NotYet);
-        assert_eq!(series.due(&warning("a"), start), Due::First);
+        assert_eq!(series.due(&report("c"), start), Due::NotYet);
+        assert_eq!(series.due(&report("a"), start), Due::First);
     }
 }

@@ -36,7 +36,14 @@ impl Cluster {
         let name = ServiceName::new(&meta.namespace, &meta.name);
         let selected = meta.labels.get(PROXY_NAME).map(String::as_str) == self.identity.proxy_name.as_deref();
         let mut faults = Vec::new();
-        let service = if selected { ingest::read_service(object, &mut faults) } else { None };
+        let mut service = if selected { ingest::read_service(object, &mut faults) } else { None };
+        if let Some(service) =
+            service.as_mut().filter(|s| self.ignores_external_ips && !s.external_ips.is_empty())
+        {
+            service.external_ips = [].into();
+            let reason = "not programmed: the feature gate AllowServiceExternalIPs is off";
+            faults.push(Fault::new("forbidden", "spec.externalIPs", reason));
+        }
         let (generation, partial) = (self.services.generation(), service.is_some());
         self.set_faults(api::Service::TYPE, generation, meta, name.as_str(), faults, partial);
         self.set_service(&name, service);

@@ -349,7 +349,7 @@ fn a_value_that_cannot_be_used_is_left_out_alone() {
         ("/status/loadBalancer/ingress/0/ipMode", json!("Tunnel"), without_load_balancer.clone()),
         ("/spec/externalIPs/-", json!("example.org"), whole.clone()),
         ("/spec/clusterIP", json!("10.96.0.2"), whole.clone()),
-        // Without a range that can be used, nobody may reach the load-balancer IP.
+        // Without a usable range the load-balancer IP is not programmed: an empty list would admit every client.
         (
             "/spec/loadBalancerSourceRanges/0",
             json!("192.0.2.0"),
@@ -433,4 +433,21 @@ fn objects_that_a_proxy_ignores_are_not_rejected() {
     nothing["ports"] = json!([{"name": "http"}, {"name": "https", "port": 0}]);
     cluster.apply(slice(nothing));
     assert_eq!(cluster.rejections().count(), 0);
+}
+
+#[test]
+fn external_ips_that_are_not_allowed_are_left_out_and_reported() {
+    let mut cluster = cluster();
+    cluster.set_external_ips_allowed(false);
+    let mut object = valid_service("shop", 3);
+    object["spec"]["externalIPs"] = json!(["198.51.100.7"]);
+    cluster.apply(service(object));
+    let changes = cluster.take_changes();
+    let plan = changes.services[0].plans[0].as_ref().expect("a plan");
+    let addresses = plan.ports.iter().flat_map(|port| &port.frontends).filter_map(|f| f.address);
+    assert!(!addresses.into_iter().any(|ip| ip.to_string() == "198.51.100.7"));
+    let rejected = cluster.take_rejections();
+    let [one] = &*rejected else { panic!("{rejected:?}") };
+    assert!(one.partial);
+    assert!(one.to_string().contains("AllowServiceExternalIPs"), "{one}");
 }

@@ -1,5 +1,6 @@
 //! The configuration in domain types, which cannot hold an invalid value.
 
+use super::feature_gates;
 use crate::modes::{self, MODES};
 use ipnet::IpNet;
 use portway_dataplane::{Balancing, Mode, Scheduler, Section};
@@ -43,7 +44,7 @@ pub struct Config {
     pub oom_score_adj: i16,
     /// Logging.
     pub logging: Logging,
-    /// Feature gates as given; Portway has none of its own yet.
+    /// Feature gates as given.
     pub feature_gates: BTreeMap<String, bool>,
     /// Settings of nftables mode.
     pub nftables: NftablesSettings,
@@ -70,7 +71,7 @@ impl Config {
             show_hidden_metrics_for_version: None,
             client: ClientSettings::default(),
             local_detection: LocalDetection::None,
-            node_port_addresses: NodePortAddresses::Primary,
+            node_port_addresses: NodePortAddresses::default(),
             config_sync_period: Duration::ZERO,
             conntrack: ConntrackSettings::default(),
             oom_score_adj: 0,
@@ -119,9 +120,22 @@ impl Config {
         }
     }
 
-    /// Whether node ports are served on 127.0.0.1.
+    /// A feature gate, as given or else at its default.
+    pub fn gate(&self, name: &str, default: bool) -> bool {
+        self.feature_gates.get(name).copied().unwrap_or(default)
+    }
+
+    /// Whether node ports are served on loopback addresses.
+    ///
+    /// In mode iptables `iptables.localhostNodePorts` decides, and `nodePortAddresses` has to contain 127.0.0.1, as it
+    /// does by default. In the other modes `nodePortAddresses` has to name loopback addresses, and the gate must not be
+    /// off.
     pub fn localhost_node_ports(&self) -> bool {
-        self.mode().features().localhost_node_ports && self.iptables.localhost_node_ports
+        let addresses = &self.node_port_addresses;
+        if self.mode().section() == Section::Iptables {
+            return self.iptables.localhost_node_ports && addresses.contains_loopback();
+        }
+        addresses.names_loopback() && self.gate(feature_gates::LOCALHOST_NODE_PORTS, true)
     }
 }
 
@@ -185,37 +199,73 @@ pub enum LocalDetection {
     InterfaceNamePrefix(String),
 }
 
-/// The addresses of the node on which node ports are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodePortAddresses {
-    /// The node's primary address of each family: the default of nftables mode. The default of other modes is an empty
-    /// list of ranges.
-    Primary,
-    /// The node's addresses within these ranges; all addresses of a family without a range.
-    Cidrs(Vec<IpNet>),
+/// The addresses of the node on which node ports are served: the union of the following, or every address if nothing is
+/// chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodePortAddresses {
+    /// The node's primary address of each family.
+    pub primary: bool,
+    /// Loopback addresses.
+    pub localhost: bool,
+    /// The node's addresses within these ranges; all addresses of a family that no keyword or range is of.
+    pub cidrs: Vec<IpNet>,
 }
 
-/// [`NodePortAddresses`] for one address family.
+/// [`NodePortAddresses`] for one address family, without loopback addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FamilyAddresses {
-    /// The node's primary address.
-    Primary,
     /// Every address.
     All,
-    /// Addresses within these ranges.
-    Cidrs(Vec<IpNet>),
+    /// The primary address, if `primary` is true, and the addresses within these ranges.
+    Chosen {
+        /// Whether the primary address is chosen.
+        primary: bool,
+        /// The ranges.
+        cidrs: Vec<IpNet>,
+    },
 }
 
 impl NodePortAddresses {
     /// The addresses of one family.
     pub fn of_family(&self, family: Family) -> FamilyAddresses {
-        let NodePortAddresses::Cidrs(cidrs) = self else { return FamilyAddresses::Primary };
-        let cidrs: Vec<IpNet> =
-            cidrs.iter().copied().filter(|net| Family::of(net.addr()) == family).collect();
-        if cidrs.is_empty() || cidrs.iter().any(|net| net.prefix_len() == 0) {
+        let of_family = |net: &IpNet| Family::of(net.addr()) == family;
+        let cidrs: Vec<IpNet> = self.cidrs.iter().copied().filter(of_family).collect();
+        let nothing_chosen = !self.primary && !self.localhost && cidrs.is_empty();
+        if nothing_chosen || cidrs.iter().any(|net| net.prefix_len() == 0) {
             return FamilyAddresses::All;
         }
-        FamilyAddresses::Cidrs(cidrs)
+        FamilyAddresses::Chosen { primary: self.primary, cidrs }
+    }
+
+    /// Adds loopback addresses. A family whose addresses all are chosen because nothing else is keeps them.
+    pub fn add_localhost(&mut self) {
+        let all = Family::ALL.into_iter().filter(|family| self.of_family(*family) == FamilyAddresses::All);
+        let all: Vec<IpNet> = all.map(all_addresses).filter(|net| !self.cidrs.contains(net)).collect();
+        self.cidrs.extend(all);
+        self.localhost = true;
+    }
+
+    /// Whether 127.0.0.1 is one of the addresses.
+    pub fn contains_loopback(&self) -> bool {
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        self.localhost
+            || match self.of_family(Family::V4) {
+                FamilyAddresses::All => true,
+                FamilyAddresses::Chosen { cidrs, .. } => cidrs.iter().any(|net| net.contains(&loopback)),
+            }
+    }
+
+    /// Whether loopback addresses were chosen by the keyword or by a range of their own.
+    fn names_loopback(&self) -> bool {
+        self.localhost || self.cidrs.iter().any(|net| net.addr().is_loopback())
+    }
+}
+
+/// The range of all addresses of a family.
+pub fn all_addresses(family: Family) -> IpNet {
+    match family {
+        Family::V4 => IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0),
+        Family::V6 => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
     }
 }
 
@@ -352,22 +402,21 @@ mod tests {
     fn a_family_without_a_range_uses_all_addresses() {
         let nets =
             |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|t| t.parse().expect("a CIDR")).collect() };
-        let cidrs = |texts: &[&str]| NodePortAddresses::Cidrs(nets(texts));
-        assert_eq!(NodePortAddresses::Primary.of_family(Family::V4), FamilyAddresses::Primary);
-        assert_eq!(NodePortAddresses::Primary.of_family(Family::V6), FamilyAddresses::Primary);
-        assert_eq!(
-            cidrs(&["10.0.0.0/8"]).of_family(Family::V4),
-            FamilyAddresses::Cidrs(nets(&["10.0.0.0/8"]))
-        );
+        let cidrs = |texts: &[&str]| NodePortAddresses { cidrs: nets(texts), ..NodePortAddresses::default() };
+        let chosen = |primary, texts: &[&str]| FamilyAddresses::Chosen { primary, cidrs: nets(texts) };
+        let primary = NodePortAddresses { primary: true, ..NodePortAddresses::default() };
+        assert_eq!(primary.of_family(Family::V4), chosen(true, &[]));
+        assert_eq!(primary.of_family(Family::V6), chosen(true, &[]));
+        let mixed = NodePortAddresses { primary: true, localhost: true, ..cidrs(&["10.0.0.0/8"]) };
+        assert_eq!(mixed.of_family(Family::V4), chosen(true, &["10.0.0.0/8"]));
+        assert_eq!(mixed.of_family(Family::V6), chosen(true, &[]));
+        assert_eq!(cidrs(&["10.0.0.0/8"]).of_family(Family::V4), chosen(false, &["10.0.0.0/8"]));
         assert_eq!(cidrs(&["10.0.0.0/8"]).of_family(Family::V6), FamilyAddresses::All);
         assert_eq!(
             cidrs(&["10.0.0.0/8", "0.0.0.0/0", "fd00::/8"]).of_family(Family::V4),
             FamilyAddresses::All
         );
-        assert_eq!(
-            cidrs(&["10.0.0.0/8", "fd00::/8"]).of_family(Family::V6),
-            FamilyAddresses::Cidrs(nets(&["fd00::/8"]))
-        );
+        assert_eq!(cidrs(&["10.0.0.0/8", "fd00::/8"]).of_family(Family::V6), chosen(false, &["fd00::/8"]));
     }
 
     #[test]

@@ -20,17 +20,18 @@ are ignored.";
 const EXAMPLES: &str = "\
 Examples:
   On a node of a cluster, with the configuration that kubeadm writes:
-      kube-proxy --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)
+      portway proxy --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)
 
   The same, by flags only:
-      kube-proxy --kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16
+      portway proxy --kubeconfig=/var/lib/kube-proxy/kubeconfig.conf --cluster-cidr=10.244.0.0/16
 
   Without any cluster, Services and EndpointSlices from files:
-      kube-proxy --manifests=./manifests --hostname-override=node-1
+      portway proxy --manifests=./manifests --hostname-override=node-1
 
-  Print the effective configuration; remove every rule again:
-      kube-proxy --cluster-cidr=10.244.0.0/16 --write-config-to=/dev/stdout
-      kube-proxy --cleanup";
+  Check a configuration file; print the effective configuration; remove every rule again:
+      portway proxy --config=config.yaml --check-config
+      portway proxy --cluster-cidr=10.244.0.0/16 --write-config-to=/dev/stdout
+      portway proxy --cleanup";
 
 /// A command line as typed.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +51,9 @@ pub struct RunFlags {
     /// Write the effective configuration to this file and exit.
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub write_config_to: Option<PathBuf>,
+    /// Check flags and configuration file, and exit: with 1 if they have a mistake, unknown and duplicate fields included.
+    #[arg(long, help_heading = "Single tasks", value_parser = parse_bool, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
+    pub check_config: Option<bool>,
     /// Take Services, EndpointSlices, Nodes and ServiceCIDRs from the manifests in this directory, not from an API server.
     #[arg(long, value_name = "DIR", help_heading = "Configuration")]
     pub manifests: Option<PathBuf>,

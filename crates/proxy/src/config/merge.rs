@@ -7,7 +7,7 @@ use super::domain::{Config, ModeName};
 use super::flags::ProxyFlags;
 use super::resolve::resolve;
 use super::settings::table;
-use portway_config::{ConfigError, Typed};
+use portway_config::{ConfigError, Given, Origin, Typed, Value};
 use portway_dataplane::Section;
 use std::fmt;
 
@@ -54,17 +54,43 @@ impl fmt::Display for IgnoredFlag {
     }
 }
 
-/// Merges file and flags. Returns the configuration and the flags that have no effect.
-pub fn merge(
-    flags: &ProxyFlags,
-    file: Option<Typed>,
-) -> Result<(Config, Vec<IgnoredFlag>), Vec<ConfigError>> {
+/// What the log says about a configuration that can be used.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Warnings {
+    /// Unknown and duplicate fields of the file.
+    pub mistakes: Vec<ConfigError>,
+    /// Flags that have no effect.
+    pub ignored_flags: Vec<IgnoredFlag>,
+    /// Fields and flags that kube-proxy has, and that have no effect in Portway.
+    pub unused: Vec<String>,
+    /// Neither file nor flags have a mode.
+    pub without_mode: bool,
+}
+
+impl Warnings {
+    fn of(typed: &Typed) -> Warnings {
+        let name = |given: &Given<Value>| match given.origin {
+            Origin::Flag(flag) => flag.to_owned(),
+            Origin::File { .. } => given.field.to_owned(),
+        };
+        Warnings {
+            mistakes: typed.mistakes().to_vec(),
+            ignored_flags: Vec::new(),
+            unused: table().unused(typed).into_iter().map(name).collect(),
+            without_mode: typed.text("mode").is_none(),
+        }
+    }
+}
+
+/// Merges file and flags. Returns the configuration, and what the log says about it.
+pub fn merge(flags: &ProxyFlags, file: Option<Typed>) -> Result<(Config, Warnings), Vec<ConfigError>> {
     let mut typed = flags.settings.clone();
     let given = table().settings().iter().filter(|setting| flags.settings.has(setting.path));
     let given = given.filter_map(|setting| Some((setting, setting.flag_name()?)));
     let Some(mut file) = file else {
-        let ignored = given.filter_map(|(_, flag)| for_another_mode(flag, &typed)).collect();
-        return Ok((resolve(typed)?, ignored));
+        let ignored_flags = given.filter_map(|(_, flag)| for_another_mode(flag, &typed)).collect();
+        let warnings = Warnings { ignored_flags, ..Warnings::of(&typed) };
+        return Ok((resolve(typed)?, warnings));
     };
     let (applied, ignored): (Vec<_>, Vec<_>) = given.partition(|(setting, _)| setting.with_file);
     typed.retain(|path| applied.iter().any(|(setting, _)| setting.path == path));
@@ -73,7 +99,8 @@ pub fn merge(
         let reason = IgnoredReason::ConfigFile { field: setting.field() };
         IgnoredFlag { flag, reason }
     });
-    Ok((resolve(file)?, ignored.collect()))
+    let warnings = Warnings { ignored_flags: ignored.collect(), ..Warnings::of(&file) };
+    Ok((resolve(file)?, warnings))
 }
 
 /// The flag as an [`IgnoredFlag`], if it is for another mode than the configured one.
@@ -91,6 +118,7 @@ fn for_another_mode(flag: &'static str, typed: &Typed) -> Option<IgnoredFlag> {
             named.is_none() && !typed.has("nftables.masqueradeBit")
         }
         ("--iptables-masquerade-bit", Section::Ipvs | Section::Userspace) => true,
+        ("--iptables-localhost-nodeports", Section::Nftables) => named.is_none(),
         _ => false,
     };
     (!applies).then_some(IgnoredFlag { flag, reason: IgnoredReason::OtherMode(section) })

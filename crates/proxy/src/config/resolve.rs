@@ -5,11 +5,13 @@
 //! addresses of node ports, and sync periods. Follows upstream's defaulting
 //! (`pkg/proxy/apis/config/v1alpha1/defaults.go`) and validation field by field.
 
-use super::domain::{Config, LocalDetection, ModeName, NodePortAddresses, SyncPeriods};
+use super::domain::{Config, LocalDetection, NodePortAddresses, SyncPeriods, all_addresses};
+use super::feature_gates;
 use super::parse::{cidr, cluster_cidrs, default_hosts, interface_name, listen_address};
 use super::settings::table;
 use portway_config::{Checks, ConfigError, Given, Typed, Value, format_duration};
 use portway_dataplane::Section;
+use portway_model::Family;
 use std::net::{IpAddr, SocketAddr};
 
 /// The default port of `/healthz`.
@@ -31,7 +33,8 @@ pub(super) fn resolve(mut typed: Typed) -> Result<Config, Vec<ConfigError>> {
     config.healthz = listen(&typed, "healthzBindAddress", healthz, &mut checks);
     config.metrics = listen(&typed, "metricsBindAddress", metrics, &mut checks);
     config.local_detection = local_detection(&typed, &mut checks);
-    config.node_port_addresses = node_port_addresses(&typed, config.mode, &mut checks);
+    config.node_port_addresses = node_port_addresses(&typed, &config, &mut checks);
+    feature_gates::check(&typed, &config, &mut checks);
     for (path, sync) in [
         ("nftables.minSyncPeriod", config.nftables.sync),
         ("iptables.minSyncPeriod", config.iptables.sync),
@@ -139,37 +142,38 @@ fn by_cluster_cidr(typed: &Typed, checks: &mut Checks) -> LocalDetection {
         .map_or(LocalDetection::None, LocalDetection::ClusterCidr)
 }
 
-/// The addresses of node ports: ranges, or the primary addresses, which are the default of nftables mode only.
-fn node_port_addresses(typed: &Typed, mode: ModeName, checks: &mut Checks) -> NodePortAddresses {
-    let Some(given) = typed.get("nodePortAddresses") else {
-        let all = NodePortAddresses::Cidrs(Vec::new());
-        let nftables = mode.mode().section() == Section::Nftables;
-        return if nftables { NodePortAddresses::Primary } else { all };
-    };
-    if given.texts().all(|(_, _, text)| text.trim() == "primary") {
-        return NodePortAddresses::Primary;
+/// The addresses of node ports: keywords and ranges.
+///
+/// The default is the primary addresses if the mode is set to nftables, and every address in other modes. Without a mode
+/// the addresses are those of kube-proxy's default mode, iptables: every address, and loopback addresses unless
+/// `iptables.localhostNodePorts` is off.
+fn node_port_addresses(typed: &Typed, config: &Config, checks: &mut Checks) -> NodePortAddresses {
+    let without_mode = typed.text("mode").is_none();
+    let mut addresses = NodePortAddresses::default();
+    let given = typed.get("nodePortAddresses");
+    if given.is_none_or(|given| given.items().is_empty()) {
+        addresses.primary = config.mode().section() == Section::Nftables && !without_mode;
     }
-    let mut cidrs = Vec::new();
-    for (index, item, text) in given.texts() {
-        let reason = match text.trim() {
-            "primary" => "cannot be combined with other addresses".to_owned(),
-            "localhost" => "is not a range; mode iptables has localhostNodePorts for that".to_owned(),
-            // A keyword of kube-proxy v1.37.
-            "all" => {
-                cidrs.extend(["0.0.0.0/0", "::/0"].iter().filter_map(|all| cidr(all).ok()));
-                continue;
-            }
+    for (index, item, text) in given.into_iter().flat_map(Given::texts) {
+        match text.trim() {
+            "primary" => addresses.primary = true,
+            "localhost" => addresses.localhost = true,
+            "all" => addresses.cidrs.extend(Family::ALL.map(all_addresses)),
             range => match cidr(range) {
-                Ok(cidr) => {
-                    cidrs.push(cidr);
-                    continue;
+                Ok(cidr) => addresses.cidrs.push(cidr),
+                Err(reason) => {
+                    let reason = format!("{reason}, nor one of the keywords primary, localhost and all");
+                    checks.invalid_item(item, &format!("[{index}]"), reason);
                 }
-                Err(reason) => reason,
             },
-        };
-        checks.invalid_item(item, &format!("[{index}]"), reason);
+        }
     }
-    NodePortAddresses::Cidrs(cidrs)
+    if without_mode && config.iptables.localhost_node_ports && addresses.contains_loopback() {
+        addresses.add_localhost();
+    } else if without_mode && addresses == NodePortAddresses::default() {
+        addresses.cidrs = Family::ALL.map(all_addresses).into();
+    }
+    addresses
 }
 
 fn check_periods(typed: &Typed, path: &str, sync: SyncPeriods, checks: &mut Checks) {

@@ -57,7 +57,11 @@ pub fn table() -> &'static Table<Config> {
 fn feature_gates() -> Row {
     Row::switches("featureGates", field!(feature_gates))
         .flag("--feature-gates", "NAME=BOOL")
-        .help("Accepted because kube-proxy has it, as Name=true,Other=false; Portway has no feature gates.")
+        .help(
+            "kube-proxy's feature gates, as Name=true,Other=false. AllowServiceExternalIPs=false ignores externalIPs, \
+             KubeProxyIPVS=false forbids mode ipvs, KubeProxyNFTablesLocalhostNodePorts=false keeps node ports off \
+             loopback addresses; others have no effect.",
+        )
 }
 
 fn kubernetes_api() -> [Row; 7] {
@@ -92,10 +96,12 @@ fn kubernetes_api() -> [Row; 7] {
             text,
             print,
         )
-        .help("Accepted because kube-proxy has it; responses have the encoding of clientConnection.contentType."),
+        .without_effect()
+            .help("Accepted because kube-proxy has it; responses have the encoding of clientConnection.contentType."),
         Row::duration("configSyncPeriod", field!(config_sync_period), Duration::from_secs(15 * 60))
             .zero(Zero::UnsetInFile)
             .flag("--config-sync-period", "DURATION")
+            .without_effect()
             .help("Accepted because kube-proxy has it; there are no informers that resync."),
     ]
 }
@@ -117,10 +123,13 @@ fn node() -> [Row; 4] {
         .flag("--bind-address", "IP")
         .help("This node's primary address, if not the one in its Node object; no socket is bound to it."),
         Row::derived("nodePortAddresses", Kind::Texts, |c| node_port_addresses(&c.node_port_addresses))
-            .default_text("primary in mode nftables, every address in the others")
+            .default_text("primary if the mode is set to nftables, else every address")
             .live()
-            .flag("--nodeport-addresses", "CIDR|primary")
-            .help("Serve node ports on the node's addresses in these ranges, or on its primary addresses: 'primary'."),
+            .flag("--nodeport-addresses", "CIDR|KEYWORD")
+            .help(
+                "Serve node ports on the node's addresses in these ranges, and on those of the keywords: primary (the \
+                 node's primary addresses), localhost (loopback addresses), all.",
+            ),
         Row::integer("oomScoreAdj", field!(oom_score_adj), -999, -1000..=1000)
             .live()
             .flag("--oom-score-adj", "N")
@@ -131,6 +140,7 @@ fn node() -> [Row; 4] {
 fn proxy() -> [Row; 6] {
     [
         Row::text("mode", field!(mode), super::ModeName::default(), parse::mode, |mode| mode.as_str().to_owned())
+            .default_text("nftables, with the defaults of kube-proxy's mode iptables")
             .live()
             .flag("--proxy-mode", "MODE")
             .help(
@@ -233,9 +243,11 @@ fn health_and_metrics() -> [Row; 7] {
             .help("Exit if one of these addresses cannot be bound, instead of retrying."),
         Row::switch("enableProfiling", field!(profiling), false)
             .flag("--profiling", BOOL)
+            .without_effect()
             .help("Accepted because kube-proxy has it; there are no profiling pages."),
         Row::any_text("showHiddenMetricsForVersion", field!(show_hidden_metrics_for_version))
             .flag("--show-hidden-metrics-for-version", "VERSION")
+            .without_effect()
             .help("Accepted because kube-proxy has it; no metric is hidden."),
     ]
 }
@@ -252,8 +264,8 @@ fn logging() -> [Row; 4] {
             .short('v')
             .help("How much to log: 0 to 2 for operation, 3 and 4 with each sync, 5 and more for debugging."),
         Row::pairs("logging.vmodule", field!(logging.vmodule), "filePattern", "verbosity", I32)
-            .live()
             .flag("--vmodule", "PATTERN=N")
+            .without_effect()
             .help("Accepted because kube-proxy has it, as pattern=N,other=N; PORTWAY_LOG sets levels of single modules."),
         Row::text("logging.format", field!(logging.format), LogFormat::Text, parse::log_format, format)
             .flag("--logging-format", "FORMAT")
@@ -262,6 +274,7 @@ fn logging() -> [Row; 4] {
             .or_nanos()
             .zero(Zero::Unset)
             .flag("--log-flush-frequency", "DURATION")
+            .without_effect()
             .help("Accepted because kube-proxy has it; log lines are written as soon as possible."),
     ]
     .map(Row::with_file)
@@ -285,10 +298,10 @@ fn unused() -> [Row; 11] {
 }
 
 fn node_port_addresses(addresses: &NodePortAddresses) -> Json {
-    match addresses {
-        NodePortAddresses::Primary => json!(["primary"]),
-        NodePortAddresses::Cidrs(cidrs) => json!(cidrs),
-    }
+    let NodePortAddresses { primary, localhost, cidrs } = addresses;
+    let keywords = [("primary", *primary), ("localhost", *localhost)];
+    let keywords = keywords.into_iter().filter(|(_, chosen)| *chosen).map(|(keyword, _)| keyword.to_owned());
+    json!(keywords.chain(cidrs.iter().map(IpNet::to_string)).collect::<Vec<_>>())
 }
 
 fn local_mode(detection: &LocalDetection) -> &'static str {

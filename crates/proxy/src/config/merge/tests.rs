@@ -1,7 +1,7 @@
 //! Tests of `merge`.
 
 use super::*;
-use crate::config::{API_VERSION, KIND, LocalDetection, LogFormat, NodePortAddresses, parse};
+use crate::config::{API_VERSION, KIND, LocalDetection, LogFormat, parse};
 use clap::{CommandFactory, Parser};
 use std::time::Duration;
 
@@ -15,11 +15,32 @@ fn file(body: &str) -> Typed {
 }
 
 fn by_flags(args: &[&str]) -> (Config, Vec<IgnoredFlag>) {
-    merge(&flags(args), None).unwrap_or_else(|errors| panic!("{errors:?}"))
+    let (config, warnings) = merge(&flags(args), None).unwrap_or_else(|errors| panic!("{errors:?}"));
+    (config, warnings.ignored_flags)
 }
 
 fn with_file(args: &[&str], body: &str) -> (Config, Vec<IgnoredFlag>) {
-    merge(&flags(args), Some(file(body))).unwrap_or_else(|errors| panic!("{errors:?}"))
+    let (config, warnings) =
+        merge(&flags(args), Some(file(body))).unwrap_or_else(|errors| panic!("{errors:?}"));
+    (config, warnings.ignored_flags)
+}
+
+#[test]
+fn what_has_no_effect_is_named() {
+    let body = "\
+configSyncPeriod: 15m0s
+enableProfiling: false
+portRange: \"\"
+winkernel: {enableDSR: true}
+nftables: {masqueradBit: 3}
+";
+    let (_, warnings) = merge(&flags(&["--vmodule=a=1"]), Some(file(body))).expect("valid");
+    assert_eq!(warnings.unused, ["configSyncPeriod", "--vmodule", "winkernel.enableDSR"]);
+    assert_eq!(warnings.mistakes.len(), 1);
+    assert!(warnings.without_mode);
+    let (_, warnings) = merge(&flags(&["--vmodule=a=1", "--proxy-mode=iptables"]), None).expect("valid");
+    assert_eq!(warnings.unused, ["--vmodule"]);
+    assert!(!warnings.without_mode);
 }
 
 #[test]
@@ -51,7 +72,7 @@ fn flags_set_the_same_settings_as_fields() {
     assert_eq!(config.client.master.as_deref(), Some("https://api:6443"));
     assert_eq!(config.hostname_override.as_deref(), Some("node-1"));
     assert!(matches!(config.local_detection, LocalDetection::ClusterCidr(cidrs) if cidrs.len() == 1));
-    assert!(matches!(config.node_port_addresses, NodePortAddresses::Cidrs(cidrs) if cidrs.len() == 1));
+    assert_eq!(config.node_port_addresses.cidrs.len(), 1);
 }
 
 #[test]
@@ -136,8 +157,17 @@ fn with_a_file_few_flags_apply_and_the_others_are_reported() {
 
 #[test]
 fn with_a_file_every_flag_applies_or_is_reported() {
-    let no_field =
-        ["config", "write-config-to", "manifests", "cleanup", "init-only", "version", "master", "help"];
+    let no_field = [
+        "config",
+        "write-config-to",
+        "check-config",
+        "manifests",
+        "cleanup",
+        "init-only",
+        "version",
+        "master",
+        "help",
+    ];
     for arg in ProxyFlags::command().get_arguments() {
         let Some(long) = arg.get_long().filter(|long| !no_field.contains(long)) else { continue };
         let sample = ["json", "true", "1", "1s", "A=true", "a=1"].into_iter().find_map(|value| {
@@ -148,9 +178,9 @@ fn with_a_file_every_flag_applies_or_is_reported() {
         let setting = table().settings().iter().find(|setting| setting.flag_name() == Some(&flag));
         let setting = setting.unwrap_or_else(|| panic!("{flag} sets nothing"));
         assert!(sample.settings.has(setting.path), "{flag}");
-        let (_, ignored) =
+        let (_, warnings) =
             merge(&sample, Some(file(""))).unwrap_or_else(|errors| panic!("{flag}: {errors:?}"));
-        let reported = ignored.iter().any(|ignored| ignored.flag == flag);
+        let reported = warnings.ignored_flags.iter().any(|ignored| ignored.flag == flag);
         assert_ne!(reported, setting.with_file, "{flag}");
     }
 }
@@ -159,9 +189,10 @@ fn with_a_file_every_flag_applies_or_is_reported() {
 fn flags_of_other_modes_are_reported() {
     let names = |args: &[&str]| -> Vec<&'static str> { by_flags(args).1.iter().map(|i| i.flag).collect() };
     assert_eq!(
-        names(&["--ipvs-scheduler=rr", "--iptables-localhost-nodeports"]),
+        names(&["--proxy-mode=nftables", "--ipvs-scheduler=rr", "--iptables-localhost-nodeports"]),
         ["--iptables-localhost-nodeports", "--ipvs-scheduler"]
     );
+    assert!(names(&["--iptables-localhost-nodeports=false"]).is_empty());
     assert!(names(&["--iptables-sync-period=5s", "--iptables-masquerade-bit=4"]).is_empty());
     assert_eq!(by_flags(&["--iptables-masquerade-bit=4"]).0.masquerade().bit, 4);
     assert_eq!(
@@ -224,7 +255,8 @@ fn the_defaults_in_the_help_are_the_actual_defaults() {
     for arg in ProxyFlags::command().get_arguments() {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         let default = help.split_once("[default: ").and_then(|(_, rest)| rest.strip_suffix(']'));
-        let default = default.filter(|default| !default.contains("none") && !default.contains("primary"));
+        let described = |default: &str| default.contains("none") || default.contains(' ');
+        let default = default.filter(|default| !described(default));
         args.extend(arg.get_long().zip(default).map(|(flag, default)| format!("--{flag}={default}")));
     }
     assert!(args.len() > 25, "{args:?}");

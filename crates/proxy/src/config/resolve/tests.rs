@@ -29,7 +29,9 @@ fn the_defaults_are_upstreams() {
         config.local_detection,
         LocalDetection::ClusterCidr(vec!["10.244.0.0/16".parse().expect("a CIDR")])
     );
-    assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+    // As in kube-proxy's default mode, node ports answer on every address, and on 127.0.0.1.
+    assert_eq!(print_addresses(&config), ["localhost", "0.0.0.0/0", "::/0"]);
+    assert!(config.localhost_node_ports());
     assert_eq!(config.masquerade(), Masquerade { all: false, bit: 14 });
     assert_eq!(config.sync(), SyncPeriods { period: Duration::from_secs(30), min: None });
     assert_eq!(config.health_timeout(), Duration::from_secs(60));
@@ -172,18 +174,64 @@ fn local_detection_follows_its_mode() {
 }
 
 #[test]
-fn node_port_addresses_are_primary_or_ranges() {
-    assert_eq!(config("nodePortAddresses: [primary]").node_port_addresses, NodePortAddresses::Primary);
-    let NodePortAddresses::Cidrs(all) = config("nodePortAddresses: [all]").node_port_addresses else {
-        panic!("ranges expected")
-    };
-    assert_eq!(all.len(), 2);
+fn node_port_addresses_are_keywords_and_ranges() {
+    for (given, addresses, localhost) in [
+        ("mode: nftables", &["primary"][..], false),
+        ("mode: iptables", &[], true),
+        ("mode: ipvs", &[], false),
+        ("", &["localhost", "0.0.0.0/0", "::/0"], true),
+        ("iptables: {localhostNodePorts: false}", &["0.0.0.0/0", "::/0"], false),
+        ("mode: iptables\niptables: {localhostNodePorts: false}", &[], false),
+        ("nodePortAddresses: [primary]", &["primary"], false),
+        ("nodePortAddresses: [10.0.0.0/8]", &["10.0.0.0/8"], false),
+        ("nodePortAddresses: [127.0.0.0/8]", &["localhost", "127.0.0.0/8", "::/0"], true),
+        ("mode: iptables\nnodePortAddresses: [10.0.0.0/8]", &["10.0.0.0/8"], false),
+        ("mode: nftables\nnodePortAddresses: [all]", &["0.0.0.0/0", "::/0"], false),
+        ("mode: nftables\nnodePortAddresses: [localhost]", &["localhost"], true),
+        (
+            "mode: nftables\nnodePortAddresses: [localhost, primary, 10.0.0.0/8]",
+            &["primary", "localhost", "10.0.0.0/8"],
+            true,
+        ),
+        (
+            "mode: nftables\nnodePortAddresses: [localhost]\nfeatureGates: {KubeProxyNFTablesLocalhostNodePorts: false}",
+            &["localhost"],
+            false,
+        ),
+    ] {
+        let config = config(given);
+        assert_eq!(print_addresses(&config), addresses, "{given}");
+        assert_eq!(config.localhost_node_ports(), localhost, "{given}");
+    }
     assert_eq!(
         errors("nodePortAddresses:\n- primary\n- 10.0.0.0/8\n- 10.0.0.1\n"),
+        [concat!(
+            r#"c:6: nodePortAddresses[2]: "10.0.0.1" is not a range such as 10.244.0.0/16 or fd00:10:244::/56, "#,
+            "nor one of the keywords primary, localhost and all"
+        )]
+    );
+}
+
+fn print_addresses(config: &Config) -> Vec<String> {
+    let printed = crate::config::print::to_json(config)["nodePortAddresses"].clone();
+    serde_json::from_value(printed).expect("a list of texts")
+}
+
+#[test]
+fn feature_gates_of_kube_proxy_are_known() {
+    let config =
+        config("featureGates: {AllAlpha: false, AllowServiceExternalIPs: false, WatchListClient: true}");
+    assert!(!config.gate(crate::config::ALLOW_EXTERNAL_IPS, true));
+    assert_eq!(
+        errors("featureGates:\n  AllowServiceExternalIP: false\n  NoSuchGate: true\n"),
         [
-            r#"c:4: nodePortAddresses[0]: "primary" cannot be combined with other addresses"#,
-            r#"c:6: nodePortAddresses[2]: "10.0.0.1" is not a range such as 10.244.0.0/16 or fd00:10:244::/56"#,
+            r#"c:4: featureGates: "AllowServiceExternalIP=false" is an unknown feature gate, did you mean AllowServiceExternalIPs?"#,
+            r#"c:5: featureGates: "NoSuchGate=true" is an unknown feature gate"#,
         ]
+    );
+    assert_eq!(
+        errors("mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}"),
+        [r#"c:3: mode: "ipvs" is forbidden by the feature gate KubeProxyIPVS=false"#]
     );
 }
 

@@ -11,12 +11,19 @@ const HEAD: &str = "\
 
 `portway proxy` reads kube-proxy's configuration file (`--config`, a `KubeProxyConfiguration` in YAML or JSON) or kube-proxy's flags.
 Together with a file only the flags for the host name, the API server's address and logging take effect; the log names the flags that are ignored.
-Unknown fields are errors, with file, line and the nearest valid name. A changed file is applied while the agent runs: settings marked *live* take
-effect at once, the others after a restart. `--write-config-to` writes the effective configuration to a file, and `/configz` on
-the metrics address shows it.
+An unknown field does not keep the agent from starting: it is ignored, and the log and an Event name file, line and the nearest valid
+name. Of a field that is set twice the last value applies. `--check-config` is strict: it prints every mistake, and exits with 1 if there is one.
+A changed file is applied while the agent runs: settings marked *live* take effect at once, the others after a restart. `--write-config-to`
+writes the effective configuration to a file, and `/configz` on the metrics address shows it.
 
-Durations are written as in Go: `30s`, `1m30s`, `250ms`. In a file without `mode`, values of the section `iptables` apply where the section
-`nftables` has none: such files were written for kube-proxy's default mode.
+Durations are written as in Go: `30s`, `1m30s`, `250ms`.
+
+## Without a mode
+
+kubeadm writes `mode: \"\"`, which in kube-proxy means iptables. Portway then runs in mode nftables, with the settings and defaults of
+kube-proxy's mode iptables: values of the section `iptables` apply where the section `nftables` has none, and node ports
+answer on every address of the node and, unless `iptables.localhostNodePorts` is false, on loopback addresses. The log says so, and so does
+an Event of the Node (`KubeProxyDefaultMode`). With `mode: nftables` the defaults are those of kube-proxy's mode nftables.
 ";
 
 #[test]

@@ -10,6 +10,10 @@ fn errors(body: &str) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
+fn mistakes(body: &str) -> Vec<String> {
+    accept(body).mistakes().iter().map(ToString::to_string).collect()
+}
+
 fn accept(body: &str) -> Typed {
     parse("config.yaml", &text(body)).unwrap_or_else(|errors| panic!("rejected: {errors:?}"))
 }
@@ -62,20 +66,20 @@ fn json_is_read_too() {
 #[test]
 fn an_unknown_field_names_its_line_and_the_nearest_field() {
     assert_eq!(
-        errors("nftables:\n  masqueradBit: 14\n"),
+        mistakes("nftables:\n  masqueradBit: 14\n"),
         [r#"config.yaml:4: nftables.masqueradBit: unknown field, did you mean "masqueradeBit"?"#]
     );
     assert_eq!(
-        errors("clusterCidrs: x\n"),
+        mistakes("clusterCidrs: x\n"),
         [r#"config.yaml:3: clusterCidrs: unknown field, did you mean "clusterCIDR"?"#]
     );
     assert_eq!(
-        errors("userspace:\n  maxUdpSession: 5\n"),
+        mistakes("userspace:\n  maxUdpSession: 5\n"),
         [r#"config.yaml:4: userspace.maxUdpSession: unknown field, did you mean "maxUDPSessions"?"#]
     );
-    assert_eq!(errors("banana: 1\n"), ["config.yaml:3: banana: unknown field"]);
+    assert_eq!(mistakes("banana: 1\n"), ["config.yaml:3: banana: unknown field"]);
     assert_eq!(
-        errors("logging:\n  options:\n    json:\n      splitstream: true\n"),
+        mistakes("logging:\n  options:\n    json:\n      splitstream: true\n"),
         [r#"config.yaml:6: logging.options.json.splitstream: unknown field, did you mean "splitStream"?"#]
     );
 }
@@ -84,12 +88,12 @@ fn an_unknown_field_names_its_line_and_the_nearest_field() {
 fn all_errors_are_reported_at_once_in_the_order_of_lines() {
     let body = "\
 mode: nftables
-mode: nftables
+portRange: ''
 nftables:
   masqueradeAll: 'yes'
   syncPeriod: 30
   minSyncPeriod: 30
-  masqueradBit: 1
+  masqueradeBit: 1
 nodePortAddresses: 10.0.0.0/8
 oomScoreAdj: none
 conntrack:
@@ -105,11 +109,9 @@ userspace:
     assert_eq!(
         errors(body),
         [
-            "config.yaml:4: mode: is set twice, first on line 3",
             "config.yaml:6: nftables.masqueradeAll: should be true or false, but is text",
             "config.yaml:7: nftables.syncPeriod: should be a duration in quotes or letters, such as 30s, but is a whole number",
             "config.yaml:8: nftables.minSyncPeriod: should be a duration in quotes or letters, such as 30s, but is a whole number",
-            "config.yaml:9: nftables.masqueradBit: unknown field, did you mean \"masqueradeBit\"?",
             "config.yaml:10: nodePortAddresses: should be a list, but is text",
             "config.yaml:11: oomScoreAdj: should be a whole number, but is text",
             "config.yaml:13: conntrack.udpTimeout: \"1 minute\" is not a duration such as 30s, 1m30s or 250ms",
@@ -120,6 +122,22 @@ userspace:
             "config.yaml:20: userspace.udpIdleTimeout: \"-1s\" must not be negative",
         ]
     );
+}
+
+#[test]
+fn of_a_field_that_is_set_twice_the_last_value_applies() {
+    let body =
+        "mode: nftables\noomScoreAdj: 5\nmode: iptables\nfeatureGates: {AllBeta: true, AllBeta: false}\n";
+    assert_eq!(
+        mistakes(body),
+        [
+            "config.yaml:5: mode: is set twice, first on line 3; the last value applies",
+            "config.yaml:6: featureGates.AllBeta: is set twice, first on line 6; the last value applies",
+        ]
+    );
+    let file = accept(body);
+    assert_eq!(value(&file, "mode"), Some(Value::Text("iptables".to_owned())));
+    assert_eq!(file.get("featureGates").expect("given").items().len(), 1);
 }
 
 #[test]

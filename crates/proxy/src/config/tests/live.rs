@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn equal_configurations_have_no_changes() {
-    assert!(diff_live(&config(""), &config("mode: nftables\n")).is_empty());
+    assert!(diff_live(&config(""), &config("mode: \"\"\n")).is_empty());
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn each_change_is_either_live_or_needs_a_restart() {
         ("conntrack: {tcpBeLiberal: true}", &["conntrack.tcpBeLiberal"], &[]),
         ("oomScoreAdj: 5", &["oomScoreAdj"], &[]),
         ("logging: {verbosity: 4}", &["logging.verbosity"], &[]),
-        ("mode: userspace\nnodePortAddresses: [primary]", &["mode"], &[]),
+        ("mode: userspace\nnodePortAddresses: [localhost, all]", &["mode"], &[]),
         (
             "userspace: {balancing: least-connections, connectTimeout: 2s, connectAttempts: 5}",
             &["userspace.balancing", "userspace.connectTimeout", "userspace.connectAttempts"],
