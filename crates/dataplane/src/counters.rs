@@ -1,4 +1,4 @@
-//! Counters of connections for each Service, where a mode has them.
+//! Counters that a mode has: of connections for each Service, of packets in the kernel.
 
 use std::fmt;
 

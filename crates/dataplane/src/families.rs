@@ -2,11 +2,12 @@
 
 use crate::trace::{Host, Packet, Trace};
 use crate::{
-    Backend, Drift, DriftDetector, DriftSignal, Driver, Error, Location, Outcome, PlanChanges, Program,
-    Report, Settings, Wake,
+    Backend, CounterSource, Drift, DriftDetector, DriftSignal, Driver, Error, Location, Outcome, PlanChanges,
+    Program, Report, Settings, Wake,
 };
 use portway_model::Family;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The methods that [`Families`] needs besides those of [`Program`].
@@ -17,7 +18,12 @@ pub trait FamilyProgram: Program + fmt::Debug {
     /// The locations that it uses.
     fn locations(&self) -> Vec<Location>;
 
-    /// Follows the first packet of a connection through the applied rules.
+    /// Counters of the mode, of all families.
+    fn counters(&self) -> Option<Arc<dyn CounterSource>> {
+        None
+    }
+
+    /// Follows the first packet of a connection through the rules of the last sync.
     fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error>;
 }
 
@@ -81,6 +87,10 @@ impl<P: FamilyProgram, D: DriftDetector<P>> Backend for Families<P, D> {
 
     fn failure_metric(&self) -> &'static str {
         P::FAILURE_METRIC
+    }
+
+    fn counters(&self) -> Option<Arc<dyn CounterSource>> {
+        self.programs.first()?.as_program().counters()
     }
 
     fn set_wake(&mut self, wake: Wake) {

@@ -70,7 +70,7 @@ impl fmt::Display for Section {
 /// Features that not every mode has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Node ports are served at 127.0.0.1 if that is configured.
+    /// The mode itself serves node ports at loopback addresses if that is configured.
     pub localhost_node_ports: bool,
     /// Connections to pods can begin with a PROXY protocol header.
     pub proxy_protocol: bool,

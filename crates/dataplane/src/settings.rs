@@ -19,7 +19,7 @@ pub struct Settings {
     pub node_ports: NodePortAddresses,
     /// Ranges of cluster IPs.
     pub service_cidrs: Vec<IpNet>,
-    /// Serve node ports at 127.0.0.1 too; only the iptables mode can, and only in IPv4.
+    /// Serve node ports at loopback addresses too. The relay does, in every mode: no rule concerns these addresses.
     pub localhost_node_ports: bool,
     /// Drop packets in conntrack state INVALID, so that a late packet of a pod is not answered with a reset.
     pub drop_invalid: bool,
@@ -69,6 +69,8 @@ pub struct UserspaceSettings {
     pub udp_sessions: u32,
     /// The bit in the mark of the relay's own connections, which the rules do not redirect.
     pub bypass_mark: u32,
+    /// Listen at the node ports of loopback addresses.
+    pub localhost_node_ports: bool,
 }
 
 impl UserspaceSettings {
@@ -91,6 +93,7 @@ impl Default for UserspaceSettings {
             udp_timeout: Duration::from_secs(120),
             udp_sessions: 16_384,
             bypass_mark: UserspaceSettings::choose_bypass_mark(0),
+            localhost_node_ports: false,
         }
     }
 }
@@ -242,15 +245,6 @@ impl Settings {
     /// The ranges of cluster IPs of one family, with overlapping and adjacent ones joined.
     pub fn service_cidrs(&self, family: Family) -> Vec<IpNet> {
         of_family(&self.service_cidrs, family)
-    }
-}
-
-impl Settings {
-    /// Whether node ports are served at the loopback address of a family.
-    pub fn answers_at_loopback(&self, family: Family) -> bool {
-        let v4 = family == Family::V4 && self.localhost_node_ports;
-        let ranges = || self.node_ports.ranges(family);
-        v4 && ranges().is_none_or(|r| r.iter().any(|r| r.contains(&IpAddr::from([127, 0, 0, 1]))))
     }
 }
 

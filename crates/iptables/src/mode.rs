@@ -37,7 +37,7 @@ impl Mode for IptablesMode {
     }
 
     fn features(&self) -> Features {
-        Features { localhost_node_ports: true, redirects: true, ..Features::default() }
+        Features { redirects: true, ..Features::default() }
     }
 
     fn check(&self) -> Result<(), Error> {

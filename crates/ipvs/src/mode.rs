@@ -17,18 +17,20 @@ use crate::rules::base;
 use crate::servers::{Key, Server};
 use portway_dataplane::trace::{Host, Packet, Trace};
 use portway_dataplane::{
-    Backend, Clear, Committed, Drift, Driver, Error, Families, FamilyProgram, Location, Mode, OpenOptions,
-    PlanChanges, Program, Refused, Report, Scheduler, Section, Settings, State, UserspaceSettings,
+    Backend, Clear, Committed, CounterSource, Drift, Driver, Error, Families, FamilyProgram, Location, Mode,
+    OpenOptions, PlanChanges, Program, Refused, Report, Scheduler, Section, Settings, State,
+    UserspaceSettings,
 };
 use portway_flows::Checks;
 use portway_model::{Family, Protocol, ServiceName, ServicePlan};
 use portway_xtables::commit::Tool;
 use portway_xtables::desired::{Renderer, ServiceRules};
 use portway_xtables::eval::Ruleset;
-use portway_xtables::{Engine, Tools, leftovers as rule_leftovers};
+use portway_xtables::{Engine, InvalidCounter, Tools, leftovers as rule_leftovers};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Refused objects of an unchanged Service are tried again in the first sync after this time: a module may have been
@@ -36,10 +38,7 @@ use std::time::{Duration, Instant};
 const RETRY_REFUSED: Duration = Duration::from_secs(300);
 
 /// The rules of this mode do not depend on Services, which are in sets.
-pub const RENDERER: Renderer = Renderer {
-    base: |family, settings, _| base(family, settings),
-    service: |_, _, _| ServiceRules::default(),
-};
+pub const RENDERER: Renderer = Renderer { base, service: |_, _, _| ServiceRules::default() };
 
 /// The ipvs mode for one family.
 #[derive(Debug)]
@@ -76,8 +75,8 @@ pub struct Ipvs<K = Netlink, R = Tool> {
     check_queue: Vec<Key>,
     /// Virtual servers whose draining endpoints are checked next.
     drain_queue: Vec<Key>,
-    /// The number of netlink messages that were reported.
-    messages_reported: u64,
+    /// The number of netlink messages that were sent before the present sync.
+    messages_before: u64,
 }
 
 /// A virtual server that the kernel should have, without its endpoints, for the cheap check.
@@ -129,7 +128,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
             flow_checks: Checks::default(),
             check_queue: Vec::new(),
             drain_queue: Vec::new(),
-            messages_reported: 0,
+            messages_before: 0,
         }
     }
 
@@ -302,6 +301,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Program for Ipvs<K, R> {
         state: State,
         report: &mut Report,
     ) -> Result<Option<Transaction>, Error> {
+        self.messages_before = self.kernel.sent();
         let applied = self.apply_settings(settings, state, report);
         let in_sync = state == State::InSync && matches!(applied, Ok(false));
         let tx = self.stage_changes(changes, in_sync, report);
@@ -339,8 +339,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Program for Ipvs<K, R> {
     fn finish(&mut self, report: &mut Report) -> Result<(), Error> {
         self.sync_rules(report)?;
         self.flow_checks.delete_stale(&mut self.kernel, &self.plans, &self.settings.node_ports, report);
-        let sent = self.kernel.sent();
-        report.messages = sent - std::mem::replace(&mut self.messages_reported, sent);
+        report.messages = self.kernel.sent() - self.messages_before;
         Ok(())
     }
 
@@ -368,6 +367,10 @@ impl FamilyProgram for Ipvs {
     fn locations(&self) -> Vec<Location> {
         let variant = self.rules.as_program().tool().variant();
         vec![rule_leftovers::location(variant, self.family), leftovers::location()]
+    }
+
+    fn counters(&self) -> Option<Arc<dyn CounterSource>> {
+        Some(Arc::new(InvalidCounter))
     }
 
     fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error> {
@@ -407,12 +410,19 @@ impl Mode for IpvsMode {
         Ok(Box::new(Families::open(options.families, open, drift)?))
     }
 
+    /// Rules refer to sets, and a set in use cannot be removed.
     fn locations(&self) -> Vec<Location> {
-        vec![leftovers::location()]
+        let mut locations = rule_leftovers::locations();
+        locations.push(leftovers::location());
+        locations
     }
 
-    fn clear(&self, _: &Location, how: Clear, settings: &Settings) -> Result<Vec<String>, Error> {
-        leftovers::clear(how, &settings.ipvs.exclude)
+    fn clear(&self, location: &Location, how: Clear, settings: &Settings) -> Result<Vec<String>, Error> {
+        if *location == leftovers::location() {
+            leftovers::clear(how, &settings.ipvs.exclude)
+        } else {
+            rule_leftovers::clear(location, how)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::sets::Set;
 use portway_dataplane::{LocalTraffic, Settings};
 use portway_model::{Family, Protocol};
 use portway_xtables::chains::{Chain, Fixed, Table};
-use portway_xtables::desired::{Base, Hook};
+use portway_xtables::desired::{Abilities, Base, Hook};
 use portway_xtables::fragments::{at_node_addresses, forward, refusal};
 use portway_xtables::rules::{Action, Is, Lookup, Match, Rule, Sides, States, is, is_not};
 
@@ -18,7 +18,7 @@ fn in_set(rule: Rule, family: Family, set: Set, sides: Sides) -> Rule {
 }
 
 /// All chains and rules of a family.
-pub fn base(family: Family, settings: &Settings) -> Base {
+pub fn base(family: Family, settings: &Settings, abilities: Abilities) -> Base {
     let context = Context { family, settings };
     let mut chains = Vec::new();
     let mut chain = |table, name, rules| chains.push((table, name, rules));
@@ -33,7 +33,7 @@ pub fn base(family: Family, settings: &Settings) -> Base {
     chain(Table::Filter, Fixed::ProxyFirewall, vec![context.check_source_ranges()]);
     chain(Table::Filter, Fixed::NodePort, vec![context.health_checks()]);
     chain(Table::Filter, Fixed::IpvsFilter, context.filter());
-    chain(Table::Filter, Fixed::Forward, forward(settings));
+    chain(Table::Filter, Fixed::Forward, forward(settings, abilities));
     chain(Table::Filter, Fixed::Services, context.unallocated());
 
     chain(Table::Mangle, Fixed::SourceRanges, context.source_ranges());

@@ -43,7 +43,15 @@ fn main() -> ExitCode {
     // Also when the main thread panics: the log lines before a panic explain it.
     let _flush = FlushLog;
     let arguments = portway_arguments(std::env::args_os().collect());
-    let result = match Cli::parse_from(arguments).command {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(message) => {
+            _ = message.print();
+            // As kube-proxy: 1 for a mistake in the flags, where clap has 2.
+            return if message.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match cli.command {
         Command::Proxy(flags) => proxy::run(flags),
         Command::Cleanup(flags) => cleanup::run(&flags),
         Command::Relay(flags) => relay::run(&flags),

@@ -2,13 +2,13 @@
 
 use anyhow::{Context, anyhow, bail};
 use portway_proxy::agent::{self, Options};
-use portway_proxy::config::{Config, ConfigError, IgnoredFlag, ProxyFlags, Typed, merge, parse, print};
+use portway_proxy::config::{Config, ConfigError, ProxyFlags, Typed, Warnings, merge, parse, print};
 use portway_serve::logging;
 use std::path::Path;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Runs the agent, or the single action that a flag asks for: version, configuration file, cleanup, init.
+/// Runs the agent, or the single action that a flag asks for: version, check, configuration file, cleanup, init.
 pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
     if let Some(version) = &flags.run.version {
         let name = if version == "raw" { "portway" } else { "Portway" };
@@ -17,12 +17,15 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    let (config, ignored) = read_config(&flags)?;
+    let (config, warnings) = read_config(&flags)?;
+    if flags.run.check_config == Some(true) {
+        return check(&config, &warnings);
+    }
     if let Some(path) = &flags.run.write_config_to {
         return write_config(&config, path);
     }
     logging::start(config.logging.format, config.logging.verbosity);
-    for flag in ignored {
+    for flag in &warnings.ignored_flags {
         tracing::warn!("{flag}");
     }
     if flags.run.cleanup == Some(true) {
@@ -38,6 +41,7 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
     let options = Options {
         manifests: flags.run.manifests.clone(),
         config,
+        warnings,
         flags,
         version: VERSION,
         set_verbosity: logging::set_verbosity,
@@ -47,7 +51,7 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read_config(flags: &ProxyFlags) -> anyhow::Result<(Config, Vec<IgnoredFlag>)> {
+fn read_config(flags: &ProxyFlags) -> anyhow::Result<(Config, Warnings)> {
     let file = flags.run.config.as_deref().map(read_file).transpose()?;
     merge(flags, file).map_err(list_errors)
 }
@@ -62,6 +66,21 @@ fn read_file(path: &Path) -> anyhow::Result<Typed> {
 fn list_errors(errors: Vec<ConfigError>) -> anyhow::Error {
     let lines: Vec<String> = errors.iter().map(|e| format!("  {e}")).collect();
     anyhow!("the configuration has {} mistake(s):\n{}", errors.len(), lines.join("\n"))
+}
+
+/// Prints what is wrong with a configuration that could be used, and fails if the file has unknown or duplicate fields.
+fn check(config: &Config, warnings: &Warnings) -> anyhow::Result<()> {
+    for flag in &warnings.ignored_flags {
+        println!("{flag}");
+    }
+    if !warnings.unused.is_empty() {
+        println!("without effect in Portway: {}", warnings.unused.join(", "));
+    }
+    if !warnings.mistakes.is_empty() {
+        return Err(list_errors(warnings.mistakes.clone()));
+    }
+    println!("the configuration is valid, mode {}", config.mode.as_str());
+    Ok(())
 }
 
 fn write_config(config: &Config, path: &Path) -> anyhow::Result<()> {

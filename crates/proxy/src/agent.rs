@@ -20,7 +20,7 @@ mod report;
 mod server_thread;
 mod settings;
 
-use crate::config::{Config, ProxyFlags, diff_live, keep_until_restart};
+use crate::config::{ALLOW_EXTERNAL_IPS, Config, ProxyFlags, Warnings, diff_live, keep_until_restart};
 use crate::health::{Health, HealthState, MetricsPages, ServicePorts, Timestamp, listen_addresses};
 use crate::metrics::{Metrics, SyncKind, Traffic};
 use crate::{health, sysctl};
@@ -49,6 +49,8 @@ pub use leftovers::{Leftover, cleanup, find_leftovers};
 pub struct Options {
     /// The configuration, merged from file and flags.
     pub config: Config,
+    /// What the log says about the configuration.
+    pub warnings: Warnings,
     /// The flags as typed, which are merged with the configuration file again when it changes.
     pub flags: ProxyFlags,
     /// A directory of manifests instead of an API server.
@@ -115,8 +117,10 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     let mut servers = serve(&options.config, pages, server_thread.handle());
     let mut file = ConfigFile::new(options.flags.clone());
     let ports = ServicePorts::new(health.clone(), server_thread.handle().clone());
+    let mut cluster = Cluster::new(Identity { node: node.clone(), proxy_name: None });
+    cluster.set_external_ips_allowed(options.config.gate(ALLOW_EXTERNAL_IPS, true));
     let mut agent = Agent {
-        cluster: Cluster::new(Identity { node: node.clone(), proxy_name: None }),
+        cluster,
         families: backends.families(),
         pace: Pace::new(options.config.sync()),
         config: options.config,
@@ -135,6 +139,8 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         set_verbosity: options.set_verbosity,
     };
     tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
+    agent.report_start();
+    agent.report_warnings(&options.warnings);
 
     loop {
         let due = agent.pace.due();
@@ -540,9 +546,12 @@ impl Agent {
     }
 
     /// Applies a changed configuration file. Settings that need a restart keep their values.
-    fn reload(&mut self, changed: Result<Config, String>) {
+    fn reload(&mut self, changed: Result<(Config, Warnings), String>) {
         let new = match changed {
-            Ok(new) => new,
+            Ok((new, warnings)) => {
+                self.report_warnings(&warnings);
+                new
+            }
             Err(message) => {
                 tracing::error!("the changed configuration is not used: {message}");
                 return;

@@ -5,7 +5,6 @@
 //! those of v1.36 (`pkg/proxy/metrics`), so that dashboards and alerts keep working; metrics of a mode that does not
 //! run are exposed too, at zero.
 
-mod kernel_counters;
 mod series;
 
 use portway_dataplane::{CounterSource, Report};
@@ -73,7 +72,6 @@ impl Metrics {
         let kubeproxy = KubeProxySeries::register(registry.sub_registry_with_prefix("kubeproxy"));
         let portway = PortwaySeries::register(registry.sub_registry_with_prefix("portway"), version);
         registry.register_collector(Box::new(portway_serve::metrics::ProcessCollector));
-        registry.register_collector(Box::new(kernel_counters::KernelCounters));
         Metrics(Arc::new(Inner { registry, kubeproxy, portway, mode_counters: Mutex::default() }))
     }
 

@@ -1,6 +1,7 @@
 //! The registry of modes. No other part of the agent refers to a mode's crate.
 
 use portway_dataplane::Mode;
+pub use portway_userspace::LocalhostNodePorts;
 
 /// All modes. The first is the default, and a mode that uses the rules of another one prefers the first that fits.
 pub static MODES: &[&dyn Mode] =

@@ -4,6 +4,7 @@ use crate::balance::Port;
 use crate::clock::Moment;
 use crate::limits::{self, Limits};
 use crate::listeners::{self, Listener};
+use crate::loopback::{self, Loopback, LoopbackCounts};
 use crate::redirect::ListenerPorts;
 use crate::routes::Routes;
 use crate::tcp::Worker;
@@ -15,7 +16,7 @@ use rustix::fd::OwnedFd;
 use std::collections::HashSet;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Arc<Limits>,
     /// The number of bytes in pipes.
     pub(crate) waiting: Arc<AtomicUsize>,
+    /// The number of connections accepted at loopback addresses so far.
+    pub(crate) accepted_at_loopback: AtomicU64,
     /// The number of running worker threads.
     running: Mutex<usize>,
     /// Notified when a worker thread has ended.
@@ -83,6 +86,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     wakers: Vec<Arc<OwnedFd>>,
     listeners: Mutex<ListenerState>,
+    loopback: Mutex<Loopback>,
 }
 
 #[derive(Debug, Default)]
@@ -112,6 +116,7 @@ impl Engine {
             stop: RwLock::default(),
             limits,
             waiting: Arc::default(),
+            accepted_at_loopback: AtomicU64::new(0),
             running: Mutex::new(0),
             ended: Condvar::new(),
         });
@@ -126,7 +131,7 @@ impl Engine {
         let worker = udp::Worker::new(shared.clone(), waker.clone())?;
         spawn(&shared, "udp".to_owned(), move || worker.run())?;
         wakers.push(waker);
-        Ok(Arc::new(Engine { shared, wakers, listeners: Mutex::default() }))
+        Ok(Arc::new(Engine { shared, wakers, listeners: Mutex::default(), loopback: Mutex::default() }))
     }
 
     fn wake(&self) {
@@ -153,8 +158,11 @@ impl Engine {
                 Ok((ports, opened)) => {
                     state.ports[family as usize] = Some(ports);
                     let mut all = self.write(&self.shared.listeners);
-                    let old = all.iter().filter(|listener| Family::of(listener.address.ip()) == family);
-                    state.obsolete.extend(old.cloned());
+                    let is_old = |l: &&Arc<Listener>| {
+                        let ip = l.address.ip();
+                        Family::of(ip) == family && !ip.is_loopback()
+                    };
+                    state.obsolete.extend(all.iter().filter(is_old).cloned());
                     all.extend(opened);
                     drop(all);
                     self.wake();
@@ -174,7 +182,37 @@ impl Engine {
     pub fn configure(&self, settings: &UserspaceSettings) {
         if *self.shared.settings() != *settings {
             *self.write(&self.shared.settings) = settings.clone();
+            self.update_loopback(|loopback, changed| {
+                if !settings.localhost_node_ports {
+                    return loopback.close(changed);
+                }
+                let routes = self.shared.routes();
+                for (name, family) in routes.services() {
+                    loopback.change(name, *family, routes.node_ports(name, *family), changed);
+                }
+            });
         }
+    }
+
+    /// Changes the listeners at loopback addresses.
+    fn update_loopback(&self, update: impl FnOnce(&mut Loopback, &mut loopback::Changed)) {
+        let mut changed = loopback::Changed::default();
+        update(&mut lock(&self.loopback), &mut changed);
+        if changed.is_empty() {
+            return;
+        }
+        let closed: HashSet<*const Listener> = changed.closed.iter().map(Arc::as_ptr).collect();
+        let mut listeners = self.write(&self.shared.listeners);
+        listeners.retain(|listener| !closed.contains(&Arc::as_ptr(listener)));
+        listeners.extend(changed.opened);
+        drop(listeners);
+        self.wake();
+    }
+
+    /// The numbers of listeners at loopback addresses.
+    pub fn loopback_counts(&self) -> LoopbackCounts {
+        let accepted = self.shared.accepted_at_loopback.load(Relaxed);
+        LoopbackCounts { accepted, ..lock(&self.loopback).counts() }
     }
 
     /// Applies a Service's plan in one family; none removes the Service.
@@ -188,6 +226,10 @@ impl Engine {
         // UDP sessions hold their Service port, so the worker has to check them against the new routes.
         if drains || udp {
             self.wake();
+        }
+        if settings.localhost_node_ports {
+            let wanted = self.shared.routes().node_ports(name, family).to_vec();
+            self.update_loopback(|loopback, changed| loopback.change(name, family, &wanted, changed));
         }
     }
 
@@ -206,6 +248,14 @@ impl Engine {
             let is_obsolete = |listener: &Arc<Listener>| obsolete.iter().any(|o| Arc::ptr_eq(o, listener));
             self.write(&self.shared.listeners).retain(|listener| !is_obsolete(listener));
             self.wake();
+        }
+    }
+
+    /// Tries again to listen at node ports of loopback addresses that could not be bound: another Service may have had
+    /// the port, or another process.
+    pub fn retry_loopback(&self) {
+        if lock(&self.loopback).lacks_listeners() {
+            self.update_loopback(Loopback::retry);
         }
     }
 
@@ -233,6 +283,8 @@ impl Engine {
         let mut stop = self.write(&self.shared.stop);
         *stop = Some(Stop { quiet, deadline: now.after(limit).max(quiet) });
         drop(stop);
+        // The next relay needs these ports.
+        self.update_loopback(Loopback::close);
         self.wake();
     }
 

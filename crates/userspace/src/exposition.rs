@@ -3,14 +3,16 @@
 //! A port appears after its first connection, so that the idle Services of a large cluster add no series.
 
 use crate::balance::PortId;
+use crate::loopback::LoopbackCounts;
 use crate::relay_client::RelayClient;
 use crate::stats::{BUCKETS, Counts};
 use portway_dataplane::CounterSource;
+use portway_model::Family;
 use std::fmt::Write;
 
 impl CounterSource for RelayClient {
     fn exposition(&self) -> String {
-        text(&self.counts())
+        text(&self.counts()) + &loopback(self.loopback_counts())
     }
 }
 
@@ -54,6 +56,34 @@ fn text(counts: &[(PortId, Counts)]) -> String {
         _ = writeln!(text, "{PREFIX}{name}_sum{{{labels}}} {}", counts.connect_seconds);
         _ = writeln!(text, "{PREFIX}{name}_count{{{labels}}} {sum}");
     }
+    text
+}
+
+/// The exposition of the numbers of listeners at loopback addresses, with the names of kube-proxy v1.37.
+pub(crate) fn loopback(counts: LoopbackCounts) -> String {
+    let mut text = String::new();
+    let listeners = "kubeproxy_nftables_localhost_nodeport_listeners";
+    _ = writeln!(text, "# HELP {listeners} Open listeners at node ports of loopback addresses.");
+    _ = writeln!(text, "# TYPE {listeners} gauge");
+    for family in Family::ALL {
+        let number = counts.listeners[family as usize];
+        _ = writeln!(text, "{listeners}{{ip_family=\"{family}\"}} {number}");
+    }
+    let failures = "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total";
+    _ = writeln!(
+        text,
+        "# HELP {failures} Listeners at node ports of loopback addresses that could not be opened."
+    );
+    _ = writeln!(text, "# TYPE {failures} counter");
+    _ = writeln!(text, "{failures} {}", counts.failures);
+    // kube-proxy counts the first packet of each connection.
+    let accepted = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total";
+    _ = writeln!(
+        text,
+        "# HELP {accepted} Connections to node ports at loopback addresses that were accepted."
+    );
+    _ = writeln!(text, "# TYPE {accepted} counter");
+    _ = writeln!(text, "{accepted} {}", counts.accepted);
     text
 }
 

@@ -15,6 +15,8 @@
 //! The relay ([`Relay`]) is a separate process: it keeps running, with every connection, when the agent is killed,
 //! replaced or restarted. The agent sends it changes through a [`RelayClient`].
 //!
+//! Node ports at loopback addresses are served by the relay in every mode: see [`LocalhostNodePorts`].
+//!
 //! Invariants:
 //! - A rule points to a listener only after the relay has the route. A route is removed only after no rule points to
 //!   it.
@@ -31,6 +33,8 @@ mod header;
 mod leftovers;
 mod limits;
 mod listeners;
+mod localhost;
+mod loopback;
 mod mode;
 pub mod redirect;
 mod relay;
@@ -42,6 +46,8 @@ mod udp;
 mod wire;
 
 pub use engine::Engine;
+pub use localhost::LocalhostNodePorts;
+pub use loopback::LoopbackCounts;
 pub use mode::{MODE, Userspace};
 pub use relay::{Handle, Relay};
 pub use relay_client::RelayClient;

@@ -31,7 +31,12 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Listens at a port; port 0 means any free port.
-    fn open(ip: IpAddr, port: u16, protocol: Protocol, scope: EndpointScope) -> io::Result<Listener> {
+    pub(crate) fn open(
+        ip: IpAddr,
+        port: u16,
+        protocol: Protocol,
+        scope: EndpointScope,
+    ) -> io::Result<Listener> {
         let kind = if protocol == Protocol::Udp { SocketType::DGRAM } else { SocketType::STREAM };
         let socket = open_socket(ip, kind)?;
         if protocol == Protocol::Tcp {

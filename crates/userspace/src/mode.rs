@@ -13,7 +13,7 @@ use portway_dataplane::{
     Backend, Clear, CounterSource, Drift, DriftSignal, Error, Features, IpvsSettings, Location, Mode,
     OpenOptions, Outcome, PlanChanges, Refused, Report, Section, Settings, UserspaceSettings, Wake,
 };
-use portway_model::{Family, ServiceName, ServicePlan};
+use portway_model::{Family, PortPlan, ServiceName, ServicePlan};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
@@ -281,6 +281,13 @@ impl Backend for Userspace {
             tracing::error!("the relay keeps running: the rules cannot be pointed at endpoints: {error}");
             return;
         }
+        let has_node_ports = |state: &FamilyState| {
+            state.plans.values().flat_map(|plan| &plan.ports).any(PortPlan::has_node_port)
+        };
+        if settings.userspace.localhost_node_ports && self.families.iter().any(has_node_ports) {
+            tracing::info!("the relay keeps running: it serves node ports at loopback addresses");
+            return;
+        }
         let is_process_1 = std::process::id() == 1;
         let UserspaceSettings { stop_timeout, drain_timeout, .. } = settings.userspace;
         let limit = if is_process_1 { stop_timeout } else { drain_timeout };
@@ -347,7 +354,12 @@ impl Mode for UserspaceMode {
     }
 
     fn features(&self) -> Features {
-        Features { proxy_protocol: true, node_addresses: true, ..Features::default() }
+        Features {
+            proxy_protocol: true,
+            node_addresses: true,
+            localhost_node_ports: true,
+            ..Features::default()
+        }
     }
 
     fn settings(&self, all: Settings) -> Settings {

@@ -187,12 +187,14 @@ impl Session {
                         sent.insert(name);
                     }
                 }
+                engine.retry_loopback();
             }
             Request::CommitRoutes(family) => self.commit_routes(family),
             Request::Count => {
                 let ports = engine.ports();
                 return Answer::Counts(ports.iter().map(|p| (p.id.clone(), p.stats.counts())).collect());
             }
+            Request::CountLoopback => return Answer::LoopbackCounts(engine.loopback_counts()),
             Request::Agents => return Answer::Agents(self.agents.load(Relaxed)),
             Request::Leave { limit, quiet } => {
                 tracing::info!(open = engine.open(), "shutting down on request; open connections may finish");

@@ -2,6 +2,7 @@
 
 use crate::balance::PortId;
 use crate::control_socket::{ControlSocket, remove_stale_sockets, set_timeouts};
+use crate::loopback::LoopbackCounts;
 use crate::redirect::ListenerPorts;
 use crate::stats::Counts;
 use crate::wire::{self, Answer, Request};
@@ -172,25 +173,18 @@ impl RelayClient {
     /// The counters of all Service ports; empty without a relay. It uses a connection of its own, so that a scrape does
     /// not wait for a long request.
     pub fn counts(&self) -> Vec<(PortId, Counts)> {
-        let ask = || -> io::Result<Vec<(PortId, Counts)>> {
-            let Some(mut stream) = ControlSocket::of_this_namespace()?.connect()? else {
-                return Ok(Vec::new());
-            };
-            set_timeouts(&stream, COUNT_TIMEOUT)?;
-            // A relay of another release may encode its counters differently.
-            match call(&mut stream, &Request::Hello)? {
-                Answer::Welcome { version, .. } if version == wire::VERSION => {}
-                _ => return Ok(Vec::new()),
-            }
-            match call(&mut stream, &Request::Count)? {
-                Answer::Counts(counts) => Ok(counts),
-                other => Err(unexpected(&other)),
-            }
-        };
-        ask().unwrap_or_else(|error| {
-            tracing::debug!(%error, "cannot read the relay's counters");
-            Vec::new()
-        })
+        match ask(&Request::Count) {
+            Some(Answer::Counts(counts)) => counts,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The numbers of listeners at loopback addresses, over a connection of its own.
+    pub(crate) fn loopback_counts(&self) -> LoopbackCounts {
+        match ask(&Request::CountLoopback) {
+            Some(Answer::LoopbackCounts(counts)) => counts,
+            _ => LoopbackCounts::default(),
+        }
     }
 
     /// Whether another agent is connected to the relay too.
@@ -216,6 +210,24 @@ impl RelayClient {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// The answer of the running relay to a request for counters; none without a relay of this release.
+fn ask(request: &Request) -> Option<Answer> {
+    let ask = || -> io::Result<Option<Answer>> {
+        let Some(mut stream) = ControlSocket::of_this_namespace()?.connect()? else { return Ok(None) };
+        set_timeouts(&stream, COUNT_TIMEOUT)?;
+        // A relay of another release may encode its counters differently.
+        match call(&mut stream, &Request::Hello)? {
+            Answer::Welcome { version, .. } if version == wire::VERSION => {}
+            _ => return Ok(None),
+        }
+        call(&mut stream, request).map(Some)
+    };
+    ask().unwrap_or_else(|error| {
+        tracing::debug!(%error, "cannot read the relay's counters");
+        None
+    })
 }
 
 /// Asks the relay of this network namespace to shut down, and removes the sockets of relays that were killed. Returns

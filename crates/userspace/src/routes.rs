@@ -32,6 +32,8 @@ pub struct Routes {
 struct Entry {
     ports: Vec<Arc<Port>>,
     destinations: Vec<Destination>,
+    /// The node ports that have an endpoint.
+    node_ports: Vec<(Protocol, u16)>,
 }
 
 impl Routes {
@@ -80,6 +82,9 @@ impl Routes {
                 let destination = Destination { protocol, family, address, port: number };
                 self.by_destination.insert(destination, port.clone());
                 new.destinations.push(destination);
+                if address.is_none() && !port_plan.cluster.is_empty() {
+                    new.node_ports.push((protocol, number));
+                }
             }
             new.ports.push(port);
         }
@@ -91,6 +96,16 @@ impl Routes {
             self.services.insert((name.clone(), family), new);
         }
         drains
+    }
+
+    /// The node ports of a Service that have an endpoint.
+    pub fn node_ports(&self, name: &ServiceName, family: Family) -> &[(Protocol, u16)] {
+        self.services.get(&(name.clone(), family)).map_or(&[], |entry| &entry.node_ports)
+    }
+
+    /// The Services of all families.
+    pub fn services(&self) -> impl Iterator<Item = &(ServiceName, Family)> {
+        self.services.keys()
     }
 
     /// Whether a Service has a UDP port.

@@ -6,6 +6,7 @@
 //! message needs a new [`VERSION`]: agent and relay of different versions exchange only these four.
 
 use crate::balance::PortId;
+use crate::loopback::LoopbackCounts;
 use crate::redirect::ListenerPorts;
 use crate::stats::Counts;
 use portway_dataplane::UserspaceSettings;
@@ -17,7 +18,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// The release and, after the slash, the version of the messages below.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/4");
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/5");
 /// The maximum length of a message, which is longer than all plans of the largest cluster.
 const MAX_LENGTH: u32 = 1 << 30;
 
@@ -39,6 +40,8 @@ pub(crate) enum Request {
     CommitRoutes(Family),
     /// Asks for the counters.
     Count,
+    /// Asks for the numbers of listeners at loopback addresses.
+    CountLoopback,
     /// Asks for the number of agents.
     Agents,
     /// Shut down: no rule points to the relay any more, or none will after `quiet`. Open connections may finish within
@@ -65,6 +68,8 @@ pub(crate) enum Answer {
     Agents(usize),
     /// The counters of all Service ports.
     Counts(Vec<(PortId, Counts)>),
+    /// The numbers of listeners at loopback addresses.
+    LoopbackCounts(LoopbackCounts),
     /// The request failed, with the reason.
     Failed(String),
 }

@@ -1,6 +1,6 @@
 //! Applies transactions, and finds the Service whose rule the tool refused.
 
-use crate::LOCALHOST_COUNTER;
+use crate::INVALID_COUNTER;
 use crate::chains::Table;
 use crate::commit::{Failure, Kernel};
 use crate::diff::Transaction;
@@ -49,10 +49,14 @@ impl<K: Kernel> Engine<K> {
     /// Lists the rules in the kernel, and writes the differences from the wanted rules. Services whose rules the tool
     /// refuses are left out, one by one.
     pub(crate) fn reconcile_all(&mut self, fresh: bool, report: &mut Report) -> Result<Drift, Error> {
+        // The counter may have been deleted too.
+        self.rebuild_base();
         let mut first = None;
         for _ in 0..=MAX_REFUSALS {
             let (wanted, mut seen) = self.wanted_and_seen(fresh)?;
-            self.turn_localnet_off(&seen);
+            if localnet::was_turned_on(&seen) {
+                localnet::turn_off(&mut self.kernel);
+            }
             seen.shares_firewall |= localnet::is_on(&mut self.kernel, self.family);
             let (tx, drift) = reconcile(&seen, &wanted, self.context());
             let tx = self.without_opaque_hooks(&seen, tx);
@@ -154,8 +158,7 @@ impl<K: Kernel> Engine<K> {
         FailedRestore { failure, service: origins.of(number).cloned(), line: Some(line) }
     }
 
-    /// Leaves out the Service whose rules were refused, or the counter of connections to 127.0.0.1. Any other failure
-    /// is an error.
+    /// Leaves out the Service whose rules were refused, or the counter of invalid packets. Any other failure is an error.
     fn leave_out(&mut self, failed: FailedRestore, report: &mut Report) -> Result<(), Error> {
         let FailedRestore { failure, service, line } = failed;
         let message = match &line {
@@ -172,12 +175,10 @@ impl<K: Kernel> Engine<K> {
                 self.refuse(service, message);
                 Ok(())
             }
-            (None, Some(line)) if line.contains(LOCALHOST_COUNTER) && !self.cannot_count => {
+            (None, Some(line)) if line.contains(INVALID_COUNTER) && !self.cannot_count => {
                 self.cannot_count = true;
                 self.rebuild_base();
-                report
-                    .warnings
-                    .push(format!("connections to node ports at 127.0.0.1 are not counted: {message}"));
+                report.warnings.push(format!("dropped invalid packets are not counted: {message}"));
                 Ok(())
             }
             (_, Some(_)) => Err(Error::kernel(self.family, message)),

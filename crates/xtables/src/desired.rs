@@ -90,8 +90,6 @@ impl Base {
 pub struct Abilities {
     /// The kernel has named counters (nfacct).
     pub counting: bool,
-    /// This mode turned `route_localnet` on.
-    pub turned_localnet_on: bool,
 }
 
 /// The functions with which a mode renders its rules.

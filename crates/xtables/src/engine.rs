@@ -1,8 +1,9 @@
 //! The engine for one family: keeps the tables equal to the rules that a mode renders from settings and plans.
 
-use crate::LOCALHOST_COUNTER;
+use crate::INVALID_COUNTER;
 use crate::chains::{Chain, Table};
 use crate::commit::{Kernel, Tool};
+use crate::counter::InvalidCounter;
 use crate::desired::{Abilities, Base, Hook, RenderContext, Renderer, ServiceRules};
 use crate::diff::Transaction;
 use crate::eval::{Ruleset, eval};
@@ -14,12 +15,13 @@ use crate::script::{Origins, Script};
 use crate::variant::Tools;
 use portway_dataplane::trace::{Host, Packet, Trace};
 use portway_dataplane::{
-    Committed, Drift, Error, FamilyProgram, Location, PlanChanges, Program, Refused, Report, Settings, State,
-    TableRules,
+    Committed, CounterSource, Drift, Error, FamilyProgram, Location, PlanChanges, Program, Refused, Report,
+    Settings, State, TableRules,
 };
 use portway_flows::Checks;
 use portway_model::{Family, ServiceName, ServicePlan};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// After this time, a Service whose rules the tool refused is tried again, even if it did not change: a missing kernel
@@ -43,8 +45,6 @@ pub struct Engine<K = Tool> {
     pub(crate) refused: Vec<Refused>,
     /// The programmed plans of Services whose new plan is not programmed yet.
     pub(crate) programmed: HashMap<ServiceName, ServicePlan>,
-    /// This mode turned `route_localnet` on.
-    pub(crate) turned_localnet_on: bool,
     /// The tool refused the match that counts packets (nfacct).
     pub(crate) cannot_count: bool,
     /// The number of rules in each table.
@@ -81,7 +81,6 @@ impl<K: Kernel> Engine<K> {
             left_out_since: None,
             refused: Vec::new(),
             programmed: HashMap::new(),
-            turned_localnet_on: false,
             cannot_count: false,
             totals: HashMap::new(),
             checks: Checks::default(),
@@ -215,17 +214,15 @@ impl<K: Kernel> Engine<K> {
         if state != State::Fresh && *settings == self.settings {
             return false;
         }
-        let answers = settings.answers_at_loopback(self.family);
-        self.turned_localnet_on |= answers && self.kernel.route_localnet() == Some(false);
         self.settings = settings.clone();
         self.rebuild_base();
         true
     }
 
     pub(crate) fn rebuild_base(&mut self) {
-        let answers = self.settings.answers_at_loopback(self.family);
-        let counting = answers && !self.cannot_count && self.kernel.create_counter(LOCALHOST_COUNTER);
-        let abilities = Abilities { counting, turned_localnet_on: self.turned_localnet_on };
+        let counting =
+            self.settings.drop_invalid && !self.cannot_count && self.kernel.create_counter(INVALID_COUNTER);
+        let abilities = Abilities { counting };
         self.base = (self.renderer.base)(self.family, &self.settings, abilities);
     }
 
@@ -271,9 +268,6 @@ impl<K: Kernel> Program for Engine<K> {
     fn finish(&mut self, report: &mut Report) -> Result<(), Error> {
         self.programmed.clear();
         report.refused = std::mem::take(&mut self.refused);
-        if report.full {
-            self.turn_localnet_on(report);
-        }
         for table in [Table::Nat, Table::Filter] {
             let total = self.totals.get(&table).copied().unwrap_or(0);
             match report.tables.iter_mut().find(|t| t.table == table.as_str()) {
@@ -297,6 +291,10 @@ impl FamilyProgram for Engine<Tool> {
 
     fn locations(&self) -> Vec<Location> {
         vec![leftovers::location(self.kernel.variant(), self.family)]
+    }
+
+    fn counters(&self) -> Option<Arc<dyn CounterSource>> {
+        Some(Arc::new(InvalidCounter))
     }
 
     fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error> {

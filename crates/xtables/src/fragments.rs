@@ -1,5 +1,7 @@
 //! Rules that several modes have.
 
+use crate::INVALID_COUNTER;
+use crate::desired::Abilities;
 use crate::rules::{Action, Match, Refusal, Rule, States, is, is_not};
 use ipnet::IpNet;
 use portway_dataplane::Settings;
@@ -24,12 +26,16 @@ pub fn loopback(family: Family) -> IpNet {
 }
 
 /// The rules of `KUBE-FORWARD`: drop invalid packets, if configured, and accept marked packets and those of established
-/// and related connections.
-pub fn forward(settings: &Settings) -> Vec<Rule> {
+/// and related connections. Dropped packets are counted if the kernel can.
+pub fn forward(settings: &Settings, abilities: Abilities) -> Vec<Rule> {
     let mark = settings.masquerade_mark;
     let mut rules = Vec::new();
     if settings.drop_invalid {
-        rules.push(Rule::to(Action::Drop).when(Match::State(is(States::INVALID))));
+        let rule = Rule::to(Action::Drop).when(Match::State(is(States::INVALID)));
+        rules.push(match abilities.counting {
+            true => rule.when(Match::Count(INVALID_COUNTER.into())),
+            false => rule,
+        });
     }
     rules.push(Rule::to(Action::Accept).comment("kubernetes forwarding rules").when(Match::Mark {
         value: mark,
@@ -44,24 +50,23 @@ pub fn forward(settings: &Settings) -> Vec<Rule> {
     rules
 }
 
-/// Restricts a rule to the addresses at which node ports answer: one rule per range.
+/// Restricts a rule to the addresses at which node ports answer, without loopback addresses: one rule per range.
 pub fn at_node_addresses(settings: &Settings, family: Family, rule: &Rule) -> Vec<Rule> {
     let local = |rule: Rule| rule.when(Match::DestinationIsLocal);
     let loopback = loopback(family);
-    let answers = settings.answers_at_loopback(family);
     // A range of all addresses is handled like no ranges: split around the loopback addresses it would be up to 128
     // ranges.
     let ranges = settings.node_ports.ranges(family).filter(|r| r.iter().all(|r| r.prefix_len() > 0));
     let Some(ranges) = ranges else {
         let mut rule = local(rule.clone());
-        rule.destination = (!answers).then_some(is_not(loopback));
+        rule.destination = Some(is_not(loopback));
         return vec![rule];
     };
     let at = |range: IpNet| Rule { destination: Some(is(range)), ..local(rule.clone()) };
-    let outside = |range: &IpNet| answers || !loopback.contains(range);
+    let outside = |range: &IpNet| !loopback.contains(range);
     let mut rules: Vec<Rule> = ranges.iter().filter(|r| outside(r)).map(|r| at(*r)).collect();
     // A wider range that contains the loopback addresses is split around them.
-    if !answers && let Some(wide) = ranges.iter().find(|r| r.contains(&loopback)) {
+    if let Some(wide) = ranges.iter().find(|r| r.contains(&loopback)) {
         let pieces = without(*wide, loopback);
         rules.retain(|r| r.destination != Some(is(*wide)));
         rules.extend(pieces.into_iter().map(at));

@@ -1,6 +1,6 @@
 //! Finds and removes the chains and rules of earlier runs and of kube-proxy in the tables of one family.
 
-use crate::LOCALHOST_COUNTER;
+use crate::INVALID_COUNTER;
 use crate::chains::{Chain, Fixed, Table};
 use crate::commit::Kernel;
 use crate::commit::Tool;
@@ -15,7 +15,7 @@ use portway_model::Family;
 use std::collections::{BTreeMap, HashMap};
 
 /// A counter that kube-proxy creates and Portway does not.
-const KUBE_PROXY_COUNTER: &str = "ct_state_invalid_dropped_pkts";
+const KUBE_PROXY_COUNTER: &str = "localhost_nps_accepted_pkts";
 
 /// Describes the chains and rules of Portway and of kube-proxy.
 pub fn find(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
@@ -74,7 +74,7 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
         Ok(script.finish()?.sections)
     });
     restored.map_err(|e| e.in_family(family))?;
-    kernel.delete_counter(LOCALHOST_COUNTER);
+    kernel.delete_counter(INVALID_COUNTER);
     kernel.delete_counter(KUBE_PROXY_COUNTER);
     check_opaque(kernel, &seen, family)?;
     Ok(describe(&tx, &seen))

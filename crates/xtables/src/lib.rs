@@ -20,6 +20,7 @@
 mod apply;
 pub mod chains;
 pub mod commit;
+mod counter;
 pub mod desired;
 pub mod diff;
 pub mod drift;
@@ -37,6 +38,7 @@ mod run;
 pub mod script;
 pub mod variant;
 
+pub use counter::InvalidCounter;
 pub use engine::Engine;
 pub use variant::{Tools, Variant};
 
@@ -45,5 +47,5 @@ pub fn is_proxy_chain(chain: &str) -> bool {
     !matches!(chains::Chain::parse(chain), chains::Chain::Other(_))
 }
 
-/// The name of the kernel's counter of connections to node ports at 127.0.0.1, which is the same as kube-proxy's.
-pub const LOCALHOST_COUNTER: &str = "localhost_nps_accepted_pkts";
+/// The name of the kernel's counter of dropped invalid packets, which is the same as kube-proxy's.
+pub const INVALID_COUNTER: &str = "ct_state_invalid_dropped_pkts";

@@ -1,29 +1,30 @@
-//! Node ports at 127.0.0.1 need `route_localnet`, with which hosts on the same link could reach this node's loopback
-//! addresses (CVE-2020-8558). A rule in `KUBE-FIREWALL` drops such packets: it is added before the sysctl is turned
-//! on, and removed after it is turned off.
+//! The sysctl `route_localnet`, which kube-proxy turns on for node ports at 127.0.0.1, and a rule in `KUBE-FIREWALL`.
+//!
+//! With the sysctl on, hosts on the same link could reach this node's loopback addresses (CVE-2020-8558); the rule drops
+//! such packets. Portway does not need the sysctl: its relay listens at 127.0.0.1. While the sysctl is on, the rule stays,
+//! no matter which program added it. An earlier release of Portway turned it on and recorded that in the same chain; then
+//! it is turned off, and the rules are removed.
 
 use crate::chains::{Fixed, Table};
 use crate::commit::Kernel;
-use crate::engine::Engine;
 use crate::fragments::loopback;
 use crate::listing::Seen;
 use crate::rules::{Action, Match, Rule, States, is_not};
-use portway_dataplane::Report;
 use portway_model::Family;
 
 /// The comment of a rule without effect, which records for a later cleanup that the sysctl was off.
 const TURNED_ON: &str = "route_localnet was off before, and goes off with this chain";
 
 /// Drops packets from other hosts to the loopback addresses.
-pub fn drop_martians(family: Family) -> Rule {
+fn drop_martians(family: Family) -> Rule {
     Rule { source: Some(is_not(loopback(family))), ..Rule::to(Action::Drop) }
         .destination(loopback(family))
         .comment("block incoming localnet connections")
         .when(Match::State(is_not(States::RELATED.or(States::ESTABLISHED).or(States::DNAT))))
 }
 
-/// The rule that records that the sysctl was off.
-pub fn turned_on_note() -> Rule {
+/// The rule with which an earlier release recorded that the sysctl was off.
+fn turned_on_note() -> Rule {
     Rule::default().comment(TURNED_ON)
 }
 
@@ -32,7 +33,7 @@ pub(crate) fn is_firewall_rule(rule: &Rule) -> bool {
     *rule == turned_on_note() || Family::ALL.iter().any(|family| *rule == drop_martians(*family))
 }
 
-/// Whether the kernel has the rule that records that a mode turned the sysctl on.
+/// Whether the kernel has the rule that records that an earlier release turned the sysctl on.
 pub(crate) fn was_turned_on(seen: &Seen) -> bool {
     notes(seen).next().is_some()
 }
@@ -55,33 +56,5 @@ pub(crate) fn is_on(kernel: &mut impl Kernel, family: Family) -> bool {
 pub(crate) fn turn_off(kernel: &mut impl Kernel) {
     if let Err(error) = kernel.set_route_localnet(false) {
         tracing::warn!(%error, "the sysctl net.ipv4.conf.all.route_localnet could not be turned off; hosts on the same link can reach this node's 127.0.0.1: turn it off");
-    }
-}
-
-impl<K: Kernel> Engine<K> {
-    /// Turns the sysctl on. Called after the rule that drops martians was added.
-    pub(crate) fn turn_localnet_on(&mut self, report: &mut Report) {
-        let wanted = self.settings.answers_at_loopback(self.family);
-        if wanted
-            && self.kernel.route_localnet() == Some(false)
-            && let Err(e) = self.kernel.set_route_localnet(true)
-        {
-            report.warnings.push(format!(
-                "node ports do not answer at 127.0.0.1, because the sysctl route_localnet could not be set: {e}"
-            ));
-        }
-    }
-
-    /// Turns the sysctl off if the settings no longer need it. Called before the rule is removed.
-    pub(crate) fn turn_localnet_off(&mut self, seen: &Seen) {
-        if !self.turned_localnet_on && was_turned_on(seen) {
-            // An earlier run turned it on. Its recording rule becomes part of the wanted rules.
-            self.turned_localnet_on = true;
-            self.rebuild_base();
-        }
-        if self.turned_localnet_on && !self.settings.answers_at_loopback(self.family) {
-            turn_off(&mut self.kernel);
-            self.turned_localnet_on = false;
-        }
     }
 }

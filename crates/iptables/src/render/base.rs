@@ -2,11 +2,9 @@
 
 use portway_dataplane::Settings;
 use portway_model::Family;
-use portway_xtables::LOCALHOST_COUNTER;
 use portway_xtables::chains::{Chain, Fixed, Table};
 use portway_xtables::desired::{Abilities, Base, Hook};
-use portway_xtables::fragments::{at_node_addresses, forward, loopback};
-use portway_xtables::localnet::{drop_martians, turned_on_note};
+use portway_xtables::fragments::{at_node_addresses, forward};
 use portway_xtables::rules::{Action, Match, Rule, States, is, is_not};
 
 /// Renders the constant rules.
@@ -16,14 +14,14 @@ pub fn base(family: Family, settings: &Settings, abilities: Abilities) -> Base {
     let mark = settings.masquerade_mark;
 
     chain(Table::Nat, Fixed::MarkMasq, vec![Rule::to(Action::Mark { value: mark, mask: mark })]);
-    chain(Table::Nat, Fixed::Postrouting, postrouting(family, settings, abilities.counting));
+    chain(Table::Nat, Fixed::Postrouting, postrouting(settings));
     chain(Table::Nat, Fixed::NodePorts, Vec::new());
     chain(Table::Nat, Fixed::Services, at_node_addresses(settings, family, &node_ports()));
 
     chain(Table::Filter, Fixed::ProxyFirewall, Vec::new());
     chain(Table::Filter, Fixed::NodePorts, Vec::new());
     chain(Table::Filter, Fixed::ExternalServices, Vec::new());
-    chain(Table::Filter, Fixed::Forward, forward(settings));
+    chain(Table::Filter, Fixed::Forward, forward(settings, abilities));
     let unallocated = Rule::to(Action::Drop).comment("not the address of any Service");
     chain(Table::Filter, Fixed::ClusterIps, vec![unallocated]);
     let cidrs = settings.service_cidrs(family);
@@ -33,7 +31,7 @@ pub fn base(family: Family, settings: &Settings, abilities: Abilities) -> Base {
     chain(Table::Filter, Fixed::Services, cidrs.into_iter().map(jump_to_cluster_ips).collect());
 
     chain(Table::Mangle, Fixed::Canary, Vec::new());
-    base.hooks = hooks(family, settings, abilities);
+    base.hooks = hooks(settings);
     base
 }
 
@@ -42,26 +40,16 @@ fn node_ports() -> Rule {
         .comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain")
 }
 
-fn postrouting(family: Family, settings: &Settings, counting: bool) -> Vec<Rule> {
+fn postrouting(settings: &Settings) -> Vec<Rule> {
     let mark = settings.masquerade_mark;
-    let mut rules = vec![
+    vec![
         Rule::to(Action::Return).when(Match::Mark { value: mark, mask: mark, not: true }),
         Rule::to(Action::Mark { value: mark, mask: 0 }),
-    ];
-    // A masqueraded packet that was sent to 127.0.0.1 was sent to a node port.
-    if counting && settings.answers_at_loopback(family) {
-        rules.push(
-            Rule::default()
-                .comment("kubernetes node port traffic from localhost")
-                .when(Match::OriginalDestination(loopback(family)))
-                .when(Match::Count(LOCALHOST_COUNTER.into())),
-        );
-    }
-    rules.push(Rule::to(Action::Masquerade).comment("kubernetes service traffic requiring SNAT"));
-    rules
+        Rule::to(Action::Masquerade).comment("kubernetes service traffic requiring SNAT"),
+    ]
 }
 
-fn hooks(family: Family, settings: &Settings, abilities: Abilities) -> Vec<Hook> {
+fn hooks(settings: &Settings) -> Vec<Hook> {
     const PORTALS: &str = "kubernetes service portals";
     const EXTERNAL: &str = "kubernetes externally-visible service portals";
     const FIREWALL: &str = "kubernetes load balancer firewall";
@@ -95,14 +83,5 @@ fn hooks(family: Family, settings: &Settings, abilities: Abilities) -> Vec<Hook>
     hook(Table::Filter, "OUTPUT", unless_bypassing(new(Fixed::ProxyFirewall, FIREWALL)));
     hook(Table::Filter, "OUTPUT", new(Fixed::Services, PORTALS));
     hook(Table::Filter, "OUTPUT", new(Fixed::ExternalServices, EXTERNAL));
-
-    if settings.answers_at_loopback(family) {
-        hook(Table::Filter, "INPUT", Rule::jump(Fixed::Firewall));
-        hook(Table::Filter, "OUTPUT", Rule::jump(Fixed::Firewall));
-        hook(Table::Filter, Fixed::Firewall.as_str(), drop_martians(family));
-        if abilities.turned_localnet_on {
-            hook(Table::Filter, Fixed::Firewall.as_str(), turned_on_note());
-        }
-    }
     hooks
 }

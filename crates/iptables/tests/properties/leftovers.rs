@@ -5,16 +5,15 @@ use crate::proxy_rules::{FIREWALL, add_foreign_rules, foreign, proxy_rules};
 use crate::tamper::tamper;
 use crate::under_test::mode_with_foreign_rules;
 use crate::{assert_from_scratch, variants};
-use portway_dataplane::Settings;
 use portway_iptables::Iptables;
 use portway_model::Family;
 use portway_testkit::cluster::{TestCluster, service, settings};
 use portway_testkit::objects::Endpoint;
 use portway_testkit::random::{cases, changes, families, two_services};
+use portway_xtables::Variant;
 use portway_xtables::chains::Table;
 use portway_xtables::fake::Fake;
 use portway_xtables::leftovers::{find, remove};
-use portway_xtables::{LOCALHOST_COUNTER, Variant};
 use proptest::prelude::*;
 
 /// The rules of kube-proxy 1.36 and of the kubelet on a node.
@@ -202,64 +201,74 @@ fn a_service_with_foreign_jumps_is_deleted_and_added_again() {
     assert_eq!(foreign(mode.program().kernel().tables()), foreign_rules);
 }
 
-/// Settings with node ports at 127.0.0.1.
-fn localhost() -> Settings {
-    Settings {
-        localhost_node_ports: true,
-        node_ports: portway_dataplane::NodePortAddresses::All,
-        ..settings()
-    }
-}
+/// The rules with which an earlier release turned `route_localnet` on.
+const TURNED_ON: &str = "*filter
+:KUBE-FIREWALL - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A OUTPUT -j KUBE-FIREWALL
+-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+-A KUBE-FIREWALL -m comment --comment \"route_localnet was off before, and goes off with this chain\"
+COMMIT
+";
 
 #[test]
-fn route_localnet_is_turned_off_only_if_portway_turned_it_on() {
-    for kubelet in ["", KUBELET] {
-        for was_on in [false, true] {
-            let mut mode = mode_after(kubelet);
-            mode.program().kernel().route_localnet = Some(was_on);
-            mode.sync(&localhost(), cluster().all(V4)).unwrap();
-            assert_eq!(mode.program().kernel().route_localnet, Some(true));
-            assert!(mode.program().kernel().counters.as_ref().unwrap().contains(LOCALHOST_COUNTER));
-            // A new process reads from the rules whether the sysctl was off before.
-            let mut again = self::mode(V4, Variant::Legacy);
-            *again.program().kernel() = mode.program().kernel().clone();
-            again.sync(&localhost(), cluster().all(V4)).unwrap();
-            assert_eq!(
-                again.program().kernel().restores(),
-                mode.program().kernel().restores(),
-                "{}",
-                again.program().kernel().last()
-            );
-            again.sync(&settings(), Vec::new()).unwrap();
-            assert_eq!(again.program().kernel().route_localnet, Some(was_on));
+fn route_localnet_is_turned_off_if_an_earlier_release_turned_it_on() {
+    for by_sync in [true, false] {
+        let mut mode = mode_after(TURNED_ON);
+        mode.program().kernel().route_localnet = Some(true);
+        if by_sync {
+            mode.sync(&settings(), cluster().all(V4)).unwrap();
+            let text = mode.program().kernel().tables().to_string();
+            assert!(!text.contains("KUBE-FIREWALL"), "{text}");
+            assert_eq!(mode.program().kernel().route_localnet, Some(false));
             // If an administrator turns the sysctl on now, it stays on.
-            again.program().kernel().route_localnet = Some(true);
-            again.mark_stale();
-            again.sync(&settings(), Vec::new()).unwrap();
-            assert_eq!(again.program().kernel().route_localnet, Some(true));
-            // A cleanup restores the sysctl, too.
-            remove(mode.program().kernel(), V4).unwrap();
-            assert_eq!(mode.program().kernel().route_localnet, Some(was_on));
-            assert!(mode.program().kernel().counters.as_ref().unwrap().is_empty());
-            if was_on && kubelet.is_empty() {
-                // Without the rule, other hosts could reach 127.0.0.1, because the administrator turned the sysctl on.
-                let text = mode.program().kernel().tables().to_string();
-                assert!(text.contains("block incoming localnet connections"), "{text}");
-                assert!(!text.contains("KUBE-SERVICES"), "{text}");
-                mode.program().kernel().route_localnet = Some(false);
-                remove(mode.program().kernel(), V4).unwrap();
-            }
-            assert_only_foreign_rules_left(mode.program().kernel(), mode_after(kubelet).program().kernel());
+            mode.program().kernel().route_localnet = Some(true);
+            mode.mark_stale();
+            mode.sync(&settings(), Vec::new()).unwrap();
+            assert_eq!(mode.program().kernel().route_localnet, Some(true));
         }
+        remove(mode.program().kernel(), V4).unwrap();
+        assert_eq!(mode.program().kernel().route_localnet, Some(by_sync));
+        assert_only_foreign_rules_left(mode.program().kernel(), mode_after("").program().kernel());
     }
 }
 
+/// Without the rule, other hosts could reach 127.0.0.1.
 #[test]
-fn node_ports_at_localhost_need_neither_nfacct_nor_a_readable_sysctl() {
+fn the_rule_that_drops_martians_stays_while_another_program_has_route_localnet_on() {
+    let recorded = TURNED_ON.lines().filter(|line| !line.contains("route_localnet was off"));
+    let kube_proxy: String = recorded.map(|line| format!("{line}\n")).collect();
+    let mut mode = mode_after(&kube_proxy);
+    mode.program().kernel().route_localnet = Some(true);
+    for _ in 0..2 {
+        mode.mark_stale();
+        mode.sync(&settings(), cluster().all(V4)).unwrap();
+        let text = mode.program().kernel().tables().to_string();
+        assert!(text.contains("block incoming localnet connections"), "{text}");
+    }
+    remove(mode.program().kernel(), V4).unwrap();
+    assert_eq!(mode.program().kernel().route_localnet, Some(true));
+    let text = mode.program().kernel().tables().to_string();
+    assert!(
+        text.contains("block incoming localnet connections") && !text.contains("KUBE-SERVICES"),
+        "{text}"
+    );
+    mode.program().kernel().route_localnet = Some(false);
+    remove(mode.program().kernel(), V4).unwrap();
+    assert_only_foreign_rules_left(mode.program().kernel(), mode_after("").program().kernel());
+}
+
+#[test]
+fn dropped_invalid_packets_are_counted_if_the_kernel_can() {
+    let counted = "-m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP";
+    let mut mode = mode_after("");
+    mode.sync(&settings(), cluster().all(V4)).unwrap();
+    assert!(mode.program().kernel().tables().to_string().contains(counted));
+    remove(mode.program().kernel(), V4).unwrap();
+    assert!(mode.program().kernel().counters.as_ref().unwrap().is_empty());
     let mut mode = mode_after("");
     mode.program().kernel().counters = None;
-    mode.program().kernel().route_localnet = None;
-    let report = mode.sync(&localhost(), cluster().all(V4)).unwrap();
+    let report = mode.sync(&settings(), cluster().all(V4)).unwrap();
     assert!(report.warnings.is_empty() && report.refused.is_empty(), "{report:?}");
     assert!(!mode.program().kernel().tables().to_string().contains("nfacct"));
 }

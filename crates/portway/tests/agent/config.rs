@@ -10,6 +10,8 @@ use std::process::{Command, Output};
 
 pub(crate) const TESTS: &[Test] = &[
     ("an_invalid_file_ends_the_process_with_all_errors", invalid_file),
+    ("an_unknown_field_is_reported_and_the_rest_is_used", unknown_field),
+    ("check_config_is_strict", check_config),
     ("an_invalid_flag_ends_the_process_with_an_error", invalid_flag),
     ("flags_ignored_because_of_a_file_are_logged", ignored_flags),
     ("a_changed_file_is_applied_while_running", changed_file),
@@ -31,11 +33,11 @@ type InvalidFile = (&'static str, &'static [(u64, &'static str)]);
 /// are errors.
 const INVALID_FILES: &[InvalidFile] = &[
     (
-        "bindAddress: here\nconntrack:\n  min: [1]\n  maxPerCores: 3\n",
+        "bindAddress: here\nconntrack:\n  min: [1]\n  maxPerCore: many\n",
         // Values are checked only if every field can be parsed.
         &[
             (5, "conntrack.min: should be a whole number, but is a list"),
-            (6, "conntrack.maxPerCores: unknown field, did you mean \"maxPerCore\"?"),
+            (6, "conntrack.maxPerCore: should be a whole number, but is text"),
         ],
     ),
     (
@@ -95,6 +97,45 @@ fn ignored_flags(lab: &mut AgentLab) -> Outcome {
     ensure(config["kubeproxy.config.k8s.io"]["clusterCIDR"] == "", || config.to_string())
 }
 
+fn unknown_field(lab: &mut AgentLab) -> Outcome {
+    let fields =
+        "futureField: {a: [1]}\nmode: iptables\noomScoreAdjust: 3\nmode: nftables\nconfigSyncPeriod: 15m0s\n";
+    lab.write("config.yaml", &format!("{HEADER}{fields}"));
+    let file = lab.path("config.yaml").display().to_string();
+    lab.start(&[&format!("--config={file}")])?;
+    for line in [
+        format!("{file}:3: futureField: unknown field"),
+        format!("{file}:5: oomScoreAdjust: unknown field, did you mean \"oomScoreAdj\"?"),
+        format!("{file}:6: mode: is set twice, first on line 4; the last value applies"),
+    ] {
+        lab.logged(&["WARN", &line])?;
+    }
+    lab.logged(&["INFO", "without effect in Portway: configSyncPeriod"])?;
+    lab.web_works()?;
+    let page = lab.status("/proxyMode")?;
+    ensure(page.body == "nftables", || page.body)
+}
+
+fn check_config(lab: &mut AgentLab) -> Outcome {
+    let file = lab.path("config.yaml").display().to_string();
+    let check = |fields: &str, status: i32, words: &[&str]| -> Outcome {
+        lab.write("config.yaml", &format!("{HEADER}{fields}"));
+        let output = proxy(lab, &[&format!("--config={file}"), "--check-config"])?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        let found = words.iter().all(|word| text.contains(word));
+        ensure(output.status.code() == Some(status) && found, || {
+            format!("{fields}: {}\n{text}", output.status)
+        })
+    };
+    check("mode: ipvs\nportRange: 1-2\n", 0, &["the configuration is valid, mode ipvs", "portRange"])?;
+    check(
+        "modes: ipvs\nmode: ''\nmode: ''\n",
+        1,
+        &["2 mistake(s)", "did you mean \"mode\"", "is set twice"],
+    )?;
+    check("mode: ipv\n", 1, &["1 mistake(s)", "is not a proxy mode"])
+}
+
 /// Waits until connections of a pod to a cluster IP are masqueraded, or no longer are.
 fn wait_for_masquerading(lab: &AgentLab, masqueraded: bool) -> Outcome {
     let own = lab.pod_ips("pod1a");
@@ -149,9 +190,9 @@ fn invalid_change(lab: &mut AgentLab) -> Outcome {
     let file = lab.path("config.yaml").display().to_string();
     lab.start(&[&format!("--config={file}")])?;
     wait_for_masquerading(lab, true)?;
-    lab.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAl: false}}\n"));
-    let error = format!("{file}:3: nftables.masqueradeAl: unknown field");
-    lab.logged(&["ERROR", "the changed configuration is not used", &error, "masqueradeAll"])?;
+    lab.write("config.yaml", &format!("{HEADER}nftables: {{masqueradeAll: 1}}\n"));
+    let error = format!("{file}:3: nftables.masqueradeAll: should be true or false");
+    lab.logged(&["ERROR", "the changed configuration is not used", &error])?;
     wait_for_masquerading(lab, true)?;
     let status = lab.agent()?.status()?;
     ensure(status.is_none(), || format!("the agent exited: {status:?}"))?;
@@ -164,7 +205,7 @@ fn needs_restart(lab: &mut AgentLab) -> Outcome {
     lab.start(&[&format!("--config={}", lab.path("config.yaml").display())])?;
     lab.web_works()?;
     let mut wanted = lab.status("/configz")?.json()?;
-    let change = "healthzBindAddress: 0.0.0.0:10300\nbindAddress: 192.168.50.11\nfeatureGates: {Some: true}\n\
+    let change = "healthzBindAddress: 0.0.0.0:10300\nbindAddress: 192.168.50.11\nfeatureGates: {WatchList: true}\n\
                   nftables: {masqueradeBit: 20}\noomScoreAdj: 7\n";
     lab.write("config.yaml", &format!("{HEADER}{change}"));
     for field in ["healthzBindAddress", "bindAddress", "featureGates", "nftables.masqueradeBit"] {
@@ -192,7 +233,7 @@ fn round_trip(lab: &mut AgentLab) -> Outcome {
         "--masquerade-all",
         "--conntrack-tcp-timeout-established=1h30m",
         "--metrics-bind-address=[::1]:9999",
-        "--feature-gates=Some=true",
+        "--feature-gates=WatchList=true",
     ];
     let write = |path: &std::path::Path| format!("--write-config-to={}", path.display());
     let output = proxy(lab, &[&flags[..], &[&write(&first)]].concat())?;

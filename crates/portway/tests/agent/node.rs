@@ -73,7 +73,7 @@ fn ipv6_disabled_later(lab: &mut AgentLab) -> Outcome {
 }
 
 fn loopback(lab: &mut AgentLab) -> Outcome {
-    lab.start(&["--nodeport-addresses=0.0.0.0/0,::/0"])?;
+    lab.start(&["--proxy-mode=nftables", "--nodeport-addresses=0.0.0.0/0,::/0"])?;
     lab.web_works()?;
     for ip in lab.node_ips() {
         let outcome = Probe::tcp(lab.node(), SocketAddr::new(ip, NODE_PORT)).count(8).run();
@@ -88,7 +88,7 @@ fn loopback(lab: &mut AgentLab) -> Outcome {
 
 fn no_node_object(lab: &mut AgentLab) -> Outcome {
     lab.delete("node1.yaml");
-    lab.start(&[])?;
+    lab.start(&["--proxy-mode=nftables"])?;
     lab.web_works()?;
     for ip in lab.node_ips() {
         lab.reaches(SocketAddr::new(ip, NODE_PORT), &["pod1a", "pod1b"])?;

@@ -55,7 +55,7 @@ fn busy_health_check(lab: &mut AgentLab) -> Outcome {
     let spec = "type: LoadBalancer\nexternalTrafficPolicy: Local\nhealthCheckNodePort: 30500";
     lab.apply("shop.yaml", &objects::service("shop", "10.96.0.60", spec));
     lab.apply("shop-slice.yaml", &objects::slice("shop", "shop", &lab.pod_ips("pod1a")[..1]));
-    lab.start(&[])?;
+    lab.start(&["--proxy-mode=nftables"])?;
     lab.logged(&["WARN", "health check port 30500 of Service default/shop", &node.to_string(), "in use"])?;
     lab.reaches("10.96.0.60:80".parse()?, &["pod1a"])?;
     lab.web_works()?;

@@ -20,8 +20,9 @@ const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// The cases that a mode does not pass, and why.
 const EXCEPTIONS: &[(&[Mode], Family, &str)] = &[
-    // Only in this mode do node ports answer at 127.0.0.1, in IPv4 (`localhostNodePorts`).
+    // In this mode the relay serves node ports at loopback addresses by default (`localhostNodePorts`).
     (&[Mode::IptablesNft, Mode::IptablesLegacy], Family::V4, "node_port_not_on_loopback"),
+    (&[Mode::IptablesNft, Mode::IptablesLegacy], Family::V6, "node_port_not_on_loopback"),
     // The kernel keeps affinity for as long as it keeps closed connections, which is minutes; the agent tests of the
     // mode wait for that.
     (&[Mode::Ipvs], Family::V4, "affinity_expires"),

@@ -2,7 +2,7 @@
 
 use super::leftovers;
 use crate::config::{Config, LogFormat, Logging};
-use crate::modes::MODES;
+use crate::modes::{LocalhostNodePorts, MODES};
 use portway_dataplane::{
     Backend, CounterSource, DriftSignal, Error, Mode, OpenOptions, Outcome, Settings, Wake,
 };
@@ -57,13 +57,19 @@ impl Backends {
         }
         let mode = config.mode();
         let logging = config.logging.clone();
+        let relaunch: Arc<dyn Fn(&str) -> Command + Send + Sync> =
+            Arc::new(move |subcommand| relaunch(subcommand, &logging));
         let options = OpenOptions {
             families: &families,
             settings: &mode.settings(settings.clone()),
             modes: MODES,
-            relaunch: Arc::new(move |subcommand| relaunch(subcommand, &logging)),
+            relaunch: relaunch.clone(),
         };
         let mut backend = mode.open(&options)?;
+        if !mode.features().localhost_node_ports {
+            let start = move || relaunch("relay");
+            backend = Box::new(LocalhostNodePorts::new(backend, start, Instant::now()));
+        }
         let woken = Arc::new(Notify::new());
         let notify = woken.clone();
         backend.set_wake(Wake::new(move || notify.notify_one()));

@@ -3,7 +3,7 @@
 //! The file is polled, not watched: it usually is a mounted ConfigMap, where a symbolic link two levels up is
 //! replaced, and one `stat` every two seconds costs next to nothing.
 
-use crate::config::{Config, ConfigError, ProxyFlags, merge, parse};
+use crate::config::{Config, ConfigError, ProxyFlags, Warnings, merge, parse};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -30,10 +30,11 @@ impl ConfigFile {
         ConfigFile { flags, seen, next: Instant::now() + INTERVAL }
     }
 
-    /// Waits for a change, and returns the new configuration or its errors.
+    /// Waits for a change, and returns the new configuration or its errors. Mistakes that do not keep the file from
+    /// being used are returned too.
     ///
     /// The future may be dropped and the method called again at any time: the time of the next `stat` is kept.
-    pub(crate) async fn changed(&mut self) -> Result<Config, String> {
+    pub(crate) async fn changed(&mut self) -> Result<(Config, Warnings), String> {
         let Some(path) = self.flags.run.config.clone() else { return std::future::pending().await };
         loop {
             tokio::time::sleep_until(self.next).await;
@@ -47,12 +48,12 @@ impl ConfigFile {
         }
     }
 
-    fn read(&self, path: &Path) -> Result<Config, String> {
+    fn read(&self, path: &Path) -> Result<(Config, Warnings), String> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
         let all =
             |errors: Vec<ConfigError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let file = parse(&path.display().to_string(), &text).map_err(all)?;
-        merge(&self.flags, Some(file)).map(|(config, _)| config).map_err(all)
+        merge(&self.flags, Some(file)).map_err(all)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reports about objects and rules: log lines, metrics and Kubernetes Events.
 
 use super::Agent;
+use crate::config::Warnings;
 use crate::health;
 use portway_client::Regarding;
 use portway_dataplane::{Drift, Mode, Refused};
@@ -11,18 +12,46 @@ use portway_serve::RejectedObject;
 /// The number of rejected objects that the status page shows at most.
 const REJECTIONS_SHOWN: usize = 100;
 
+/// Logged if neither the configuration file nor a flag has a mode.
+const WITHOUT_MODE: &str = "no mode is configured: using nftables with the defaults of kube-proxy's mode iptables, so node \
+    ports answer on every address of the node and on loopback addresses; set mode to choose";
+
 impl Agent {
-    pub(super) fn report_repair(&self, family: Family, drift: &Drift) {
-        let (missing, altered, foreign) = (drift.missing as u64, drift.altered as u64, drift.foreign as u64);
-        self.metrics.drift_repaired(family, crate::metrics::Drift { missing, altered, foreign });
-        tracing::warn!(%family, missing, altered, foreign, "repaired rules that another process had changed: {drift}");
-        let regarding = Regarding {
+    /// The Event with which kube-proxy too reports a start.
+    pub(super) fn report_start(&self) {
+        let note = format!("mode {}", self.config.mode.as_str());
+        self.recorder.inform(self.regarding_node(), "Starting", &note);
+    }
+
+    /// Reports what is wrong with a configuration that is used nevertheless.
+    pub(super) fn report_warnings(&self, warnings: &Warnings) {
+        for mistake in &warnings.mistakes {
+            tracing::warn!("{mistake}");
+            self.recorder.warn(self.regarding_node(), "ConfigurationMistake", &mistake.to_string());
+        }
+        if !warnings.unused.is_empty() {
+            tracing::info!("without effect in Portway: {}", warnings.unused.join(", "));
+        }
+        if warnings.without_mode {
+            tracing::warn!("{WITHOUT_MODE}");
+            self.recorder.warn(self.regarding_node(), "KubeProxyDefaultMode", WITHOUT_MODE);
+        }
+    }
+
+    fn regarding_node(&self) -> Regarding {
+        Regarding {
             resource: Node::TYPE,
             namespace: String::new(),
             name: self.node.clone(),
             uid: self.node.clone(),
-        };
-        self.recorder.warn(regarding, "ServiceRulesRepaired", &format!("{family}: {drift}"));
+        }
+    }
+
+    pub(super) fn report_repair(&self, family: Family, drift: &Drift) {
+        let (missing, altered, foreign) = (drift.missing as u64, drift.altered as u64, drift.foreign as u64);
+        self.metrics.drift_repaired(family, crate::metrics::Drift { missing, altered, foreign });
+        tracing::warn!(%family, missing, altered, foreign, "repaired rules that another process had changed: {drift}");
+        self.recorder.warn(self.regarding_node(), "ServiceRulesRepaired", &format!("{family}: {drift}"));
     }
 
     pub(super) fn report(&self, rejected: &Rejected) {
@@ -82,7 +111,7 @@ impl Agent {
             let port = health::PortUnavailable { retry_in: None, ..port };
             self.recorder.warn(
                 self.regarding_service(&port.service),
-                "HealthCheckPortUnavailable",
+                "FailedToStartServiceHealthcheck",
                 &port.to_string(),
             );
         }

@@ -1,6 +1,6 @@
 //! The settings of a mode, from the configuration, the Node object and the ServiceCIDRs.
 
-use crate::config::{Config, FamilyAddresses, LocalDetection};
+use crate::config::{Config, FamilyAddresses, LocalDetection, all_addresses};
 use ipnet::IpNet;
 use portway_dataplane::{IpvsSettings, LocalTraffic, NodePortAddresses, Settings, UserspaceSettings};
 use portway_model::{Family, Node};
@@ -25,7 +25,10 @@ pub(crate) fn settings(
         // Set by a mode that sends packets itself.
         bypass_mark: None,
         ipvs: ipvs(&config.ipvs),
-        userspace: userspace(&config.userspace, primary, config.masquerade().mark()),
+        userspace: UserspaceSettings {
+            localhost_node_ports: config.localhost_node_ports(),
+            ..userspace(&config.userspace, primary, config.masquerade().mark())
+        },
     }
 }
 
@@ -49,6 +52,7 @@ fn userspace(
         udp_timeout: config.udp_timeout,
         udp_sessions: config.udp_sessions,
         bypass_mark: UserspaceSettings::choose_bypass_mark(masquerade_mark),
+        localhost_node_ports: false,
     }
 }
 
@@ -85,21 +89,15 @@ fn node_ports(config: &Config, primary: &[IpAddr]) -> NodePortAddresses {
     for (family, addresses) in by_family {
         match addresses {
             FamilyAddresses::All => ranges.push(all_addresses(family)),
-            FamilyAddresses::Cidrs(cidrs) => ranges.extend(cidrs),
-            FamilyAddresses::Primary => {
-                let own = primary.iter().filter(|ip| Family::of(**ip) == family).take(1);
-                ranges.extend(own.map(|ip| IpNet::from(*ip)));
+            FamilyAddresses::Chosen { primary: with_primary, cidrs } => {
+                // The relay serves loopback addresses; no rule may concern them.
+                let cidrs = cidrs.into_iter().filter(|net| !net.addr().is_loopback());
+                let own = primary.iter().filter(|ip| with_primary && Family::of(**ip) == family).take(1);
+                ranges.extend(own.map(|ip| IpNet::from(*ip)).chain(cidrs));
             }
         }
     }
     NodePortAddresses::Within(ranges)
-}
-
-fn all_addresses(family: Family) -> IpNet {
-    match family {
-        Family::V4 => IpNet::new_assert(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
-        Family::V6 => IpNet::new_assert(std::net::Ipv6Addr::UNSPECIFIED.into(), 0),
-    }
 }
 
 #[cfg(test)]
@@ -144,6 +142,7 @@ mod tests {
             udp_timeout: Duration::from_secs(6),
             udp_sessions: 7,
             bypass_mark: 1 << 13,
+            localhost_node_ports: false,
         };
         assert_eq!(passed, wanted);
         let taken = settings_with(&["--proxy-mode=userspace", "--iptables-masquerade-bit=13"]);

@@ -276,11 +276,11 @@ pub fn listen_addresses(node_ports: &NodePortAddresses, primary: &[IpAddr], loca
         let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
         match node_ports.of_family(family) {
             FamilyAddresses::All => addresses.extend(unspecified.iter().filter(of_family)),
-            // One address per family, the first.
-            FamilyAddresses::Primary => addresses.extend(primary.iter().find(of_family)),
-            FamilyAddresses::Cidrs(cidrs) => {
+            FamilyAddresses::Chosen { primary: with_primary, cidrs } => {
                 let covered = |ip: &&IpAddr| cidrs.iter().any(|cidr| cidr.contains(*ip));
                 addresses.extend(local.iter().filter(of_family).filter(covered));
+                // One address per family, the first.
+                addresses.extend(primary.iter().filter(|_| with_primary).find(of_family));
             }
         }
     }

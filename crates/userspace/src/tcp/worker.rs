@@ -18,10 +18,11 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 use slab::Slab;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Connections that are accepted before other events have their turn.
@@ -179,17 +180,16 @@ impl Worker {
     /// Watches new listeners and releases old ones, after the engine has changed them.
     fn reload(&mut self) {
         let wanted = self.shared.listeners(Protocol::Tcp);
+        let pointers: HashSet<*const Listener> = wanted.iter().map(Arc::as_ptr).collect();
         self.listeners.retain(|_, listener| {
-            let stays = wanted.iter().any(|w| Arc::ptr_eq(w, listener));
+            let stays = pointers.contains(&Arc::as_ptr(listener));
             if !stays {
                 _ = epoll::delete(&self.epoll, &listener.socket);
             }
             stays
         });
-        for listener in wanted {
-            if self.listeners.iter().any(|(_, known)| Arc::ptr_eq(known, &listener)) {
-                continue;
-            }
+        let known: HashSet<*const Listener> = self.listeners.iter().map(|(_, l)| Arc::as_ptr(l)).collect();
+        for listener in wanted.into_iter().filter(|listener| !known.contains(&Arc::as_ptr(listener))) {
             let entry = self.listeners.vacant_entry();
             let data = epoll::EventData::new_u64(Token::Listener(entry.key()).number());
             // EXCLUSIVE: one thread is woken for a new connection, not all.
@@ -222,6 +222,9 @@ impl Worker {
     }
 
     fn begin(&mut self, client: OwnedFd, address: SocketAddr, listener: &Listener) {
+        if listener.address.ip().is_loopback() {
+            self.shared.accepted_at_loopback.fetch_add(1, Relaxed);
+        }
         let original = original_destination(&client, listener);
         let Some(port) = self.shared.routes().find(Protocol::Tcp, original).cloned() else {
             tracing::debug!(client = %address, %original, "reset a connection: no Service owns its original destination");

@@ -16,6 +16,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketType, connect, recv, recvfrom, send, sendto};
 use slab::Slab;
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -109,16 +110,14 @@ impl Worker {
     /// has changed listeners or routes.
     fn reload(&mut self) {
         let wanted = self.shared.listeners(Protocol::Udp);
-        let is_wanted = |listener: &Arc<Listener>| wanted.iter().any(|w| Arc::ptr_eq(w, listener));
-        let gone = self.listeners.iter().filter(|(_, listener)| !is_wanted(listener));
+        let pointers: HashSet<*const Listener> = wanted.iter().map(Arc::as_ptr).collect();
+        let gone = self.listeners.iter().filter(|(_, known)| !pointers.contains(&Arc::as_ptr(known)));
         for slot in gone.map(|(slot, _)| slot).collect::<Vec<_>>() {
             self.sessions.filter(|s| s.key.0 == slot).into_iter().for_each(|s| self.sessions.remove(s));
             _ = epoll::delete(&self.epoll, &self.listeners.remove(slot).socket);
         }
-        for listener in wanted {
-            if self.listeners.iter().any(|(_, known)| Arc::ptr_eq(known, &listener)) {
-                continue;
-            }
+        let known: HashSet<*const Listener> = self.listeners.iter().map(|(_, l)| Arc::as_ptr(l)).collect();
+        for listener in wanted.into_iter().filter(|listener| !known.contains(&Arc::as_ptr(listener))) {
             let entry = self.listeners.vacant_entry();
             let data = epoll::EventData::new_u64(LISTENER | entry.key() as u64);
             match epoll::add(&self.epoll, &listener.socket, data, epoll::EventFlags::IN) {

@@ -41,6 +41,7 @@ fn settings() -> UserspaceSettings {
         udp_timeout: Duration::from_secs(120),
         udp_sessions: 16_384,
         bypass_mark: 1 << 13,
+        localhost_node_ports: true,
     }
 }
 
@@ -128,6 +129,7 @@ fn requests() -> Vec<Request> {
         | Request::Change { .. }
         | Request::CommitRoutes(_)
         | Request::Count
+        | Request::CountLoopback
         | Request::Agents
         | Request::Leave { .. } => {}
     }
@@ -147,6 +149,7 @@ fn requests() -> Vec<Request> {
         Request::CommitRoutes(Family::V4),
         Request::CommitRoutes(Family::V6),
         Request::Count,
+        Request::CountLoopback,
         Request::Agents,
         Request::Leave { limit: None, quiet: Duration::from_secs(60) },
         Request::Leave { limit: Some(Duration::from_millis(2500)), quiet: Duration::ZERO },
@@ -161,6 +164,7 @@ fn answers() -> Vec<Answer> {
         | Answer::Listeners(_)
         | Answer::Agents(_)
         | Answer::Counts(_)
+        | Answer::LoopbackCounts(_)
         | Answer::Failed(_) => {}
     }
     let id = PortId {
@@ -181,12 +185,13 @@ fn answers() -> Vec<Answer> {
     };
     assert_eq!(counts.connect_buckets.len(), BUCKETS.len() + 1);
     vec![
-        Answer::Welcome { version: "0.1.0/4".into(), process: 830, agents: 1 },
+        Answer::Welcome { version: "0.1.0/5".into(), process: 830, agents: 1 },
         Answer::Done,
         Answer::Listeners(Some(listeners("192.0.2.1"))),
         Answer::Listeners(None),
         Answer::Agents(2),
         Answer::Counts(vec![(id, counts)]),
+        Answer::LoopbackCounts(LoopbackCounts { listeners: [2, 1], failures: 3, accepted: 4 }),
         Answer::Failed("no such address".into()),
     ]
 }

@@ -3,7 +3,6 @@
 use super::{all_rules, cluster_ip, node_port, service_rules, settings, web, with};
 use portway_dataplane::{LocalTraffic, NodePortAddresses, Settings};
 use portway_model::{Family, TrafficPolicy};
-use std::collections::HashSet;
 
 #[test]
 fn constant_rules() {
@@ -29,7 +28,7 @@ fn constant_rules() {
     :KUBE-FORWARD - [0:0]
     :KUBE-PROXY-FIREWALL - [0:0]
     :KUBE-CLUSTER-IPS - [0:0]
-    -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+    -A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP
     -A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT
     -A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
     -A KUBE-CLUSTER-IPS -m comment --comment "not the address of any Service" -j DROP
@@ -104,29 +103,6 @@ fn pods_recognised_by_interface_or_not_at_all() {
 }
 
 #[test]
-fn node_ports_at_127_0_0_1() {
-    let settings = Settings { localhost_node_ports: true, ..settings() };
-    let text = all_rules(Family::V4, &settings, Vec::new());
-    let without = all_rules(Family::V4, &super::settings(), Vec::new());
-    let only_in_first = |a: &str, b: &str| {
-        let in_b: HashSet<&str> = b.lines().collect();
-        a.lines().filter(|l| !in_b.contains(l)).map(|l| format!("{l}\n")).collect::<String>()
-    };
-    insta::assert_snapshot!(only_in_first(&text, &without), @r#"
-    -A KUBE-POSTROUTING -m comment --comment "kubernetes node port traffic from localhost" -m conntrack --ctorigdst 127.0.0.0/8 -m nfacct --nfacct-name localhost_nps_accepted_pkts
-    -A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
-    :KUBE-FIREWALL - [0:0]
-    -I KUBE-FIREWALL -m comment --comment "route_localnet was off before, and goes off with this chain"
-    -I KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
-    -I OUTPUT -j KUBE-FIREWALL
-    -I INPUT -j KUBE-FIREWALL
-    "#);
-    insta::assert_snapshot!(only_in_first(&without, &text), @r#"-A KUBE-SERVICES ! -d 127.0.0.0/8 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"#);
-    let six = all_rules(Family::V6, &settings, Vec::new());
-    assert_eq!(six, all_rules(Family::V6, &super::settings(), Vec::new()), "only in IPv4");
-}
-
-#[test]
 fn node_ports_at_addresses_within_ranges() {
     let within = |ranges: &[&str]| {
         let ranges = ranges.iter().map(|r| r.parse().unwrap()).collect();
@@ -162,11 +138,6 @@ fn node_ports_at_addresses_within_ranges() {
     -A KUBE-EXTERNAL-SERVICES -d 120.0.0.0/6 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
     -A KUBE-EXTERNAL-SERVICES -d 124.0.0.0/7 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
     -A KUBE-EXTERNAL-SERVICES -d 126.0.0.0/8 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
-    "#);
-    let wide = Settings { localhost_node_ports: true, ..wide };
-    insta::assert_snapshot!(rules(&wide, Family::V4), @r#"
-    -A KUBE-SERVICES -d 96.0.0.0/3 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
-    -A KUBE-EXTERNAL-SERVICES -d 96.0.0.0/3 -p tcp -m comment --comment "default/web:http has no endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
     "#);
     // A range of all addresses has the same rules as no range.
     let all = |family| rules(&settings(), family);

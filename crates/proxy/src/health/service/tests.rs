@@ -203,12 +203,19 @@ async fn a_port_claimed_by_two_services_is_reported_once() {
 fn health_checks_listen_on_the_node_port_addresses() {
     let ips =
         |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|ip| ip.parse().expect("an address")).collect() };
-    let cidrs =
-        |texts: &[&str]| NodePortAddresses::Cidrs(texts.iter().map(|c| c.parse().expect("a CIDR")).collect());
+    let cidrs = |texts: &[&str]| {
+        let cidrs = texts.iter().map(|c| c.parse().expect("a CIDR")).collect();
+        NodePortAddresses { cidrs, ..NodePortAddresses::default() }
+    };
+    let primary_only = NodePortAddresses { primary: true, ..NodePortAddresses::default() };
     let primary = ips(&["10.0.0.5", "10.0.0.6", "fd00::5"]);
     let local = ips(&["127.0.0.1", "10.0.0.5", "10.9.0.1", "::1", "fd00::5"]);
     for (node_ports, wanted) in [
-        (NodePortAddresses::Primary, &["10.0.0.5", "fd00::5"][..]),
+        (primary_only.clone(), &["10.0.0.5", "fd00::5"][..]),
+        (
+            NodePortAddresses { primary: true, ..cidrs(&["10.9.0.0/16"]) },
+            &["10.0.0.5", "10.9.0.1", "fd00::5"],
+        ),
         (cidrs(&["10.0.0.0/16", "fd00::/8"]), &["10.0.0.5", "fd00::5"]),
         (cidrs(&["10.0.0.0/8"]), &["10.0.0.5", "10.9.0.1", "::"]),
         (cidrs(&["0.0.0.0/0", "::/0"]), &["0.0.0.0", "::"]),
@@ -216,5 +223,5 @@ fn health_checks_listen_on_the_node_port_addresses() {
     ] {
         assert_eq!(listen_addresses(&node_ports, &primary, &local), ips(wanted), "{node_ports:?}");
     }
-    assert_eq!(listen_addresses(&NodePortAddresses::Primary, &[], &local), ips(&["0.0.0.0", "::"]));
+    assert_eq!(listen_addresses(&primary_only, &[], &local), ips(&["0.0.0.0", "::"]));
 }
