@@ -17,7 +17,9 @@ use portway_dataplane::{
 use portway_flows::Checks;
 use portway_model::{Family, ServiceName, ServicePlan};
 use portway_netlink::nft::{self, list};
+use portway_xtables::ForwardPolicy;
 use std::collections::HashMap;
+use std::time::Instant;
 
 /// The nftables mode for one family.
 #[derive(Debug)]
@@ -266,7 +268,8 @@ impl Mode for NftablesMode {
     }
 
     fn open(&self, options: &OpenOptions<'_>) -> Result<Box<dyn Backend>, Error> {
-        Ok(Box::new(Families::open(options.families, Nftables::open, TableDetector::default())?))
+        let tables = Families::open(options.families, Nftables::open, TableDetector::default())?;
+        Ok(Box::new(ForwardPolicy::new(Box::new(tables), Instant::now())))
     }
 
     fn locations(&self) -> Vec<Location> {

@@ -28,6 +28,7 @@ pub mod engine;
 pub mod eval;
 mod failure;
 pub mod fake;
+mod forward_policy;
 pub mod fragments;
 pub mod leftovers;
 pub mod listing;
@@ -40,6 +41,7 @@ pub mod variant;
 
 pub use counter::InvalidCounter;
 pub use engine::Engine;
+pub use forward_policy::ForwardPolicy;
 pub use variant::{Tools, Variant};
 
 /// Whether this is the name of a chain of a mode or of kube-proxy.

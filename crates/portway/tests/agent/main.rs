@@ -11,6 +11,7 @@ mod drift;
 mod faults;
 mod faulty_tools;
 mod foreign_rules;
+mod forward_policy;
 mod hidden_tools;
 mod http;
 mod input;
@@ -46,7 +47,7 @@ type Test = (&'static str, fn(&mut AgentLab) -> Outcome);
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn main() -> ExitCode {
-    let sections: [(&str, &'static [Test]); 15] = [
+    let sections: [(&str, &'static [Test]); 16] = [
         ("status", status::TESTS),
         ("input", input::TESTS),
         ("config", config::TESTS),
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         ("faults", faults::TESTS),
         ("tampering", tampering::TESTS),
         ("localhost", localhost::TESTS),
+        ("forward_policy", forward_policy::TESTS),
         ("iptables", iptables::TESTS),
         ("documented_rules", documented_rules::TESTS),
     ];
