@@ -21,7 +21,8 @@ pub struct Settings {
     pub service_cidrs: Vec<IpNet>,
     /// Serve node ports at loopback addresses too. The relay does, in every mode: no rule concerns these addresses.
     pub localhost_node_ports: bool,
-    /// Drop packets in conntrack state INVALID, so that a late packet of a pod is not answered with a reset.
+    /// Drop packets in conntrack state INVALID, so that a late packet of a pod is not answered with a reset. In the
+    /// iptables mode only, as in kube-proxy: such a packet need not belong to a Service.
     pub drop_invalid: bool,
     /// No rule redirects packets from this node that have this bit in their mark.
     pub bypass_mark: Option<u32>,

@@ -1,7 +1,7 @@
 //! Objects listed from the kernel, and which virtual servers among them Portway or kube-proxy created.
 
 use crate::commit::{Failure, Kernel};
-use crate::servers::Key;
+use crate::servers::{Key, Server};
 use crate::sets::Set;
 use ipnet::IpNet;
 use portway_model::{Family, Protocol, Target};
@@ -107,15 +107,15 @@ impl Ownership {
     }
 }
 
-/// Lists all objects. Virtual servers are left out if their key is not `wanted` and another program created them, or if
-/// their address is in `exclude` or their mark foreign; those that this process created are always included.
+/// Lists all objects. Virtual servers whose key is not `wanted` are left out if another program created them, or if their
+/// address is in `exclude`; so are those with a foreign mark. Those that this process created are always included.
 pub fn list(
     kernel: &mut impl Kernel,
     family: Family,
     node_addresses: &BTreeSet<IpAddr>,
     exclude: &[IpNet],
     known: &Known,
-    wanted: impl Fn(Key) -> bool,
+    wanted: &HashMap<Key, Server>,
 ) -> Result<Listing, Failure> {
     let (sets, incompatible) = list_sets(kernel, family)?;
     let device = kernel.device()?;
@@ -124,16 +124,17 @@ pub fn list(
         Some(link) => kernel.addresses_on(link, family)?.into_iter().collect(),
         None => HashSet::new(),
     };
-    addresses.retain(|ip| !excluded(*ip) || known.addresses.contains(ip));
+    let wanted_addresses: HashSet<IpAddr> = wanted.keys().filter_map(|key| key.ip()).collect();
+    let is_known = |ip: &IpAddr| known.addresses.contains(ip) || wanted_addresses.contains(ip);
+    addresses.retain(|ip| !excluded(*ip) || is_known(ip));
     let ownership = Ownership::new(&sets, &addresses, node_addresses);
     let mut servers = HashMap::new();
     for server in kernel.servers(family)? {
         let Some(key) = Key::of(&server) else { continue };
-        let is_foreign = match key {
-            Key::Mark(mark) => known.foreign_marks.contains(&mark),
-            Key::Address { ip, .. } => excluded(ip),
-        };
-        if known.servers.contains(&key) || !is_foreign && (wanted(key) || ownership.is_managed(key)) {
+        let has_foreign_mark = matches!(key, Key::Mark(mark) if known.foreign_marks.contains(&mark));
+        let is_excluded = key.ip().is_some_and(excluded);
+        let is_managed = !is_excluded && ownership.is_managed(key);
+        if known.servers.contains(&key) || !has_foreign_mark && (wanted.contains_key(&key) || is_managed) {
             let targets = kernel.targets(&server.key())?;
             servers.insert(key, ListedServer { server, targets });
         }

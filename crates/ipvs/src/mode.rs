@@ -17,20 +17,18 @@ use crate::rules::base;
 use crate::servers::{Key, Server};
 use portway_dataplane::trace::{Host, Packet, Trace};
 use portway_dataplane::{
-    Backend, Clear, Committed, CounterSource, Drift, Driver, Error, Families, FamilyProgram, Location, Mode,
-    OpenOptions, PlanChanges, Program, Refused, Report, Scheduler, Section, Settings, State,
-    UserspaceSettings,
+    Backend, Clear, Committed, Drift, Driver, Error, Families, FamilyProgram, Location, Mode, OpenOptions,
+    PlanChanges, Program, Refused, Report, Scheduler, Section, Settings, State, UserspaceSettings,
 };
 use portway_flows::Checks;
 use portway_model::{Family, Protocol, ServiceName, ServicePlan};
 use portway_xtables::commit::Tool;
 use portway_xtables::desired::{Renderer, ServiceRules};
 use portway_xtables::eval::Ruleset;
-use portway_xtables::{Engine, InvalidCounter, Tools, leftovers as rule_leftovers};
+use portway_xtables::{Engine, Tools, leftovers as rule_leftovers};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Refused objects of an unchanged Service are tried again in the first sync after this time: a module may have been
@@ -369,10 +367,6 @@ impl FamilyProgram for Ipvs {
         vec![rule_leftovers::location(variant, self.family), leftovers::location()]
     }
 
-    fn counters(&self) -> Option<Arc<dyn CounterSource>> {
-        Some(Arc::new(InvalidCounter))
-    }
-
     fn trace(&mut self, packet: &Packet, host: &Host) -> Result<Trace, Error> {
         let rules = Ruleset::parse(&self.rules.as_program().wanted());
         let objects = Snapshot::of_kernel(self.family, &mut self.kernel).map_err(|e| self.kernel_error(e))?;
@@ -395,7 +389,7 @@ impl Mode for IpvsMode {
     }
 
     fn settings(&self, all: Settings) -> Settings {
-        Settings { userspace: UserspaceSettings::default(), ..all }
+        Settings { userspace: UserspaceSettings::default(), drop_invalid: false, ..all }
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -89,18 +89,9 @@ impl RenderContext<'_> {
 
     /// The reason why a Service is not programmed as it asks, if there is one.
     pub fn degraded(&self, plan: &ServicePlan) -> Option<String> {
-        let reasons = [self.unusable_scheduler(plan), self.excluded_addresses(plan), self.missing_mark(plan)];
+        let reasons = [self.unusable_scheduler(plan), self.missing_mark(plan)];
         let reasons: Vec<String> = reasons.into_iter().flatten().collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
-    }
-
-    /// Addresses that are left to other programs.
-    fn excluded_addresses(&self, plan: &ServicePlan) -> Option<String> {
-        let addresses = plan.ports.iter().flat_map(|port| &port.frontends).filter_map(|f| f.address);
-        let excluded: BTreeSet<IpAddr> = addresses.filter(|ip| self.is_excluded(*ip)).collect();
-        let names: Vec<String> = excluded.iter().map(ToString::to_string).collect();
-        let list = names.join(", ");
-        (!list.is_empty()).then(|| format!("{list} is not programmed: it lies within ipvs.excludeCIDRs"))
     }
 
     /// The shortcut of policy Local is missing because no mark was free.
@@ -112,10 +103,6 @@ impl RenderContext<'_> {
              use only endpoints on this node"
                 .to_owned()
         })
-    }
-
-    fn is_excluded(&self, ip: IpAddr) -> bool {
-        self.settings.ipvs.exclude.iter().any(|range| range.contains(&ip))
     }
 
     fn unusable_scheduler(&self, plan: &ServicePlan) -> Option<String> {
@@ -137,18 +124,13 @@ impl RenderContext<'_> {
         asked.filter(|s| !self.missing_schedulers.contains(s)).unwrap_or(self.settings.ipvs.scheduler)
     }
 
-    /// The addresses of a frontend, without the excluded ones.
+    /// The addresses of a frontend.
     fn addresses(&self, frontend: &Frontend) -> Vec<IpAddr> {
-        let all: Vec<IpAddr> = match frontend.address {
+        let own = self.node_addresses.iter().copied();
+        match frontend.address {
             Some(ip) => vec![ip],
-            None => self
-                .node_addresses
-                .iter()
-                .copied()
-                .filter(|ip| self.settings.node_ports.contains(*ip))
-                .collect(),
-        };
-        all.into_iter().filter(|ip| !self.is_excluded(*ip)).collect()
+            None => own.filter(|ip| self.settings.node_ports.contains(*ip)).collect(),
+        }
     }
 }
 

@@ -81,7 +81,8 @@ impl ForwardPolicy {
 
     /// The tables with policy DROP in which the rules are missing.
     fn dropping(&self) -> Vec<(Variant, Family)> {
-        let all = Variant::ALL.into_iter().flat_map(|v| self.mode.families().into_iter().map(move |f| (v, f)));
+        let all =
+            Variant::ALL.into_iter().flat_map(|v| self.mode.families().into_iter().map(move |f| (v, f)));
         let missing = |(v, f): &(Variant, Family)| !self.has(*v, *f) && !self.failed.contains(&(*v, *f));
         all.filter(missing).filter(|(v, f)| drops_forwarded(*v, *f)).collect()
     }
@@ -115,7 +116,9 @@ impl ForwardPolicy {
 }
 
 fn warning(tables: &Location, error: &Error) -> String {
-    format!("{tables}: the policy of chain FORWARD is DROP, and Service traffic that this node forwards is dropped: {error}")
+    format!(
+        "{tables}: the policy of chain FORWARD is DROP, and Service traffic that this node forwards is dropped: {error}"
+    )
 }
 
 fn open(variant: Variant, family: Family, now: Instant) -> Result<Box<dyn Backend>, Error> {
@@ -132,8 +135,10 @@ fn drops_forwarded(variant: Variant, family: Family) -> bool {
     match variant {
         Variant::Nft => {
             let nft = if family == Family::V6 { nft::Family::Ipv6 } else { nft::Family::Ipv4 };
-            let chains = Socket::open(Protocol::Netfilter).and_then(|mut s| list::chains(&mut s, nft, "filter"));
-            let drops = |chain: &nft::Chain| *chain.name == *"FORWARD" && chain.hook.is_some_and(|h| !h.accept);
+            let chains =
+                Socket::open(Protocol::Netfilter).and_then(|mut s| list::chains(&mut s, nft, "filter"));
+            let drops =
+                |chain: &nft::Chain| *chain.name == *"FORWARD" && chain.hook.is_some_and(|h| !h.accept);
             chains.is_ok_and(|chains| chains.iter().any(drops))
         }
         // The kernel loads the table with its first rule, so a listing does not create it.

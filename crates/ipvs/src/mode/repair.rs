@@ -206,7 +206,7 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
 
     pub(super) fn list(&mut self, known: &Known, wanted: &HashMap<Key, Server>) -> KernelResult<Listing> {
         let (node_addresses, exclude) = (self.node_addresses.clone(), &self.settings.ipvs.exclude);
-        list(&mut self.kernel, self.family, &node_addresses, exclude, known, |key| wanted.contains_key(&key))
+        list(&mut self.kernel, self.family, &node_addresses, exclude, known, wanted)
     }
 
     pub(super) fn create_sets(&mut self, listing: &Listing) -> Result<(), Error> {

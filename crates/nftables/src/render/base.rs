@@ -4,13 +4,13 @@ use super::dispatch::dispatch;
 use crate::rules::{
     ExprBuilder, TableNames, address_pairs, address_ranges, addresses, endpoint_map, flip_mark, frontend_set,
     goto, input_is, is_local, is_marked, is_new, is_unmarked, jump, masquerade, octets, protocol_is, rule,
-    set_mark, source_range_set, state, verdict_map,
+    set_mark, source_range_set, verdict_map,
 };
 use crate::table::{ChainBody, Table};
 use ipnet::IpNet;
 use portway_dataplane::{LocalTraffic, Settings};
 use portway_model::Protocol;
-use portway_netlink::nft::expr::{CT_STATE_INVALID, FibOf, Reject};
+use portway_netlink::nft::expr::{FibOf, Reject};
 use portway_netlink::nft::{ChainKind, Element, Expr, Family, Hook, HookPoint, Key, Rule, Set, Verdict};
 use std::net::IpAddr;
 
@@ -116,12 +116,7 @@ fn hooks(table: &mut Table, n: &TableNames, exprs: ExprBuilder, settings: &Setti
         input.push(exprs.frontend_in(&nodeport, false, &n.dropped_nodeports, Verdict::Drop));
     }
     hook("filter-input", ChainKind::Filter, HookPoint::Input, DNAT - 10, input);
-    let mut forward = Vec::new();
-    if settings.drop_invalid {
-        forward.push(rule(state(CT_STATE_INVALID), Verdict::Drop));
-    }
-    forward.push(new_to_refuse());
-    hook("filter-forward", ChainKind::Filter, HookPoint::Forward, DNAT - 10, forward);
+    hook("filter-forward", ChainKind::Filter, HookPoint::Forward, DNAT - 10, vec![new_to_refuse()]);
     hook("filter-output-post-dnat", ChainKind::Filter, HookPoint::Output, DNAT + 10, vec![new_to_refuse()]);
 
     hook("nat-postrouting", ChainKind::Nat, HookPoint::Postrouting, SNAT, postrouting(n, exprs, settings));

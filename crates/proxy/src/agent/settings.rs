@@ -21,7 +21,7 @@ pub(crate) fn settings(
         node_ports: node_ports(config, primary),
         service_cidrs,
         localhost_node_ports: config.localhost_node_ports(),
-        drop_invalid: !config.conntrack.tcp_be_liberal,
+        drop_invalid: !config.conntrack.tcp_be_liberal && !conntrack_is_liberal(),
         // Set by a mode that sends packets itself.
         bypass_mark: None,
         ipvs: ipvs(&config.ipvs),
@@ -30,6 +30,12 @@ pub(crate) fn settings(
             ..userspace(&config.userspace, primary, config.masquerade().mark())
         },
     }
+}
+
+/// Whether connection tracking accepts TCP packets outside of the window on this host, so that none of them is invalid.
+fn conntrack_is_liberal() -> bool {
+    let path = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+    std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1")
 }
 
 /// The settings as far as the configuration alone gives them.

@@ -83,7 +83,7 @@ pub(super) fn ipvs() -> [Row; 8] {
         Row::texts("ipvs.excludeCIDRs", field!(ipvs.exclude_cidrs), parse::cidr, IpNet::to_string)
             .live()
             .flag("--ipvs-exclude-cidrs", "CIDR")
-            .help("Do not change virtual servers with addresses in these ranges: other programs manage them."),
+            .help("Do not remove virtual servers with addresses in these ranges: other programs manage them."),
         Row::switch("ipvs.strictARP", field!(ipvs.strict_arp), false)
             .live()
             .flag("--ipvs-strict-arp", BOOL)
