@@ -26,7 +26,7 @@ mod source;
 pub use events::{Recorder, Regarding};
 pub use kubernetes::{
     Access, Client, ConnectError, DeleteOptions, Encoding, FieldCause, ObjectName, Patch, Propagation,
-    Reason, RequestError, Selection, Subresource, connect, watch,
+    Reason, RequestError, RequestStatistics, Selection, Subresource, connect, watch,
 };
 pub use lease::{Election, Leadership, campaign};
 pub use source::{Notice, Outage, OutageReason, Rejected, Sink, Source, Subscriptions, channel};

@@ -69,6 +69,16 @@ impl<C: 'static> Table<C> {
         }
     }
 
+    /// The flags of a configuration, with their values.
+    pub fn flag_values(&self, config: &C) -> Vec<(&'static str, String)> {
+        let value = |setting: &Setting<C>| match setting.print.as_ref()?(config) {
+            Json::String(text) => Some(text),
+            other => Some(other.to_string()),
+        };
+        let flags = self.settings.iter().filter_map(|s| Some((s.flag_name()?, value(s)?)));
+        flags.collect()
+    }
+
     /// The given values of settings without effect, except those that Go writes for a setting that is not set.
     pub fn unused<'t>(&self, typed: &'t Typed) -> Vec<&'t Given<Value>> {
         let is_unused = |s: &&Setting<C>| s.effect == Effect::Unused && s.replacement.is_none();

@@ -51,9 +51,9 @@ pub struct Changes {
     pub service_events: u64,
     /// The number of changes of EndpointSlices.
     pub endpoint_events: u64,
-    /// When the changes of endpoints were triggered, where the EndpointSlice has that time: seconds and nanoseconds
-    /// since the epoch.
-    pub triggers: Vec<(i64, u32)>,
+    /// When the changes of endpoints were triggered, where the EndpointSlice has that time: the family of the slice,
+    /// seconds and nanoseconds since the epoch.
+    pub triggers: Vec<(Family, i64, u32)>,
     /// The ranges of cluster IPs, if they changed.
     pub service_cidrs: Option<Vec<IpNet>>,
     /// This node, if it changed.

@@ -11,6 +11,9 @@ pub(crate) struct Flags {
     /// List the objects that would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
+    /// Remove the objects even if an agent runs, which restores them
+    #[arg(long)]
+    force: bool,
     /// Do not remove ipvs virtual servers at these addresses; same as ipvs.excludeCIDRs of the agent
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     exclude_cidrs: Vec<IpNet>,
@@ -18,6 +21,11 @@ pub(crate) struct Flags {
 
 /// Removes the objects, or lists them with `--dry-run`, and prints one line for each.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
+    if let Some(process) = agent::running_agent().filter(|_| !flags.dry_run && !flags.force) {
+        anyhow::bail!(
+            "an agent runs in this network namespace (process {process}) and would restore the rules: stop it first, or use --force"
+        );
+    }
     let settings = settings(&flags.exclude_cidrs);
     let (found, errors) =
         if flags.dry_run { agent::find_leftovers(&settings) } else { agent::cleanup(&settings) };

@@ -6,6 +6,7 @@ mod relay;
 
 use clap::{Parser, Subcommand};
 use portway_proxy::config::{ProxyFlags, normalize_args};
+use portway_serve::{LogFormat, logging};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -43,10 +44,16 @@ fn main() -> ExitCode {
     // Also when the main thread panics: the log lines before a panic explain it.
     let _flush = FlushLog;
     let arguments = portway_arguments(std::env::args_os().collect());
+    let format = log_format(&arguments);
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(message) => {
-            _ = message.print();
+            match format {
+                LogFormat::Json if message.use_stderr() => {
+                    logging::print_last(message.to_string().trim_end().to_owned(), format);
+                }
+                _ => _ = message.print(),
+            }
             // As kube-proxy: 1 for a mistake in the flags, where clap has 2.
             return if message.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
@@ -59,10 +66,20 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            portway_serve::logging::print_last(format!("portway: {error:#}"));
+            logging::print_last(format!("portway: {error:#}"), format);
             ExitCode::FAILURE
         }
     }
+}
+
+/// The format that the arguments ask for; needed before they are parsed, for mistakes in them.
+fn log_format(arguments: &[OsString]) -> LogFormat {
+    let pairs = arguments.iter().zip(arguments.iter().skip(1).map(Some).chain([None]));
+    let is_json = |(argument, next): (&OsString, Option<&OsString>)| {
+        argument == "--logging-format=json"
+            || argument == "--logging-format" && next.is_some_and(|next| next == "json")
+    };
+    if pairs.into_iter().any(is_json) { LogFormat::Json } else { LogFormat::Text }
 }
 
 /// Writes the queued log lines when it is dropped.
@@ -70,7 +87,7 @@ struct FlushLog;
 
 impl Drop for FlushLog {
     fn drop(&mut self) {
-        portway_serve::logging::flush();
+        logging::flush();
     }
 }
 

@@ -12,9 +12,11 @@
 
 mod addresses;
 mod backends;
+mod changes;
 mod leftovers;
 mod local;
 mod pace;
+mod presence;
 mod reload;
 mod report;
 mod server_thread;
@@ -25,12 +27,14 @@ use crate::health::{Health, HealthState, MetricsPages, ServicePorts, Timestamp, 
 use crate::metrics::{Metrics, SyncKind, Traffic};
 use crate::{health, sysctl};
 use backends::Backends;
+use changes::{ChangeLog, Totals};
 use local::LocalCounts;
 use pace::Pace;
 use portway_client::{Access, Client, Encoding, Notice, Outage, Recorder, Selection, Source};
 use portway_dataplane::{DriftSignal, Outcome, Settings};
 use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
 use portway_model::{Cluster, ClusterEvent, Family, FrontendKind, Identity, NodeState, ServiceName};
+use presence::Presence;
 use reload::ConfigFile;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -43,6 +47,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use leftovers::{Leftover, cleanup, find_leftovers};
+pub use presence::running_agent;
 
 /// Everything the agent needs to run.
 #[derive(Debug)]
@@ -85,6 +90,8 @@ pub enum AgentError {
 
 /// The least time between repairs.
 const BETWEEN_REPAIRS: Duration = Duration::from_secs(1);
+/// The longest time between two heartbeats of the loop.
+const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How many notices of the source are handled before the loop checks its other events.
 const BURST: usize = 4096;
 
@@ -99,8 +106,9 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     apply_sysctls(&options.config);
 
     let mut tasks = JoinSet::new();
-    let (mut source, recorder) = open_source(&options, &node, &mut tasks).await?;
     let metrics = Metrics::new(options.version);
+    metrics.feature_gates(&options.config.feature_gates());
+    let (mut source, recorder) = open_source(&options, &node, &metrics, &mut tasks).await?;
     metrics.set_mode_counters(backends.counters());
     let health = Health::new(HealthState::new(options.config.health_timeout()));
     let (config_sender, config_receiver) = watch::channel(Arc::new(options.config.clone()));
@@ -131,6 +139,11 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         health,
         ports,
         counts: LocalCounts::default(),
+        change_log: ChangeLog::default(),
+        presence: Presence::default(),
+        other_agent: None,
+        totals: Totals::default(),
+        unsynced: true,
         outages: HashSet::new(),
         missing_proxy_header: HashSet::new(),
         last_repair: None,
@@ -139,11 +152,14 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         set_verbosity: options.set_verbosity,
     };
     tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
+    agent.check_other_agent();
     agent.report_start();
     agent.report_warnings(&options.warnings);
 
     loop {
+        agent.health.lock().beat(Timestamp::now());
         let due = agent.pace.due();
+        let heartbeat = Some(Instant::now() + HEARTBEAT);
         let retry = agent.ports.next_retry();
         let leftovers = backends.leftovers_due();
         tokio::select! {
@@ -185,6 +201,8 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
                 None => std::future::pending().await,
             },
             changed = file.changed() => agent.reload(changed),
+            // The next turn of the loop is the heartbeat.
+            () = until(heartbeat) => agent.check_other_agent(),
             () = until(retry) => {
                 let unavailable = agent.ports.retry(Instant::now());
                 agent.report_ports(unavailable);
@@ -211,6 +229,7 @@ async fn until(when: Option<Instant>) {
 async fn open_source(
     options: &Options,
     node: &str,
+    metrics: &Metrics,
     tasks: &mut JoinSet<()>,
 ) -> Result<(Source<ClusterEvent>, Recorder), AgentError> {
     if let Some(directory) = &options.manifests {
@@ -220,6 +239,7 @@ async fn open_source(
     }
     let client = connect(&options.config).await?;
     tracing::info!(server = client.server(), "watching the API server");
+    metrics.set_requests(client.statistics());
     let (recorder, writer) = Recorder::new(&client, node);
     tasks.spawn(writer);
     let services = Selection {
@@ -306,6 +326,13 @@ struct Agent {
     health: Health,
     ports: ServicePorts,
     counts: LocalCounts,
+    change_log: ChangeLog,
+    presence: Presence,
+    /// The process of another agent in this network namespace, which was reported.
+    other_agent: Option<u32>,
+    totals: Totals,
+    /// The last sync failed, or none was made yet: the next success is logged.
+    unsynced: bool,
     /// Resources that cannot be read at the moment.
     outages: HashSet<Option<ResourceType>>,
     /// Services whose pods expect a PROXY protocol header that this mode does not send.
@@ -383,6 +410,8 @@ impl Agent {
             _ => self.settings_now(&primary),
         };
         self.check_proxy_headers(backends.mode(), &changes.services);
+        self.change_log.log(self.config.logging.verbosity, &changes.services);
+        self.totals.update(&changes.services);
         let (outcomes, drift_unnoticed) = backends.sync(&settings, changes.services);
         self.settings = Some(settings);
         let mut failed = false;
@@ -391,6 +420,16 @@ impl Agent {
         }
         if self.config.mode.as_str() != backends.mode().name() {
             failed |= !self.switch(backends, &primary)?;
+        }
+        self.metrics.mode_active(self.config.mode.as_str() == backends.mode().name());
+        if std::mem::replace(&mut self.unsynced, failed) && !failed {
+            let Totals { services, endpoints, .. } = self.totals;
+            let took = started.elapsed().as_millis();
+            tracing::info!(
+                services,
+                endpoints,
+                "synced {services} Services, {endpoints} endpoints in {took} ms"
+            );
         }
         for rejected in self.cluster.take_rejections() {
             self.report(&rejected);
@@ -481,7 +520,7 @@ impl Agent {
         &mut self,
         outcome: &Outcome,
         failure_metric: &str,
-        triggers: &[(i64, u32)],
+        triggers: &[(Family, i64, u32)],
     ) -> Result<bool, AgentError> {
         let (family, now) = (outcome.family, SystemTime::now());
         let report = match &outcome.result {
@@ -509,7 +548,7 @@ impl Agent {
         }
         self.health.lock().synced(Timestamp::now(), family);
         let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        for (seconds, nanos) in triggers {
+        for (_, seconds, nanos) in triggers.iter().filter(|(of, ..)| *of == family) {
             let trigger = Duration::new((*seconds).try_into().unwrap_or(0), *nanos);
             self.metrics.network_programmed(family, since_epoch.saturating_sub(trigger));
         }

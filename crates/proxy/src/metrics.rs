@@ -7,13 +7,15 @@
 
 mod series;
 
+use portway_client::RequestStatistics;
 use portway_dataplane::{CounterSource, Report};
 use portway_model::Family;
 use portway_model::api::ResourceType;
 use portway_serve::{Pending, SourceStatus};
 use prometheus_client::registry::Registry;
-use series::{KubeProxySeries, PortwaySeries, change_of, code, of, traffic_of};
-use std::sync::{Arc, Mutex, PoisonError};
+use series::{KubeProxySeries, KubernetesSeries, PortwaySeries, change_of, code, of, traffic_of};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Whether a sync compared all rules with the kernel or only wrote changes.
@@ -60,9 +62,12 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     registry: Registry,
     kubeproxy: KubeProxySeries,
+    kubernetes: KubernetesSeries,
     portway: PortwaySeries,
     /// The counters of the running mode.
     mode_counters: Mutex<Option<Arc<dyn CounterSource>>>,
+    /// The requests to the API server, if there is one.
+    requests: OnceLock<Arc<RequestStatistics>>,
 }
 
 impl Metrics {
@@ -71,8 +76,23 @@ impl Metrics {
         let mut registry = Registry::default();
         let kubeproxy = KubeProxySeries::register(registry.sub_registry_with_prefix("kubeproxy"));
         let portway = PortwaySeries::register(registry.sub_registry_with_prefix("portway"), version);
+        let kubernetes = KubernetesSeries::register(registry.sub_registry_with_prefix("kubernetes"), version);
         registry.register_collector(Box::new(portway_serve::metrics::ProcessCollector));
-        Metrics(Arc::new(Inner { registry, kubeproxy, portway, mode_counters: Mutex::default() }))
+        Metrics(Arc::new(Inner {
+            registry,
+            kubeproxy,
+            kubernetes,
+            portway,
+            mode_counters: Mutex::default(),
+            requests: OnceLock::new(),
+        }))
+    }
+
+    /// Shows feature gates.
+    pub(crate) fn feature_gates(&self, gates: &BTreeMap<String, bool>) {
+        for (name, enabled) in gates {
+            self.0.kubernetes.feature_enabled(name, *enabled);
+        }
     }
 
     /// A sync succeeded.
@@ -85,6 +105,16 @@ impl Metrics {
         };
         by_kind.get_or_create(&of(family)).observe(seconds);
         self.0.kubeproxy.last_sync.get_or_create(&of(family)).set(unix_seconds(at));
+    }
+
+    /// Whether the configured mode is the one that runs.
+    pub(crate) fn mode_active(&self, active: bool) {
+        self.0.portway.mode_active.set(i64::from(active));
+    }
+
+    /// How many other agents run in this network namespace.
+    pub(crate) fn other_agents(&self, count: usize) {
+        self.0.portway.other_agents.set(clamp(count));
     }
 
     /// A sync was requested.
@@ -210,9 +240,15 @@ impl Metrics {
         source.map(|source| source.exposition()).unwrap_or_default()
     }
 
+    /// Sets the source of the metrics about requests to the API server.
+    pub(crate) fn set_requests(&self, requests: Arc<RequestStatistics>) {
+        _ = self.0.requests.set(requests);
+    }
+
     /// The text for `/metrics`.
     pub fn encode(&self) -> String {
-        portway_serve::metrics::encode(&self.0.registry) + &self.mode_counters()
+        let requests = self.0.requests.get().map(|requests| requests.exposition()).unwrap_or_default();
+        portway_serve::metrics::encode(&self.0.registry) + &self.mode_counters() + &requests
     }
 }
 

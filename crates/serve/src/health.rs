@@ -1,7 +1,7 @@
 //! The state of `/healthz` and `/livez`, and the two pages.
 //!
 //! A process has parts, such as the address families of a proxy. It is healthy while no update of any part, the first
-//! one included, has waited for longer than the timeout. `/healthz`, for load balancers, also fails before the first sync
+//! one included, has waited for longer than the timeout, and while its event loop has sent a heartbeat within that time. `/healthz`, for load balancers, also fails before the first sync
 //! of every part, and if the node is not eligible for traffic. `/livez`, for the kubelet, does not: a restart would not
 //! help (KEP-3836).
 
@@ -55,6 +55,8 @@ pub struct HealthState {
     timeout: Duration,
     node_eligible: bool,
     parts: BTreeMap<String, PartHealth>,
+    /// When the event loop last ran; `None` before it begins.
+    heartbeat: Option<Instant>,
 }
 
 /// The health of one part.
@@ -69,7 +71,17 @@ pub struct PartHealth {
 impl HealthState {
     /// A state without parts; the node is not eligible.
     pub fn new(timeout: Duration) -> Self {
-        HealthState { timeout, node_eligible: false, parts: BTreeMap::new() }
+        HealthState { timeout, node_eligible: false, parts: BTreeMap::new(), heartbeat: None }
+    }
+
+    /// Records that the event loop runs.
+    pub fn beat(&mut self, now: Timestamp) {
+        self.heartbeat = Some(now.instant);
+    }
+
+    /// Whether the event loop has run within the timeout.
+    fn is_running(&self, now: Timestamp) -> bool {
+        self.heartbeat.is_none_or(|last| now.instant.saturating_duration_since(last) < self.timeout)
     }
 
     /// Sets how long an update may wait.
@@ -94,7 +106,7 @@ impl HealthState {
 
     /// Whether the process is healthy, regardless of the node.
     pub fn is_healthy(&self, now: Timestamp) -> bool {
-        self.parts.values().all(|part| self.is_part_healthy(part, now))
+        self.is_running(now) && self.parts.values().all(|part| self.is_part_healthy(part, now))
     }
 
     /// Whether the node is eligible for traffic.
@@ -322,5 +334,20 @@ mod tests {
         state.queued(clock.at(0), "IPv4");
         state.set_timeout(Duration::from_secs(5));
         assert!(!state.is_healthy(clock.at(5)));
+    }
+
+    #[test]
+    fn a_stalled_loop_is_unhealthy_after_the_timeout() {
+        let start = Timestamp::now();
+        let later =
+            |seconds| Timestamp { instant: start.instant + Duration::from_secs(seconds), wall: start.wall };
+        let mut state = HealthState::new(Duration::from_secs(60));
+        state.set_node_eligible(true);
+        state.synced(start, "IPv4");
+        state.beat(start);
+        assert!(state.livez(later(59)).is_healthy() && state.healthz(later(59)).is_healthy());
+        assert!(!state.livez(later(60)).is_healthy() && !state.healthz(later(60)).is_healthy());
+        state.beat(later(60));
+        assert!(state.livez(later(61)).is_healthy());
     }
 }

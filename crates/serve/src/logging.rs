@@ -4,11 +4,13 @@
 //! fills up, and further lines are dropped and counted; once the pipe drains, one line reports how many. [`flush`]
 //! waits up to a second for the queue to be written, before an exit.
 //!
-//! kube-proxy's verbosity is a number. Here 0 to 2 is for operation, 3 and 4 also log each sync, and more is for
-//! debugging.
+//! kube-proxy's verbosity is a number. At 0 there is one line per change of state; at 2 each changed Service is logged
+//! ([`CHANGES`]), at 4 each sync with its details (`DEBUG`), at 6 requests and events (`TRACE`), at 8 the libraries too.
 
+mod json;
 mod queue;
 
+use json::KlogJson;
 use queue::LogQueue;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -21,6 +23,8 @@ use tracing_subscriber::{Registry, fmt};
 
 /// Libraries that log too much for operation.
 const LIBRARIES: [&str; 2] = ["hyper", "rustls"];
+/// The target of lines about changed objects, which are written at verbosity 2.
+pub const CHANGES: &str = "portway_changes";
 /// How long the last lines may take to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -46,7 +50,7 @@ pub fn start(format: LogFormat, verbosity: u32) {
     let registry = tracing_subscriber::registry().with(filter);
     let color = std::io::stderr().is_terminal();
     let started = match format {
-        LogFormat::Json => registry.with(fmt::layer().json().with_writer(queue)).try_init(),
+        LogFormat::Json => registry.with(fmt::layer().event_format(KlogJson).with_writer(queue)).try_init(),
         LogFormat::Text => {
             let layer = fmt::layer().with_ansi(color).with_target(false).with_writer(queue);
             registry.with(layer).try_init()
@@ -66,8 +70,12 @@ pub fn flush() {
 
 /// Prints the last message of the process to standard error, after the lines so far. Waits up to a second: a pipe that is
 /// not read must not keep the process from ending.
-pub fn print_last(message: String) {
+pub fn print_last(message: String, format: LogFormat) {
     flush();
+    let message = match format {
+        LogFormat::Text => message,
+        LogFormat::Json => json::error(&message).to_string(),
+    };
     let (done, printed) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         eprintln!("{message}");
@@ -85,24 +93,61 @@ pub fn set_verbosity(verbosity: u32) {
     }
 }
 
+/// The verbosity at which a line is written.
+fn verbosity_of(level: tracing::Level, target: &str) -> u32 {
+    match level {
+        tracing::Level::DEBUG => 4,
+        tracing::Level::TRACE => 6,
+        _ if target == CHANGES => 2,
+        _ => 0,
+    }
+}
+
 /// The levels of a verbosity. `PORTWAY_LOG` overrides them: levels by target, as in `info,portway_client=debug`.
 fn filter(verbosity: u32) -> Targets {
-    let level = match verbosity {
-        0..=4 => LevelFilter::INFO,
-        5..=7 => LevelFilter::DEBUG,
+    // Every crate of Portway, by the beginning of its name.
+    let portway = match verbosity {
+        0..=3 => LevelFilter::INFO,
+        4 | 5 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let targets = Targets::new().with_default(level);
+    let changes = if verbosity >= 2 { LevelFilter::INFO } else { LevelFilter::OFF };
+    let targets = Targets::new().with_target("portway", portway).with_target(CHANGES, changes);
     let targets = match verbosity {
-        0..=2 => targets.with_targets(LIBRARIES.map(|target| (target, LevelFilter::WARN))),
-        // Every crate of Portway, by the beginning of its name.
-        3 | 4 => targets.with_target("portway", LevelFilter::DEBUG),
-        5..=7 => targets.with_targets(LIBRARIES.map(|target| (target, LevelFilter::INFO))),
-        _ => targets,
+        0..=7 => targets
+            .with_default(LevelFilter::INFO)
+            .with_targets(LIBRARIES.map(|target| (target, LevelFilter::WARN))),
+        _ => targets.with_default(LevelFilter::TRACE),
     };
     let Ok(directives) = std::env::var("PORTWAY_LOG") else { return targets };
     directives.parse().unwrap_or_else(|error| {
         eprintln!("portway: PORTWAY_LOG={directives} is invalid and ignored: {error}");
         targets
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Level;
+
+    #[test]
+    fn each_verbosity_adds_lines() {
+        let written = |verbosity: u32| {
+            let filter = filter(verbosity);
+            let line = |target: &str, level: Level| u8::from(filter.would_enable(target, &level));
+            [
+                line("portway_proxy::agent", Level::INFO),
+                line(CHANGES, Level::INFO),
+                line("portway_proxy::agent", Level::DEBUG),
+                line("portway_client::kubernetes", Level::TRACE),
+                line("hyper::client", Level::DEBUG),
+            ]
+        };
+        assert_eq!(written(0), [1, 0, 0, 0, 0]);
+        assert_eq!(written(2), [1, 1, 0, 0, 0]);
+        assert_eq!(written(4), [1, 1, 1, 0, 0]);
+        assert_eq!(written(6), [1, 1, 1, 1, 0]);
+        assert_eq!(written(8), [1, 1, 1, 1, 1]);
+    }
 }

@@ -7,6 +7,7 @@ use super::credential::{Credential, TokenFile, basic, bearer};
 use super::exec::Exec;
 use super::kubeconfig::{self, Cluster, Data, Selected, User};
 use super::proxy::Proxy;
+use super::statistics::RequestStatistics;
 use super::tls::{Identity, Pem, Trust};
 use super::transport::{Destination, Transport};
 use http::Uri;
@@ -67,6 +68,11 @@ impl Client {
     /// Records that the server does not stream initial lists.
     pub(super) fn disable_streaming(&self) {
         self.no_streaming.store(true, Ordering::Relaxed);
+    }
+
+    /// The requests so far, for metrics.
+    pub fn statistics(&self) -> Arc<RequestStatistics> {
+        Arc::clone(&self.transport.statistics)
     }
 
     /// The address of the API server.

@@ -6,6 +6,7 @@
 use super::credential::{Authorized, Credential};
 use super::dial::{Connector, connector};
 use super::proxy::Proxy;
+use super::statistics::RequestStatistics;
 use super::throttle::{Bucket, Unlimited};
 use super::tls::{self, Identity, Trust};
 use bytes::Bytes;
@@ -51,6 +52,7 @@ pub(super) struct Transport {
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
     connections: Mutex<Connections>,
+    pub(super) statistics: Arc<RequestStatistics>,
 }
 
 /// How connections are opened, and the pool of open connections.
@@ -80,7 +82,9 @@ impl Transport {
         let tls = tls::config(&to.trust, Arc::clone(&to.identity))?;
         let connector = connector(tls, to.server_name.as_ref(), to.proxy.as_ref());
         let connections = Connections { trust: to.trust, http: http(connector.clone()), connector };
+        let host = to.server.authority().map_or_else(String::new, ToString::to_string);
         Ok(Transport {
+            statistics: Arc::new(RequestStatistics::new(&host)),
             server: to.server,
             credential: to.credential,
             headers: to.headers,
@@ -104,6 +108,9 @@ impl Transport {
             Some(bucket) if request.extensions().get::<Unlimited>().is_none() => bucket.take(Instant::now()),
             _ => Duration::ZERO,
         };
+        let method = request.method().clone();
+        self.statistics.waited(&method, wait);
+        let uri = request.uri().to_string();
         tokio::time::sleep(wait).await;
         let authorized = self.add_headers(request.headers_mut()).await.map_err(SendError::Credential)?;
         if authorized.renewed | self.identity.refresh() {
@@ -111,7 +118,11 @@ impl Transport {
         }
         self.refresh_trust();
         let http = self.connections().http.clone();
+        let sent = Instant::now();
         let response = tokio::time::timeout(timeout, http.request(request)).await;
+        let status = response.as_ref().ok().and_then(|r| r.as_ref().ok()).map(|r| r.status().as_u16());
+        self.statistics.answered(&method, status, sent.elapsed());
+        tracing::trace!(%method, uri, status, took = ?sent.elapsed(), "request");
         let response = response.map_err(|_| SendError::TimedOut(timeout))??;
         if response.status() == StatusCode::UNAUTHORIZED {
             // The client certificate may have expired since the connection was opened.

@@ -4,7 +4,7 @@ use super::{Cluster, HEADLESS, PROXY_NAME, SERVICE_NAME, ServiceSlice, TRIGGER_T
 use crate::api;
 use crate::ingest::{self, Fault, Service};
 use crate::node::{Node, NodeState};
-use crate::types::{PortName, ServiceName};
+use crate::types::{Family, PortName, ServiceName};
 use ipnet::IpNet;
 use portway_api::time::parse_rfc3339;
 use portway_api::{Applied, Event, Resource};
@@ -112,8 +112,11 @@ impl Cluster {
         let (generation, partial) = (self.slices.generation(), slice.is_some());
         self.set_faults(api::EndpointSlice::TYPE, generation, meta, &key, faults, partial);
         if self.set_slice(&key, slice) {
-            let trigger = meta.annotations.get(TRIGGER_TIME);
-            self.pending.triggers.extend(trigger.and_then(|t| parse_rfc3339(t)));
+            let trigger = meta.annotations.get(TRIGGER_TIME).and_then(|t| parse_rfc3339(t));
+            let family = Family::ALL.into_iter().find(|family| object.address_type == family.to_string());
+            self.pending
+                .triggers
+                .extend(family.zip(trigger).map(|(f, (seconds, nanos))| (f, seconds, nanos)));
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("changes_that_need_a_restart_are_logged_and_not_applied", needs_restart),
     ("write_config_to_writes_a_file_that_can_be_read_again", round_trip),
     ("version", version),
+    ("changed_services_are_logged_at_verbosity_2", changed_services),
+    ("json_lines_have_the_keys_of_klog", json_lines),
     ("init_only_sets_sysctls_and_programs_no_rules", init_only),
     ("the_binary_called_kube_proxy_takes_its_flags", kube_proxy),
 ];
@@ -114,6 +116,42 @@ fn unknown_field(lab: &mut AgentLab) -> Outcome {
     lab.web_works()?;
     let page = lab.status("/proxyMode")?;
     ensure(page.body == "nftables", || page.body)
+}
+
+fn changed_services(lab: &mut AgentLab) -> Outcome {
+    lab.start(&["--v=2"])?;
+    lab.logged(&["INFO", "synced 1 Services, 4 endpoints in "])?;
+    let pod = lab.pod_ips("pod1a")[0];
+    lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &[pod]));
+    let removed = format!("removed=\"endpoint TCP {}:8080\"", lab.pod_ips("pod1b")[0]);
+    lab.logged(&["INFO", "Service changed", "default/web", &removed])?;
+    let log = lab.stop()?;
+    ensure(!log.contains("DEBUG"), || "verbosity 2 has lines of verbosity 4".to_owned())?;
+    lab.start(&["--v=0"])?;
+    lab.logged(&["INFO", "synced 1 Services, 3 endpoints in "])?;
+    lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &[]));
+    lab.reaches_no_pod("10.96.0.1:80".parse()?)?;
+    let log = lab.stop()?;
+    ensure(!log.contains("Service changed"), || "verbosity 0 has lines of verbosity 2".to_owned())
+}
+
+fn json_lines(lab: &mut AgentLab) -> Outcome {
+    for (flag, words) in [("--no-such-flag", "unexpected argument"), ("--cluster-cidr=x", "1 mistake(s)")] {
+        let output = proxy(lab, &["--logging-format=json", flag])?;
+        let line: serde_json::Value = serde_json::from_str(&stderr(&output))?;
+        let right = line["level"] == "error" && line["msg"].as_str().is_some_and(|m| m.contains(words));
+        ensure(right && output.status.code() == Some(1), || line.to_string())?;
+    }
+    lab.start(&["--logging-format=json", "--vmodule=a=1"])?;
+    lab.logged(&["\"msg\":\"synced 1 Services"])?;
+    let log = lab.stop()?;
+    for line in log.lines() {
+        let line: serde_json::Value = serde_json::from_str(&line.text)?;
+        let has = |key: &str| line.get(key).is_some();
+        let right = has("ts") && has("caller") && has("msg") && has("v") != has("level");
+        ensure(right && line["ts"].is_f64(), || line.to_string())?;
+    }
+    Ok(())
 }
 
 fn check_config(lab: &mut AgentLab) -> Outcome {

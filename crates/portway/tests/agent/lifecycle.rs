@@ -1,12 +1,17 @@
 //! Stops, kills and restarts of the agent.
 
-use crate::agent_lab::AgentLab;
+use crate::agent_lab::{AgentLab, wait_timeout};
+use crate::http::Page;
 use crate::{Outcome, Test, ensure, objects};
+use portway_lab::eventually;
 use rustix::process::Signal;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 pub(crate) const TESTS: &[Test] = &[
+    ("cleanup_refuses_while_an_agent_runs", cleanup_refuses),
+    ("another_agent_is_reported", another_agent),
     ("sigterm_ends_the_agent_and_rules_stay", |lab| signalled(lab, Signal::TERM)),
     ("sigint_ends_the_agent_and_rules_stay", |lab| signalled(lab, Signal::INT)),
     ("a_restart_adopts_existing_rules", restart),
@@ -109,4 +114,45 @@ fn churn(lab: &mut AgentLab, meanwhile: impl FnOnce(&mut AgentLab) -> Outcome) -
         }
         outcome
     })
+}
+
+fn cleanup_refuses(lab: &mut AgentLab) -> Outcome {
+    lab.start(&["--proxy-mode=nftables"])?;
+    lab.web_works()?;
+    let output = lab.portway(&["cleanup"])?;
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    let refused = message.contains("an agent runs in this network namespace") && message.contains("--force");
+    ensure(!output.status.success() && refused, || message)?;
+    lab.web_works()?;
+    let output = lab.portway(&["cleanup", "--force"])?;
+    ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())?;
+    lab.logged(&["repaired rules that another process had changed"])?;
+    lab.web_works()
+}
+
+fn another_agent(lab: &mut AgentLab) -> Outcome {
+    lab.start(&["--proxy-mode=nftables"])?;
+    lab.web_works()?;
+    let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_portway"));
+    second.arg("proxy").args(lab.flags()).args([
+        "--proxy-mode=nftables",
+        "--healthz-bind-address=",
+        "--metrics-bind-address=127.0.0.1:10349",
+    ]);
+    second.stderr(std::process::Stdio::null());
+    let mut second = lab.node().spawn(second)?;
+    let metrics = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10349);
+    let others = |lab: &AgentLab, count: u8| {
+        eventually(wait_timeout(), || {
+            let page = Page::get(lab.node(), metrics, "/metrics")?;
+            let wanted = format!("portway_other_agents {count}");
+            if page.body.lines().any(|line| line == wanted) { Ok(()) } else { Err(format!("not {wanted}")) }
+        })
+    };
+    others(lab, 1)?;
+    lab.stop()?;
+    others(lab, 0)?;
+    second.child().kill()?;
+    second.wait()?;
+    Ok(())
 }

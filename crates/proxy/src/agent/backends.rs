@@ -42,9 +42,11 @@ impl std::fmt::Debug for ModeRef {
     }
 }
 
-/// The families that this kernel has.
+/// The families that this kernel has and that are not switched off.
 fn families() -> Vec<Family> {
-    let v6 = Path::new("/proc/net/if_inet6").exists();
+    let disabled = std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    let disabled = disabled.is_ok_and(|value| value.trim() == "1");
+    let v6 = Path::new("/proc/net/if_inet6").exists() && !disabled;
     if v6 { Family::ALL.to_vec() } else { vec![Family::V4] }
 }
 

@@ -38,6 +38,23 @@ impl Agent {
         }
     }
 
+    /// Reports, once, that another agent programs the same network namespace: each would undo the changes of the other.
+    pub(super) fn check_other_agent(&mut self) {
+        let other = self.presence.announce();
+        self.metrics.other_agents(usize::from(other.is_some()));
+        if let Some(process) = other.filter(|process| self.other_agent != Some(*process)) {
+            let message = format!(
+                "another agent, process {process}, programs the Services of this node too; the two undo each other's changes: \
+                 stop one of them"
+            );
+            tracing::error!("{message}");
+            self.recorder.warn(self.regarding_node(), "AnotherProxy", &message);
+        } else if other.is_none() && self.other_agent.is_some() {
+            tracing::info!("the other agent has ended");
+        }
+        self.other_agent = other;
+    }
+
     fn regarding_node(&self) -> Regarding {
         Regarding {
             resource: Node::TYPE,

@@ -125,6 +125,12 @@ impl Config {
         self.feature_gates.get(name).copied().unwrap_or(default)
     }
 
+    /// The feature gates that have an effect and those that were given, with their values.
+    pub fn feature_gates(&self) -> BTreeMap<String, bool> {
+        let effective = feature_gates::EFFECTIVE.map(|name| (name.to_owned(), self.gate(name, true)));
+        effective.into_iter().chain(self.feature_gates.clone()).collect()
+    }
+
     /// Whether node ports are served on loopback addresses.
     ///
     /// In mode iptables `iptables.localhostNodePorts` decides, and `nodePortAddresses` has to contain 127.0.0.1, as it

@@ -11,6 +11,9 @@ pub(super) const IPVS: &str = "KubeProxyIPVS";
 /// Without it node ports are not served on loopback addresses, except by `iptables.localhostNodePorts`.
 pub(super) const LOCALHOST_NODE_PORTS: &str = "KubeProxyNFTablesLocalhostNodePorts";
 
+/// The gates that have an effect. All are on by default.
+pub(super) const EFFECTIVE: [&str; 3] = [ALLOW_EXTERNAL_IPS, IPVS, LOCALHOST_NODE_PORTS];
+
 /// The gates of Kubernetes 1.36 and 1.37, and those that stand for several gates.
 static KNOWN: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| include_str!("feature_gates.txt").lines().collect());

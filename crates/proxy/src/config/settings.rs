@@ -262,7 +262,7 @@ fn logging() -> [Row; 4] {
             .live()
             .flag("--v", "LEVEL")
             .short('v')
-            .help("How much to log: 0 to 2 for operation, 3 and 4 with each sync, 5 and more for debugging."),
+            .help("How much to log: 0 changes of state, 2 each changed Service, 4 each sync, 6 requests and events, 8 libraries too."),
         Row::pairs("logging.vmodule", field!(logging.vmodule), "filePattern", "verbosity", I32)
             .flag("--vmodule", "PATTERN=N")
             .without_effect()

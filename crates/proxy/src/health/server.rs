@@ -3,9 +3,10 @@
 //!
 //! The pages are plain routers, so that tests need no fixed port.
 
-use crate::config::{Config, print};
+use crate::config::{Config, print, table};
 use crate::metrics::Metrics;
 use axum::Router;
+use axum::http::StatusCode;
 use axum::routing::any;
 use portway_serve::metrics::CONTENT_TYPE;
 use portway_serve::{
@@ -85,14 +86,21 @@ pub fn healthz_router(health: Health, metrics: Metrics) -> Router {
     })
 }
 
-/// The pages of the metrics server: `/metrics`, `/healthz`, `/proxyMode`, `/configz` and `/statusz`.
+/// The pages of the metrics server: `/metrics`, `/metrics/slis`, `/healthz`, `/proxyMode`, `/configz`, `/flagz` and
+/// `/statusz`.
 pub fn metrics_router(pages: MetricsPages) -> Router {
     let MetricsPages { metrics, config, .. } = pages.clone();
-    let mode_config = config.clone();
+    let (mode_config, flags_config) = (config.clone(), config.clone());
+    let health = pages.health.clone();
     let mode = move || ready(page(TEXT, mode_config.borrow().mode.as_str().to_owned()));
     let configz = move || {
         let config = json!({ CONFIGZ_KEY: print::to_json(&config.borrow()) });
         ready(page(JSON, config.to_string()))
+    };
+    let flagz = move || ready(page(TEXT, flagz(&flags_config.borrow())));
+    let slis = move || {
+        let healthy = health.lock().is_healthy(Timestamp::now());
+        ready(page(CONTENT_TYPE, slis(healthy)))
     };
     // Strings, numbers, booleans and maps with string keys always serialize.
     let statusz = move || ready(page(JSON, serde_json::to_string(&pages.status()).unwrap_or_default()));
@@ -102,6 +110,33 @@ pub fn metrics_router(pages: MetricsPages) -> Router {
         .route("/proxyMode", any(mode))
         .route("/configz", any(configz))
         .route("/statusz", any(statusz))
+        .route("/flagz", any(flagz))
+        .route("/metrics/slis", any(slis))
+        .route("/debug/pprof/{*profile}", any(|| ready((StatusCode::NOT_FOUND, NO_PROFILES))))
+}
+
+/// The answer of the pages on which kube-proxy serves profiles of the Go runtime.
+const NO_PROFILES: &str =
+    "Portway has no profiling pages; use perf, with the debug information of the release\n";
+
+/// The flags and their values, in kube-proxy's format.
+fn flagz(config: &Config) -> String {
+    let mut lines: Vec<String> = table()
+        .flag_values(config)
+        .into_iter()
+        .map(|(flag, value)| format!("{}={value}", flag.trim_start_matches('-')))
+        .collect();
+    lines.sort();
+    format!("kube-proxy flagz\n\n{}\n", lines.join("\n"))
+}
+
+/// The service level indicators: whether the health check succeeds.
+fn slis(healthy: bool) -> String {
+    let name = "kubernetes_healthcheck";
+    let value = u8::from(healthy);
+    format!(
+        "# HELP {name} Whether a health check succeeds.\n# TYPE {name} gauge\n{name}{{name=\"proxy\",type=\"healthz\"}} {value}\n"
+    )
 }
 
 #[cfg(test)]

@@ -179,6 +179,43 @@ impl IptablesSeries {
     }
 }
 
+/// The metrics that every component of Kubernetes has, `kubernetes_...`.
+#[derive(Debug)]
+pub(super) struct KubernetesSeries {
+    features: Family<Vec<(String, String)>, Gauge>,
+}
+
+impl KubernetesSeries {
+    pub(super) fn register(r: &mut Registry, version: &'static str) -> Self {
+        let mut numbers = version.split('.');
+        let mut number = || numbers.next().unwrap_or_default();
+        let build: Gauges<9> = family(r, "build_info", "The version that runs");
+        let labels = [
+            ("major", number()),
+            ("minor", number()),
+            ("git_version", version),
+            ("git_commit", ""),
+            ("git_tree_state", ""),
+            ("build_date", ""),
+            ("go_version", ""),
+            ("compiler", "rustc"),
+            ("platform", PLATFORM),
+        ];
+        build.get_or_create(&labels).set(1);
+        let features = Family::default();
+        r.register("feature_enabled", "Whether a feature gate is on", features.clone());
+        KubernetesSeries { features }
+    }
+
+    pub(super) fn feature_enabled(&self, name: &str, enabled: bool) {
+        let labels = vec![("name".to_owned(), name.to_owned()), ("stage".to_owned(), String::new())];
+        self.features.get_or_create(&labels).set(i64::from(enabled));
+    }
+}
+
+/// The platform, as Go names it.
+const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
+
 /// Portway's own metrics, `portway_...`.
 #[derive(Debug)]
 pub(super) struct PortwaySeries {
@@ -187,6 +224,8 @@ pub(super) struct PortwaySeries {
     pub(super) rejected: Counters<2>,
     pub(super) rejected_now: Gauges<1>,
     pub(super) api_connected: Gauge,
+    pub(super) mode_active: Gauge,
+    pub(super) other_agents: Gauge,
 }
 
 impl PortwaySeries {
@@ -207,6 +246,8 @@ impl PortwaySeries {
                 "api_connected",
                 "Whether all objects can be read from the API server or the manifests",
             ),
+            other_agents: single(r, "other_agents", "Other agents that program the same network namespace"),
+            mode_active: single(r, "mode_active", "Whether the configured mode is the one that runs"),
         };
         for family in IpFamily::ALL {
             drop(series.drift_repairs.get_or_create(&of(family)));

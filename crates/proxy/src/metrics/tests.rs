@@ -39,6 +39,10 @@ portway_rejected_objects_total counter kind,reason
 portway_rejected_objects gauge kind
 portway_api_connected gauge
 portway_build_info gauge version
+portway_mode_active gauge
+portway_other_agents gauge
+kubernetes_build_info gauge build_date,compiler,git_commit,git_tree_state,git_version,go_version,major,minor,platform
+kubernetes_feature_enabled gauge name,stage
 ";
 
 fn populated() -> Metrics {
@@ -47,6 +51,7 @@ fn populated() -> Metrics {
     metrics.sync_done(Family::V4, SyncKind::Full, Duration::from_millis(3), at);
     metrics.sync_done(Family::V6, SyncKind::Partial, Duration::from_millis(1), at);
     metrics.sync_queued(Family::V4, at);
+    metrics.feature_gates(&[("AllowServiceExternalIPs".to_owned(), false)].into());
     metrics.sync_failed("sync_proxy_rules_nftables_sync_failures_total", Family::V4);
     metrics.cleanup_failed(Family::V6);
     metrics.network_programmed(Family::V4, Duration::from_millis(700));

@@ -102,15 +102,15 @@ fn write_dropped(dropped: &AtomicU64, format: LogFormat, out: &mut impl Write) {
 }
 
 fn dropped_line(count: u64, format: LogFormat) -> String {
-    let time = rfc3339::format(SystemTime::now());
     let message = "log lines were dropped because nothing read them";
     match format {
-        LogFormat::Text => format!("{time}  WARN {message} count={count}\n"),
+        LogFormat::Text => {
+            let time = rfc3339::format(SystemTime::now());
+            format!("{time}  WARN {message} count={count}\n")
+        }
         LogFormat::Json => {
-            let fields = serde_json::json!({ "message": message, "count": count });
-            let line = serde_json::json!({
-                "timestamp": time, "level": "WARN", "fields": fields, "target": module_path!(),
-            });
+            let ts = super::json::milliseconds(SystemTime::now());
+            let line = serde_json::json!({ "ts": ts, "level": "warn", "msg": message, "count": count });
             format!("{line}\n")
         }
     }

@@ -53,6 +53,30 @@ async fn health_pages_return_the_state_and_are_counted() {
 }
 
 #[tokio::test]
+async fn pages_of_kube_proxy_are_there() {
+    let (_change, watched) = watch::channel(config(&["--cluster-cidr=10.1.0.0/16", "--proxy-mode=iptables"]));
+    let pages = pages(watched);
+    let health = pages.health.clone();
+    let server = start(metrics_router(pages));
+    let address = server.address();
+    let ask = |path: &'static str| async move { get(address, path).await.expect("an answer") };
+    let flags = ask("/flagz").await;
+    assert!(flags.body.starts_with("kube-proxy flagz\n"), "{}", flags.body);
+    for line in ["cluster-cidr=10.1.0.0/16", "proxy-mode=iptables", "v=0", "oom-score-adj=-999"] {
+        assert!(flags.body.lines().any(|l| l == line), "{line}\n{}", flags.body);
+    }
+    let healthy = "kubernetes_healthcheck{name=\"proxy\",type=\"healthz\"}";
+    assert!(ask("/metrics/slis").await.body.contains(&format!("{healthy} 1")));
+    let long_ago =
+        Timestamp { instant: Timestamp::now().instant - Duration::from_secs(61), ..Timestamp::now() };
+    health.lock().beat(long_ago);
+    assert!(ask("/metrics/slis").await.body.contains(&format!("{healthy} 0")));
+    let profile = ask("/debug/pprof/profile").await;
+    assert_eq!(profile.status, 404);
+    assert!(profile.body.contains("no profiling pages"), "{}", profile.body);
+}
+
+#[tokio::test]
 async fn status_pages_show_the_configuration_in_force() {
     let (change, watched) = watch::channel(config(&["--cluster-cidr=10.1.0.0/16"]));
     let server = start(metrics_router(pages(watched)));
