@@ -25,6 +25,7 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
         return write_config(&config, path);
     }
     logging::start(config.logging.format, config.logging.verbosity);
+    raise_descriptor_limit();
     for flag in &warnings.ignored_flags {
         tracing::warn!("{flag}");
     }
@@ -49,6 +50,15 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
     // Boxed because the future is large; it is allocated once and lives as long as the process.
     runtime.block_on(Box::pin(agent::run(options)))?;
     Ok(())
+}
+
+/// Raises the soft limit on file descriptors to the hard limit: the default of 1024 is for programs that use select().
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::debug!(%error, "the limit on file descriptors could not be raised");
+    }
 }
 
 fn read_config(flags: &ProxyFlags) -> anyhow::Result<(Config, Warnings)> {

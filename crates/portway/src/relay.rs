@@ -21,6 +21,8 @@ pub(crate) struct Flags {
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let format = if flags.json { LogFormat::Json } else { LogFormat::Text };
     logging::start(format, flags.v);
+    // The agent starts the relay by /proc/self/exe, whose last part would be its name in ps and ss.
+    _ = rustix::thread::set_name(c"portway");
     let relay = Relay::start().context("cannot start the worker threads of the relay")?;
     let handle = relay.handle();
     std::thread::Builder::new()

@@ -15,6 +15,7 @@ mod backends;
 mod changes;
 mod leftovers;
 mod local;
+mod outages;
 mod pace;
 mod presence;
 mod reload;
@@ -29,10 +30,11 @@ use crate::{health, sysctl};
 use backends::Backends;
 use changes::{ChangeLog, Totals};
 use local::LocalCounts;
+use outages::Outages;
 use pace::Pace;
-use portway_client::{Access, Client, Encoding, Notice, Outage, Recorder, Selection, Source};
+use portway_client::{Access, Client, Encoding, Notice, Recorder, Selection, Source};
 use portway_dataplane::{DriftSignal, Outcome, Settings};
-use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
+use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, Service, ServiceCidr};
 use portway_model::{Cluster, ClusterEvent, Family, FrontendKind, Identity, NodeState, ServiceName};
 use presence::Presence;
 use reload::ConfigFile;
@@ -144,7 +146,8 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         other_agent: None,
         totals: Totals::default(),
         unsynced: true,
-        outages: HashSet::new(),
+        outages: Outages::default(),
+        node_state: None,
         missing_proxy_header: HashSet::new(),
         last_repair: None,
         config_sender,
@@ -202,7 +205,10 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
             },
             changed = file.changed() => agent.reload(changed),
             // The next turn of the loop is the heartbeat.
-            () = until(heartbeat) => agent.check_other_agent(),
+            () = until(heartbeat) => {
+                agent.check_other_agent();
+                agent.outages.remind(Instant::now());
+            }
             () = until(retry) => {
                 let unavailable = agent.ports.retry(Instant::now());
                 agent.report_ports(unavailable);
@@ -333,8 +339,9 @@ struct Agent {
     totals: Totals,
     /// The last sync failed, or none was made yet: the next success is logged.
     unsynced: bool,
-    /// Resources that cannot be read at the moment.
-    outages: HashSet<Option<ResourceType>>,
+    outages: Outages,
+    /// The state of the Node object that was logged.
+    node_state: Option<NodeState>,
     /// Services whose pods expect a PROXY protocol header that this mode does not send.
     missing_proxy_header: HashSet<ServiceName>,
     /// The time of the last repair of rules that another process had changed.
@@ -367,14 +374,8 @@ impl Agent {
                     self.metrics.rejected(resource, "undecodable");
                 }
             }
-            Notice::Outage(Outage { resource, message, reason }) => {
-                tracing::warn!(?reason, "{message}");
-                self.outages.insert(resource);
-            }
-            Notice::Recovered(resource) => {
-                tracing::info!(resource = resource.map(|r| r.to_string()), "objects can be read again");
-                self.outages.remove(&resource);
-            }
+            Notice::Outage(outage) => self.outages.begin(outage, Instant::now()),
+            Notice::Recovered(resource) => self.outages.end(resource, Instant::now()),
         }
     }
 
@@ -384,7 +385,7 @@ impl Agent {
         let (services, endpoints) = self.cluster.pending();
         self.metrics.service_changes_pending(services as usize);
         self.metrics.endpoint_changes_pending(endpoints as usize);
-        self.health.lock().set_node_eligible(self.cluster.node().state == NodeState::Present);
+        self.check_node();
         if self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
             self.mark_queued(&self.families);
         }

@@ -327,6 +327,9 @@ impl State {
     fn drop_closed_stream(&mut self) {
         if self.stream.as_ref().is_some_and(is_closed) {
             self.stream = None;
+            if let Some(process) = self.process.filter(|process| !process_is_running(*process)) {
+                tracing::warn!(process, "the relay process ended, and its open connections with it");
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
+    ("slow_clients_keep_neither_syncs_nor_probes_waiting", slow_clients),
     ("healthz_and_livez_report_both_families", health_pages),
     ("healthz_fails_when_the_node_is_tainted_or_deleted", ineligible_node),
     ("status_pages_are_served_on_localhost_only", status_pages),
@@ -202,4 +203,35 @@ fn has_exactly(value: &Value, fields: &[&str]) -> bool {
 /// Whether it is a time of this century.
 fn is_time(value: &Value) -> bool {
     value.as_str().is_some_and(|text| text.starts_with("20") && text.ends_with('Z') && text.contains('T'))
+}
+
+/// 2,000 clients that never finish their request, with few descriptors for the agent.
+fn slow_clients(lab: &mut AgentLab) -> Outcome {
+    const CLIENTS: usize = 2000;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let hard = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard })?;
+    let mut limited = std::process::Command::new("prlimit");
+    limited.arg("--nofile=512:1024").arg(env!("CARGO_BIN_EXE_portway")).arg("proxy").args(lab.flags());
+    limited.arg("--proxy-mode=iptables");
+    lab.start_as(limited)?;
+    lab.web_works()?;
+    let health = std::net::SocketAddr::new(lab.node_ips()[0], 10256);
+    let mut open = Vec::new();
+    for _ in 0..CLIENTS {
+        let client = lab.client().run(|| -> std::io::Result<std::net::TcpStream> {
+            let mut client = std::net::TcpStream::connect(health)?;
+            std::io::Write::write_all(&mut client, b"GET /healthz HTTP/1.1\r\nHost: slow\r\nX-Slow: ")?;
+            Ok(client)
+        });
+        // The agent may have closed it already.
+        open.extend(client.ok());
+    }
+    let page = eventually(wait_timeout(), || lab.health("/healthz"))?;
+    ensure(page.status == 200, || format!("{page:?}"))?;
+    // The iptables mode needs descriptors for its tools.
+    lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &lab.pod_ips("pod1b")[..1]));
+    lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
+    let log = lab.stop()?;
+    ensure(!log.contains("Too many open files"), || log.tail(20))
 }

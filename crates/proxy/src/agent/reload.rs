@@ -11,6 +11,9 @@ use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_secs(2);
 
+/// A file that is missing for so many intervals is gone.
+const MISSING: u32 = 2;
+
 /// Device, inode, size and modification time. A file with other contents differs in one of them.
 type Stamp = (u64, u64, u64, i64, i64);
 
@@ -21,13 +24,15 @@ pub(crate) struct ConfigFile {
     seen: Option<Stamp>,
     /// The time of the next `stat`.
     next: Instant,
+    /// How many times in a row it was missing.
+    missing: u32,
 }
 
 impl ConfigFile {
     /// The file that the flags name, if they name one.
     pub(crate) fn new(flags: ProxyFlags) -> ConfigFile {
         let seen = flags.run.config.as_deref().and_then(stamp);
-        ConfigFile { flags, seen, next: Instant::now() + INTERVAL }
+        ConfigFile { flags, seen, next: Instant::now() + INTERVAL, missing: 0 }
     }
 
     /// Waits for a change, and returns the new configuration or its errors. Mistakes that do not keep the file from
@@ -40,8 +45,18 @@ impl ConfigFile {
             tokio::time::sleep_until(self.next).await;
             self.next = Instant::now() + INTERVAL;
             let now = stamp(&path);
-            // A missing file is being replaced.
-            if now.is_some() && now != self.seen {
+            if now.is_none() {
+                self.missing += 1;
+                // At first it may be about to be replaced.
+                if self.missing == MISSING {
+                    tracing::warn!(file = %path.display(), "the configuration file is gone; the last configuration stays in force");
+                }
+                continue;
+            }
+            if std::mem::take(&mut self.missing) >= MISSING {
+                tracing::info!(file = %path.display(), "the configuration file is back");
+            }
+            if now != self.seen {
                 self.seen = now;
                 return self.read(&path);
             }

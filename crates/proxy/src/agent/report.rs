@@ -1,16 +1,20 @@
 //! Reports about objects and rules: log lines, metrics and Kubernetes Events.
 
 use super::Agent;
-use crate::config::Warnings;
+use crate::config::{LocalDetection, Warnings};
 use crate::health;
 use portway_client::Regarding;
 use portway_dataplane::{Drift, Mode, Refused};
 use portway_model::api::{Node, Resource, Service};
-use portway_model::{Family, Rejected, ServiceChange, ServiceName};
+use portway_model::{Family, NodeState, Rejected, ServiceChange, ServiceName};
 use portway_serve::RejectedObject;
 
 /// The number of rejected objects that the status page shows at most.
 const REJECTIONS_SHOWN: usize = 100;
+
+/// Logged if pods of this node are not recognized.
+const NO_LOCAL_DETECTION: &str = "clusterCIDR is empty, so pods of this node are not recognized: traffic from outside to cluster \
+    IPs is not masqueraded, and its answers may not come back through this node; set clusterCIDR or another detectLocalMode";
 
 /// Logged if neither the configuration file nor a flag has a mode.
 const WITHOUT_MODE: &str = "no mode is configured: using nftables with the defaults of kube-proxy's mode iptables, so node \
@@ -32,9 +36,33 @@ impl Agent {
         if !warnings.unused.is_empty() {
             tracing::info!("without effect in Portway: {}", warnings.unused.join(", "));
         }
+        if self.config.local_detection == LocalDetection::None {
+            tracing::warn!("{NO_LOCAL_DETECTION}");
+        }
         if warnings.without_mode {
             tracing::warn!("{WITHOUT_MODE}");
             self.recorder.warn(self.regarding_node(), "KubeProxyDefaultMode", WITHOUT_MODE);
+        }
+    }
+
+    /// Passes the state of the Node object on to `/healthz`, and logs a change.
+    pub(super) fn check_node(&mut self) {
+        let state = self.cluster.node().state;
+        self.health.lock().set_node_eligible(state == NodeState::Present);
+        if !self.cluster.ready() || self.node_state == Some(state) {
+            return;
+        }
+        let node = &self.node;
+        match (self.node_state.replace(state), state) {
+            (_, NodeState::Missing) => tracing::warn!(
+                node,
+                "there is no Node object of this name: the addresses of this machine are used, and /healthz fails; is --hostname-override right?"
+            ),
+            (_, NodeState::Leaving) => {
+                tracing::info!(node, "the node is about to be removed; /healthz fails from now on")
+            }
+            (Some(_), NodeState::Present) => tracing::info!(node, "the Node object is back"),
+            (None, NodeState::Present) => {}
         }
     }
 
