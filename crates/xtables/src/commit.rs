@@ -3,8 +3,9 @@
 //! A script is written to the tool's standard input, without a shell. The tool applies the changes of a table at its
 //! `COMMIT`, all or none, so a table whose `COMMIT` was not written is not changed if either process dies.
 
-use crate::chains::{Chain, Table};
+use crate::chains::{Chain, Fixed, Table};
 pub use crate::failure::Failure;
+use crate::is_proxy_chain;
 use crate::run::{Run, name};
 use crate::variant::{Tools, Variant};
 use portway_flows::Tracker;
@@ -33,6 +34,11 @@ pub trait Kernel: Tracker {
     fn jumps(&mut self, table: Table, chain: &Chain) -> Option<Vec<String>>;
     /// The rules of these chains, each with `-A` and the chain; `None` if they cannot be listed separately.
     fn show(&mut self, table: Table, chains: &[Chain]) -> Option<Vec<String>>;
+    /// Removes all chains of proxies, and the rules of built-in chains that jump to them, at once and without the tool, if
+    /// there are more than `few` of them. Returns the number of chains; 0 if there are few, or the kernel refuses.
+    fn remove_proxy_chains(&mut self, _few: usize) -> usize {
+        0
+    }
     /// Creates a named counter; false if that fails, because the kernel lacks nfacct.
     fn create_counter(&mut self, name: &str) -> bool;
     /// Deletes a named counter, unless a rule uses it.
@@ -43,6 +49,8 @@ pub trait Kernel: Tracker {
     fn set_route_localnet(&mut self, on: bool) -> io::Result<()>;
 }
 
+/// Chains in one batch, which has to fit the socket's send buffer.
+const CHAINS_PER_BATCH: usize = 1000;
 /// Seconds that the tool waits for the lock. The sync waits with it.
 const LOCK_WAIT_SECONDS: &str = "5";
 /// Runs of the tool that are recorded, to recognise their commits in the kernel's notifications.
@@ -225,8 +233,8 @@ impl Kernel for Tool {
             return None;
         }
         let family = self.nft_family();
-        let targets = list::jump_targets(&mut self.socket, family, table.as_str(), &chain.to_string());
-        targets.ok().map(|t| t.into_iter().flatten().collect())
+        let jumps = list::jumps(&mut self.socket, family, table.as_str(), &chain.to_string());
+        jumps.ok().map(|jumps| jumps.into_iter().filter_map(|jump| jump.to).collect())
     }
 
     fn show(&mut self, table: Table, chains: &[Chain]) -> Option<Vec<String>> {
@@ -241,6 +249,20 @@ impl Kernel for Tool {
         run.output()?.read_to_string(&mut text).ok()?;
         run.finish().ok()?;
         Some(text.lines().map(str::to_owned).collect())
+    }
+
+    fn remove_proxy_chains(&mut self, few: usize) -> usize {
+        if self.variant == Variant::Legacy {
+            return 0;
+        }
+        let mut removed = 0;
+        for table in Table::ALL {
+            match self.remove_proxy_chains_of(table, few) {
+                Ok(count) => removed += count,
+                Err(error) => tracing::debug!(%table, %error, "the chains could not be removed at once"),
+            }
+        }
+        removed
     }
 
     fn create_counter(&mut self, name: &str) -> bool {
@@ -259,6 +281,38 @@ impl Kernel for Tool {
 
     fn set_route_localnet(&mut self, on: bool) -> io::Result<()> {
         std::fs::write(ROUTE_LOCALNET, if on { "1" } else { "0" })
+    }
+}
+
+impl Tool {
+    /// Removes the chains of proxies from one table: first the jumps to them, so that no packet enters them, then their
+    /// rules, then the chains. A chain to which a rule of another program jumps makes the kernel refuse.
+    fn remove_proxy_chains_of(&mut self, table: Table, few: usize) -> NetlinkResult<usize> {
+        let (family, table) = (self.nft_family(), table.as_str());
+        let chains = list::chains(&mut self.socket, family, table)?;
+        // KUBE-FIREWALL may be the kubelet's.
+        let is_removable = |name: &str| is_proxy_chain(name) && name != Fixed::Firewall.as_str();
+        let proxy: Vec<&str> = chains.iter().map(|chain| &*chain.name).filter(|n| is_removable(n)).collect();
+        if proxy.len() <= few {
+            return Ok(0);
+        }
+        let mut hooks = nft::Batch::new(family, table);
+        for chain in chains.iter().filter(|chain| chain.hook.is_some()) {
+            for jump in list::jumps(&mut self.socket, family, table, &chain.name)? {
+                if jump.to.is_some_and(|to| is_removable(&to)) {
+                    hooks.delete_rule(&chain.name, jump.handle);
+                }
+            }
+        }
+        hooks.commit(&mut self.socket)?;
+        for remove in [nft::Batch::flush_chain, nft::Batch::delete_chain] {
+            for part in proxy.chunks(CHAINS_PER_BATCH) {
+                let mut batch = nft::Batch::new(family, table);
+                part.iter().for_each(|name| remove(&mut batch, name));
+                batch.commit(&mut self.socket)?;
+            }
+        }
+        Ok(proxy.len())
     }
 }
 

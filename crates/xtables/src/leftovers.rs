@@ -44,8 +44,22 @@ fn check_opaque(kernel: &mut impl Kernel, seen: &Seen, family: Family) -> Result
     Err(Error::kernel(family, message))
 }
 
+/// With more chains than this, the kernel is asked to remove them at once: the tool takes seconds for thousands.
+const FEW: usize = 256;
+
 /// Removes them. Returns a description of the removed chains and rules, and of those that could not be removed.
 pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
+    let mut removed = Vec::new();
+    let count = kernel.remove_proxy_chains(FEW);
+    if count > 0 {
+        removed.push(format!("{count} chains, and the rules that jump to them"));
+    }
+    removed.extend(remove_by_tool(kernel, family)?);
+    Ok(removed)
+}
+
+/// Removes what is left with the tool.
+fn remove_by_tool(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
     let mut seen = list(kernel, family)?;
     if localnet::was_turned_on(&seen) {
         localnet::turn_off(kernel);

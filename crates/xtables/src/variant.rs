@@ -195,7 +195,7 @@ fn nft_signs() -> Signs {
             chains.iter().for_each(|chain| add_chain(&mut signs, &chain.name));
             signs.entries += chains.iter().filter(|c| c.hook.is_none()).count();
             for chain in chains.iter().filter(|c| c.hook.is_some()) {
-                let rules = list::jump_targets(&mut socket, family, &table.name, &chain.name);
+                let rules = list::jumps(&mut socket, family, &table.name, &chain.name);
                 signs.entries += rules.map_or(0, |r| r.len());
             }
         }

@@ -88,6 +88,15 @@ impl Batch {
         });
     }
 
+    /// Deletes one rule of a chain.
+    pub fn delete_rule(&mut self, chain: &str, handle: u64) {
+        self.operation(NFT_MSG_DELRULE, 0, &format!("delete rule {handle} of chain {chain}"), |table, b| {
+            b.attr_str(NFTA_RULE_TABLE, table);
+            b.attr_str(NFTA_RULE_CHAIN, chain);
+            b.attr_be64(NFTA_RULE_HANDLE, handle);
+        });
+    }
+
     /// Appends a rule to a chain.
     pub fn add_rule(&mut self, chain: &str, rule: &Rule) {
         let description = format!("add rule to chain {chain}");

@@ -81,14 +81,18 @@ pub fn rules(socket: &mut Socket, family: Family, table: &str) -> Result<BTreeMa
     Ok(rules)
 }
 
-/// For each rule of a chain, in order, the chain that it jumps or goes to, if any. Expressions that Portway does not
-/// know are ignored, so the rules may be those of any program.
-pub fn jump_targets(
-    socket: &mut Socket,
-    family: Family,
-    table: &str,
-    chain: &str,
-) -> Result<Vec<Option<String>>> {
+/// A rule of any program, as far as it is needed to remove jumps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jump {
+    /// The kernel's number of the rule.
+    pub handle: u64,
+    /// The chain that it jumps or goes to, if any.
+    pub to: Option<String>,
+}
+
+/// The rules of a chain, in order, with the chains that they jump to. Expressions that Portway does not know are ignored,
+/// so the rules may be those of any program.
+pub fn jumps(socket: &mut Socket, family: Family, table: &str, chain: &str) -> Result<Vec<Jump>> {
     let mut targets = Vec::new();
     socket.dump(
         NFT_MSG_GETRULE,
@@ -107,7 +111,8 @@ pub fn jump_targets(
             if name(NFTA_RULE_TABLE, "rule's table")? == table
                 && name(NFTA_RULE_CHAIN, "rule's chain")? == chain
             {
-                targets.push(jump_target(rule)?);
+                let handle = rule.clone().need(NFTA_RULE_HANDLE, "rule's handle")?.be64("rule's handle")?;
+                targets.push(Jump { handle, to: jump_target(rule)? });
             }
             Ok(())
         },

@@ -63,6 +63,7 @@ pub(super) const NFTA_HOOK_PRIORITY: u16 = 2;
 
 pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
+pub(super) const NFTA_RULE_HANDLE: u16 = 3;
 pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
 
 pub(super) const NFTA_SET_TABLE: u16 = 1;

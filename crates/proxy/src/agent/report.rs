@@ -59,7 +59,7 @@ impl Agent {
                 "there is no Node object of this name: the addresses of this machine are used, and /healthz fails; is --hostname-override right?"
             ),
             (_, NodeState::Leaving) => {
-                tracing::info!(node, "the node is about to be removed; /healthz fails from now on")
+                tracing::info!(node, "the node is about to be removed; /healthz fails from now on");
             }
             (Some(_), NodeState::Present) => tracing::info!(node, "the Node object is back"),
             (None, NodeState::Present) => {}
