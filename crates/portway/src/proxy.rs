@@ -2,7 +2,9 @@
 
 use anyhow::{Context, anyhow, bail};
 use portway_proxy::agent::{self, Options};
-use portway_proxy::config::{Config, ConfigError, ProxyFlags, Typed, Warnings, merge, parse, print};
+use portway_proxy::config::{
+    Config, ConfigError, ProxyFlags, Typed, VersionFlag, Warnings, merge, parse, print,
+};
 use portway_serve::logging;
 use std::path::Path;
 
@@ -10,12 +12,14 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the agent, or the single action that a flag asks for: version, check, configuration file, cleanup, init.
 pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
-    if let Some(version) = &flags.run.version {
-        let name = if version == "raw" { "portway" } else { "Portway" };
-        if version != "false" {
-            println!("{name} {VERSION}");
-            return Ok(());
-        }
+    let name = match flags.run.version {
+        Some(VersionFlag::Print) => Some("Portway"),
+        Some(VersionFlag::Raw) => Some("portway"),
+        Some(VersionFlag::Run) | None => None,
+    };
+    if let Some(name) = name {
+        println!("{name} {VERSION}");
+        return Ok(());
     }
     let (config, warnings) = read_config(&flags)?;
     if flags.run.check_config == Some(true) {

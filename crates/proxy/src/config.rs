@@ -27,7 +27,7 @@ pub use domain::{
     SyncPeriods, UserspaceSettings, all_addresses,
 };
 pub use feature_gates::ALLOW_EXTERNAL_IPS;
-pub use flags::{ProxyFlags, RunFlags};
+pub use flags::{ProxyFlags, RunFlags, VersionFlag};
 pub use merge::{IgnoredFlag, IgnoredReason, Warnings, merge};
 pub use portway_config::{Changes, ConfigError, Origin, Problem, Typed, normalize_args};
 pub use settings::table;

@@ -64,9 +64,28 @@ pub struct RunFlags {
     #[arg(long, help_heading = "Single tasks", value_parser = parse_bool, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "true|false")]
     pub init_only: Option<bool>,
     /// Print the version and exit.
-    #[arg(long, help_heading = "Single tasks", num_args = 0..=1, require_equals = true,
+    #[arg(long, help_heading = "Single tasks", value_parser = parse_version, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "true|raw")]
-    pub version: Option<String>,
+    pub version: Option<VersionFlag>,
+}
+
+/// The value of `--version`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VersionFlag {
+    /// Print the name and the version, and exit.
+    Print,
+    /// The same, with the name of the program.
+    Raw,
+    /// Run. `false`, or the version that kube-proxy is to report (`v1.36.0`), which has no effect here.
+    Run,
+}
+
+fn parse_version(text: &str) -> Result<VersionFlag, String> {
+    match text {
+        "raw" => Ok(VersionFlag::Raw),
+        text if text.starts_with('v') => Ok(VersionFlag::Run),
+        text => Ok(if parse_bool(text)? { VersionFlag::Print } else { VersionFlag::Run }),
+    }
 }
 
 impl Args for ProxyFlags {

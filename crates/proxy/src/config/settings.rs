@@ -106,7 +106,8 @@ fn kubernetes_api() -> [Row; 7] {
     ]
 }
 
-fn node() -> [Row; 4] {
+fn node() -> [Row; 6] {
+    let id_file = "Accepted because kube-proxy 1.36 has it; kube-proxy does not use it either.";
     let print_name = |name: &Option<String>| name.clone().unwrap_or_default();
     [
         Row::text("hostnameOverride", field!(hostname_override), None, parse::node_name, print_name)
@@ -134,6 +135,8 @@ fn node() -> [Row; 4] {
             .live()
             .flag("--oom-score-adj", "N")
             .help("The oom_score_adj of the agent, -1000 (never killed when memory runs out) to 1000 (killed first)."),
+        Row::unused("--boot-id-file", Kind::Text).flag("--boot-id-file", "FILES").with_file().help(id_file),
+        Row::unused("--machine-id-file", Kind::Text).flag("--machine-id-file", "FILES").with_file().help(id_file),
     ]
 }
 
@@ -252,7 +255,9 @@ fn health_and_metrics() -> [Row; 7] {
     ]
 }
 
-fn logging() -> [Row; 4] {
+fn logging() -> [Row; 8] {
+    let stream = "Accepted because kube-proxy has it; all log lines go to standard error.";
+    let buffer = "Accepted because kube-proxy has it; log lines are written as soon as possible.";
     let format = |format: &LogFormat| match format {
         LogFormat::Text => "text".to_owned(),
         LogFormat::Json => "json".to_owned(),
@@ -275,13 +280,25 @@ fn logging() -> [Row; 4] {
             .zero(Zero::Unset)
             .flag("--log-flush-frequency", "DURATION")
             .without_effect()
-            .help("Accepted because kube-proxy has it; log lines are written as soon as possible."),
+            .help(buffer),
+        Row::unused("logging.options.text.splitStream", Kind::Bool)
+            .flag("--log-text-split-stream", BOOL)
+            .help(stream),
+        Row::unused("logging.options.text.infoBufferSize", Kind::Quantity)
+            .flag("--log-text-info-buffer-size", "SIZE")
+            .help(buffer),
+        Row::unused("logging.options.json.splitStream", Kind::Bool)
+            .flag("--log-json-split-stream", BOOL)
+            .help(stream),
+        Row::unused("logging.options.json.infoBufferSize", Kind::Quantity)
+            .flag("--log-json-info-buffer-size", "SIZE")
+            .help(buffer),
     ]
     .map(Row::with_file)
 }
 
 /// Upstream's fields that have no effect on Linux, or none any more.
-fn unused() -> [Row; 11] {
+fn unused() -> [Row; 7] {
     [
         Row::unused("portRange", Kind::Text),
         Row::unused("windowsRunAsService", Kind::Bool),
@@ -290,10 +307,6 @@ fn unused() -> [Row; 11] {
         Row::unused("winkernel.networkName", Kind::Text),
         Row::unused("winkernel.rootHnsEndpointName", Kind::Text),
         Row::unused("winkernel.sourceVip", Kind::Text),
-        Row::unused("logging.options.json.splitStream", Kind::Bool),
-        Row::unused("logging.options.json.infoBufferSize", Kind::Quantity),
-        Row::unused("logging.options.text.splitStream", Kind::Bool),
-        Row::unused("logging.options.text.infoBufferSize", Kind::Quantity),
     ]
 }
 

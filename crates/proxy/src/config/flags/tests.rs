@@ -94,8 +94,40 @@ fn flag_values_have_pflag_syntax() {
     assert_eq!(period, Some(Value::Duration(Duration::from_secs(90))));
     assert!(refused(&["--iptables-sync-period=30"]).contains("lacks a unit"));
     assert_eq!(value(&["--metrics-bind-address="], "metricsBindAddress"), text(""));
-    assert_eq!(flags(&["--version"]).run.version.as_deref(), Some("true"));
-    assert_eq!(flags(&["--version=raw"]).run.version.as_deref(), Some("raw"));
+}
+
+#[test]
+fn version_prints_or_runs() {
+    for (args, meaning) in [
+        ("--version", VersionFlag::Print),
+        ("--version=1", VersionFlag::Print),
+        ("--version=raw", VersionFlag::Raw),
+        ("--version=false", VersionFlag::Run),
+        ("--version=v1.36.0", VersionFlag::Run),
+    ] {
+        assert_eq!(flags(&[args]).run.version, Some(meaning), "{args}");
+    }
+    assert!(refused(&["--version=yes"]).contains("neither true nor false"));
+}
+
+#[test]
+fn flags_without_effect_are_accepted_and_named_with_and_without_a_file() {
+    let args = [
+        "--boot-id-file=/proc/sys/kernel/random/boot_id",
+        "--machine_id_file=/etc/machine-id,/var/lib/dbus/machine-id",
+        "--log-text-split-stream",
+        "--log-text-info-buffer-size=64Ki",
+        "--log-json-split-stream=true",
+        "--log-json-info-buffer-size=2M",
+    ];
+    let file = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    for file in [None, Some(crate::config::parse("test.yaml", file).expect("a file"))] {
+        let (config, warnings) = crate::config::merge(&flags(&args), file).expect("a configuration");
+        assert_eq!(config, crate::config::merge(&flags(&[]), None).expect("a configuration").0);
+        assert_eq!(warnings.ignored_flags, []);
+        let names = args.map(|arg| arg.split('=').next().unwrap_or_default().replace('_', "-"));
+        assert_eq!(warnings.unused, names);
+    }
 }
 
 #[test]
@@ -129,27 +161,6 @@ fn the_help_has_its_headings_and_a_text_for_each_flag() {
     for arg in ProxyFlags::command().get_arguments().filter(|arg| !arg.is_hide_set()) {
         let text = arg.get_help().map(ToString::to_string).unwrap_or_default();
         assert!(text.len() > 10, "{} has no help", arg.get_id());
-    }
-}
-
-#[test]
-fn every_flag_of_kube_proxy_is_there() {
-    // `kube-proxy --help`, v1.36, without the two leftovers of cAdvisor (--boot-id-file, --machine-id-file) and the
-    // alpha options of its log streams.
-    let upstream = "bind-address bind-address-hard-fail cleanup cluster-cidr config config-sync-period \
-        conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal conntrack-tcp-timeout-close-wait \
-        conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream detect-local-mode \
-        feature-gates healthz-bind-address healthz-port hostname-override init-only iptables-localhost-nodeports \
-        iptables-masquerade-bit iptables-min-sync-period iptables-sync-period ipvs-exclude-cidrs \
-        ipvs-min-sync-period ipvs-scheduler ipvs-strict-arp ipvs-sync-period ipvs-tcp-timeout ipvs-tcpfin-timeout \
-        ipvs-udp-timeout kube-api-burst kube-api-content-type kube-api-qps kubeconfig log-flush-frequency \
-        logging-format masquerade-all master metrics-bind-address metrics-port nodeport-addresses oom-score-adj \
-        pod-bridge-interface pod-interface-name-prefix profiling proxy-mode show-hidden-metrics-for-version v \
-        version vmodule write-config-to";
-    let command = ProxyFlags::command();
-    let flags: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_long()).collect();
-    for flag in upstream.split_whitespace() {
-        assert!(flags.contains(&flag), "--{flag} is missing");
     }
 }
 
