@@ -75,7 +75,10 @@ pub(crate) fn loopback(counts: LoopbackCounts) -> String {
         "# HELP {failures} Listeners at node ports of loopback addresses that could not be opened."
     );
     _ = writeln!(text, "# TYPE {failures} counter");
-    _ = writeln!(text, "{failures} {}", counts.failures);
+    for family in Family::ALL {
+        let number = counts.failures[family as usize];
+        _ = writeln!(text, "{failures}{{ip_family=\"{family}\"}} {number}");
+    }
     // kube-proxy counts the first packet of each connection.
     let accepted = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total";
     _ = writeln!(
@@ -138,5 +141,19 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
         assert!(!text.contains("idle"));
+    }
+
+    #[test]
+    fn listeners_at_loopback_addresses_have_kube_proxys_labels() {
+        let text = loopback(LoopbackCounts { listeners: [2, 1], failures: [0, 3], accepted: 7 });
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let wanted = [
+            r#"kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv4"} 2"#,
+            r#"kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv6"} 1"#,
+            r#"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{ip_family="IPv4"} 0"#,
+            r#"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{ip_family="IPv6"} 3"#,
+            "kubeproxy_iptables_localhost_nodeports_accepted_packets_total 7",
+        ];
+        assert_eq!(lines, wanted);
     }
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Loopback {
     services: HashMap<(ServiceName, Family), Vec<NodePort>>,
-    /// The number of listeners that could not be opened so far.
-    failures: u64,
+    /// The number of listeners that could not be opened so far, by family.
+    failures: [u64; 2],
 }
 
 /// The listener of a node port.
@@ -34,8 +34,8 @@ struct NodePort {
 pub struct LoopbackCounts {
     /// Open listeners, by family.
     pub listeners: [u64; 2],
-    /// Listeners that could not be opened, for example because another process has the port.
-    pub failures: u64,
+    /// Listeners that could not be opened, for example because another process has the port; by family.
+    pub failures: [u64; 2],
     /// Connections that were accepted.
     pub accepted: u64,
 }
@@ -104,7 +104,7 @@ impl Loopback {
                     changed.opened.push(listener);
                 }
                 Err(error) => {
-                    self.failures += 1;
+                    self.failures[family as usize] += 1;
                     if warn {
                         let address = std::net::SocketAddr::new(address(family), port);
                         tracing::warn!(service = %name, %protocol, "cannot listen at node port {address}: {error}");

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// The release and, after the slash, the version of the messages below.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/5");
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/6");
 /// The maximum length of a message, which is longer than all plans of the largest cluster.
 const MAX_LENGTH: u32 = 1 << 30;
 

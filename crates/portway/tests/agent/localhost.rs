@@ -210,7 +210,8 @@ fn taken_port(lab: &mut AgentLab) -> Outcome {
     lab.start(&["--proxy-mode=iptables"])?;
     lab.logged(&["cannot listen at node port 127.0.0.1:", "default/web"])?;
     lab.web_works()?;
-    let failures = "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total";
+    let failures =
+        r#"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{ip_family="IPv4"}"#;
     lab.metric(failures, |n| n >= 1.0)?;
     drop(listener);
     // The next change tries again.

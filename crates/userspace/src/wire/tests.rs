@@ -185,13 +185,13 @@ fn answers() -> Vec<Answer> {
     };
     assert_eq!(counts.connect_buckets.len(), BUCKETS.len() + 1);
     vec![
-        Answer::Welcome { version: "0.1.0/5".into(), process: 830, agents: 1 },
+        Answer::Welcome { version: "0.1.0/6".into(), process: 830, agents: 1 },
         Answer::Done,
         Answer::Listeners(Some(listeners("192.0.2.1"))),
         Answer::Listeners(None),
         Answer::Agents(2),
         Answer::Counts(vec![(id, counts)]),
-        Answer::LoopbackCounts(LoopbackCounts { listeners: [2, 1], failures: 3, accepted: 4 }),
+        Answer::LoopbackCounts(LoopbackCounts { listeners: [2, 1], failures: [3, 0], accepted: 4 }),
         Answer::Failed("no such address".into()),
     ]
 }
