@@ -6,3 +6,6 @@ pub mod health;
 pub mod metrics;
 pub mod modes;
 pub mod sysctl;
+
+#[cfg(test)]
+mod upstream;
