@@ -14,7 +14,7 @@ type Set = (Service, EndpointSlice, Node, ServiceCidr);
 fuzz_target!(|data: &[u8]| {
     let Some((format, text)) = data.split_first() else { return };
     let name = if format % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };
-    let Ok(objects) = parse::<Set, ClusterEvent>(name, text) else { return };
+    let (objects, _) = parse::<Set, ClusterEvent>(name, text);
     let mut cluster = Cluster::new(Identity { node: "node1".into(), proxy_name: None });
     list(&mut cluster, &objects);
     let first = plans(cluster.take_changes().services);

@@ -13,6 +13,7 @@ use crate::manifests::ResourceSet;
 use crate::{Client, Selection};
 use portway_api::{Event, Resource, ResourceType};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -45,6 +46,8 @@ pub struct Rejected {
     pub file: Option<PathBuf>,
     /// The line in the file, counted from 1.
     pub line: Option<u64>,
+    /// The field at fault, such as `spec.ports[0].port`, or empty.
+    pub field: String,
     /// Why it was rejected.
     pub reason: String,
 }
@@ -57,11 +60,14 @@ impl fmt::Display for Rejected {
             (None, _) => {}
         }
         if let Some(resource) = self.resource {
-            write!(f, "{resource} ")?;
-            if !self.namespace.is_empty() {
-                write!(f, "{}/", self.namespace)?;
+            match (self.namespace.as_str(), self.name.as_str()) {
+                (_, "") => write!(f, "{resource}: ")?,
+                ("", name) => write!(f, "{resource} {name}: ")?,
+                (namespace, name) => write!(f, "{resource} {namespace}/{name}: ")?,
             }
-            write!(f, "{}: ", self.name)?;
+        }
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
         }
         f.write_str(&self.reason)
     }
@@ -124,11 +130,14 @@ impl<E: Send + 'static> Source<E> {
         Subscriptions { client: client.clone(), sink, source }
     }
 
-    /// Reads and watches a directory of manifests of these resources. Needs a tokio runtime.
-    pub fn manifests<S: ResourceSet<E>>(directory: &Path) -> Self {
+    /// Reads and watches a directory of manifests of these resources. Needs a tokio runtime. Fails if the directory
+    /// cannot be read; later that is an [`Outage`].
+    pub fn manifests<S: ResourceSet<E>>(directory: &Path) -> io::Result<Self> {
+        let directory = std::path::absolute(directory)?;
+        std::fs::read_dir(&directory)?;
         let (sink, mut source) = channel();
-        source.watches.spawn(crate::manifests::watch::<S, E>(directory.to_owned(), sink));
-        source
+        source.watches.spawn(crate::manifests::watch::<S, E>(directory, sink));
+        Ok(source)
     }
 
     /// Waits for the next notice. `None` after all watches have ended. Cancel-safe. If a watch panics, so does this:
@@ -223,6 +232,10 @@ mod tests {
             ..Rejected::default()
         };
         assert_eq!(rejected.to_string(), "Service default/web: no ports");
+        let field = Rejected { field: "spec".into(), ..rejected.clone() };
+        assert_eq!(field.to_string(), "Service default/web: spec: no ports");
+        let unnamed = Rejected { name: String::new(), ..rejected.clone() };
+        assert_eq!(unnamed.to_string(), "Service: no ports");
         let node =
             Rejected { resource: Some(Node::TYPE), namespace: String::new(), name: "n1".into(), ..rejected };
         assert_eq!(node.to_string(), "Node n1: no ports");

@@ -3,6 +3,7 @@
 use portway_api::{EndpointSlice, Event, Node, Resource, Service, ServiceCidr};
 use portway_client::{Notice, Source};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,7 +59,7 @@ impl TestDirectory {
         let dir = root.path().join("manifests");
         fs::create_dir(&dir).unwrap();
         prepare(&dir);
-        let source = Source::manifests::<Set>(&dir);
+        let source = Source::manifests::<Set>(&dir).unwrap();
         TestDirectory { _root: root, dir, source }
     }
 
@@ -178,27 +179,60 @@ async fn renaming_a_file_sends_no_events() {
 }
 
 #[tokio::test]
-async fn objects_of_an_invalid_file_are_kept_until_it_is_fixed() {
+async fn an_invalid_object_is_rejected_alone_and_keeps_its_last_version() {
+    let good = service("a", "10.0.0.1") + &service("b", "10.0.0.2") + &service("c", "10.0.0.3");
+    let mut directory = TestDirectory::started(|dir| fs::write(dir.join("a.yaml"), &good).unwrap()).await;
+    // a changes, b is invalid, c is removed.
+    let bad = service("b", "10.0.0.2").replace("port: 80", "port: \"80\"");
+    directory.write("a.yaml", &(service("a", "10.0.0.9") + &bad));
+    assert_eq!(
+        directory.take(3).await,
+        [
+            "rejected a.yaml:16: Service default/b: spec.ports[0].port: invalid type: string \"80\", expected i32",
+            "-c",
+            "+a 10.0.0.9",
+        ]
+    );
+    // Other changes of the file do not report it again, also if it is in another line.
+    directory.write("a.yaml", &(service("a", "10.0.0.9") + &service("d", "10.0.0.4") + &bad));
+    assert_eq!(directory.next().await, "+d 10.0.0.4");
+    directory.expect_no_other_notice().await;
+    directory.write("a.yaml", &(service("a", "10.0.0.9") + &service("b", "10.0.0.5")));
+    assert_eq!(directory.take(2).await, ["-d", "+b 10.0.0.5"]);
+    directory.write("a.yaml", &bad);
+    assert_eq!(directory.take(2).await.len(), 2);
+    fs::remove_file(directory.dir.join("a.yaml")).unwrap();
+    assert_eq!(directory.next().await, "-b");
+    directory.expect_no_other_notice().await;
+}
+
+#[tokio::test]
+async fn no_object_of_a_file_is_deleted_while_the_name_of_an_invalid_one_is_not_known() {
     let good = service("a", "10.0.0.1") + &service("b", "10.0.0.2");
     let mut directory = TestDirectory::started(|dir| fs::write(dir.join("a.yaml"), &good).unwrap()).await;
-    // The first document is valid and changed, the second is invalid: the file is rejected as a whole.
-    directory.write(
-        "a.yaml",
-        &(service("a", "10.0.0.9") + &service("b", "10.0.0.2").replace("port: 80", "port: \"80\"")),
-    );
+    directory.write("a.yaml", &(service("a", "10.0.0.9") + "---\nkind: [\n"));
     let rejected = directory.next().await;
-    assert!(rejected.starts_with("rejected a.yaml:16: "), "{rejected}");
+    assert!(rejected.starts_with("rejected a.yaml:"), "{rejected}");
+    assert_eq!(directory.next().await, "+a 10.0.0.9");
     // Written again with the same content: the error is reported once.
     let text = fs::read(directory.dir.join("a.yaml")).unwrap();
     fs::write(directory.dir.join("a.yaml"), text).unwrap();
     directory.expect_no_other_notice().await;
-    directory.write("a.yaml", &(service("a", "10.0.0.9") + &service("b", "10.0.0.2")));
-    assert_eq!(directory.next().await, "+a 10.0.0.9");
+    directory.write("a.yaml", &service("a", "10.0.0.9"));
+    assert_eq!(directory.next().await, "-b");
     directory.expect_no_other_notice().await;
-    directory.write("a.yaml", "kind: [");
-    assert!(directory.next().await.starts_with("rejected a.yaml:"));
-    fs::remove_file(directory.dir.join("a.yaml")).unwrap();
-    assert_eq!(directory.take(2).await, ["-a", "-b"]);
+}
+
+#[tokio::test]
+async fn an_object_with_a_misspelled_kind_keeps_its_last_version() {
+    let good = service("a", "10.0.0.1") + &service("b", "10.0.0.2");
+    let mut directory = TestDirectory::started(|dir| fs::write(dir.join("a.yaml"), &good).unwrap()).await;
+    directory.write("a.yaml", &service("b", "10.0.0.2").replace("kind: Service", "kind: Servcie"));
+    assert_eq!(
+        directory.take(2).await,
+        ["rejected a.yaml:2: Service default/b: kind: \"Servcie\" is not known; did you mean Service?", "-a"]
+    );
+    directory.expect_no_other_notice().await;
 }
 
 #[tokio::test]
@@ -227,14 +261,14 @@ async fn the_first_of_two_files_takes_precedence_and_the_second_replaces_it() {
 }
 
 #[tokio::test]
-async fn an_invalid_file_replaces_no_object_until_it_is_fixed() {
+async fn an_invalid_object_replaces_none_of_another_file_until_it_is_fixed() {
     let mut directory = TestDirectory::started(|dir| {
         fs::write(dir.join("a.yaml"), service("x", "10.0.0.1")).unwrap();
         fs::write(dir.join("b.yaml"), service("x", "10.0.0.2")).unwrap();
     })
     .await;
-    directory.write("b.yaml", &(service("x", "10.0.0.3") + "kind: ["));
-    assert!(directory.next().await.starts_with("rejected b.yaml:"));
+    directory.write("b.yaml", &service("x", "10.0.0.3").replace("port: 80", "port: many"));
+    assert!(directory.next().await.starts_with("rejected b.yaml:8: Service default/x: spec.ports[0].port: "));
     fs::remove_file(directory.dir.join("a.yaml")).unwrap();
     assert_eq!(directory.next().await, "-x");
     directory.write("b.yaml", &service("x", "10.0.0.2"));
@@ -313,22 +347,63 @@ async fn a_directory_that_is_removed_and_created_again_is_watched_again() {
 }
 
 #[tokio::test]
-async fn the_directory_and_its_parents_may_be_created_after_the_source_is_started() {
+async fn a_directory_that_does_not_exist_at_the_start_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (path, kind) in [(root.path().join("x"), ErrorKind::NotFound), (file, ErrorKind::NotADirectory)] {
+        assert_eq!(Source::<Summary>::manifests::<Set>(&path).unwrap_err().kind(), kind);
+    }
+}
+
+#[tokio::test]
+async fn the_directory_and_its_parents_may_be_removed_and_created_again() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("x/y/manifests");
-    let source = Source::manifests::<Set>(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    let source = Source::manifests::<Set>(&dir).unwrap();
     let mut directory = TestDirectory { _root: root, dir, source };
+    directory.take(8).await;
+    for removed in ["x/y", "x"] {
+        fs::remove_dir_all(directory._root.path().join(removed)).unwrap();
+        assert_eq!(directory.next().await, "outage");
+        fs::create_dir_all(&directory.dir).unwrap();
+        assert_eq!(directory.next().await, "recovered");
+        directory.expect_no_other_notice().await;
+    }
+}
+
+/// inotify cannot watch a path that is a loop of symbolic links.
+#[tokio::test]
+async fn the_last_versions_of_invalid_objects_survive_a_failure_of_inotify() {
+    let mut directory =
+        TestDirectory::started(|dir| fs::write(dir.join("a.yaml"), service("a", "10.0.0.1")).unwrap()).await;
+    directory.write("a.yaml", "kind: [");
+    assert!(directory.next().await.starts_with("rejected a.yaml:"));
+    let aside = directory.dir.with_extension("aside");
+    fs::rename(&directory.dir, &aside).unwrap();
+    symlink(&directory.dir, &directory.dir).unwrap();
     assert_eq!(directory.next().await, "outage");
-    fs::create_dir_all(&directory.dir).unwrap();
-    let mut notices = directory.take(9).await;
-    notices.retain(|line| !line.starts_with("init") && !line.starts_with("done"));
-    assert_eq!(notices, ["recovered"]);
-    directory.expect_no_other_notice().await;
-    fs::remove_dir_all(directory.dir.parent().unwrap()).unwrap();
-    assert_eq!(directory.next().await, "outage");
-    fs::create_dir_all(&directory.dir).unwrap();
+    fs::remove_file(&directory.dir).unwrap();
+    fs::rename(&aside, &directory.dir).unwrap();
     assert_eq!(directory.next().await, "recovered");
     directory.expect_no_other_notice().await;
+}
+
+#[tokio::test]
+async fn a_file_that_could_not_be_read_is_read_again_without_another_change() {
+    let mut directory = TestDirectory::started(|_| {}).await;
+    let target = directory.dir.with_file_name("target");
+    symlink(&target, &target).unwrap();
+    symlink(target.join("a.yaml"), directory.dir.join("a.yaml")).unwrap();
+    assert!(directory.next().await.starts_with("rejected a.yaml: cannot read the file: "));
+    // Outside the directory, so that inotify reports no change.
+    let next = directory.dir.with_file_name("next");
+    fs::create_dir(&next).unwrap();
+    fs::write(next.join("a.yaml"), service("a", "10.0.0.1")).unwrap();
+    fs::remove_file(&target).unwrap();
+    fs::rename(&next, &target).unwrap();
+    assert_eq!(directory.next().await, "+a 10.0.0.1");
 }
 
 #[tokio::test]

@@ -77,6 +77,14 @@ pub enum AgentError {
     /// The API server cannot be used.
     #[error(transparent)]
     Connect(#[from] portway_client::ConnectError),
+    /// The directory of manifests cannot be read.
+    #[error("cannot read the directory of manifests {}: {source}; create it, or correct --manifests", directory.display())]
+    Manifests {
+        /// The directory.
+        directory: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
     /// The address of a server is in use, and the configuration makes that fatal.
     #[error(transparent)]
     Bind(#[from] health::BindError),
@@ -240,7 +248,8 @@ async fn open_source(
 ) -> Result<(Source<ClusterEvent>, Recorder), AgentError> {
     if let Some(directory) = &options.manifests {
         tracing::info!(directory = %directory.display(), "reading manifests");
-        let source = Source::manifests::<(Service, EndpointSlice, Node, ServiceCidr)>(directory);
+        let source = Source::manifests::<(Service, EndpointSlice, Node, ServiceCidr)>(directory)
+            .map_err(|source| AgentError::Manifests { directory: directory.clone(), source })?;
         return Ok((source, Recorder::none()));
     }
     let client = connect(&options.config).await?;

@@ -4,10 +4,13 @@
 //! whose errors have the line in the file. YAML is split before it is parsed: a line that begins with `---` ends a
 //! document in any context (YAML 1.2, 9.1.2), so that only one parsed document is in memory at a time.
 
+use super::list::Items;
 use super::parse::ParseError;
 use super::strict::Strict;
 use serde::de::DeserializeSeed;
-use serde_saphyr::{Options, budget, options};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_saphyr::{Options, Spanned, budget, options};
 
 /// One document of a file.
 #[derive(Debug)]
@@ -18,18 +21,22 @@ pub(super) struct Document<'a> {
     before: u64,
 }
 
-/// Splits a file. Documents without content are left out.
-pub(super) fn documents<'a>(file_name: &str, bytes: &'a [u8]) -> Result<Vec<Document<'a>>, ParseError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = 1 + lines(&bytes[..error.valid_up_to()]);
-        ParseError { line: Some(line), reason: "the file is not UTF-8 text".into() }
-    })?;
+/// Splits a file. Documents without content are left out. An error is the last element: where the next document begins
+/// is not known.
+pub(super) fn documents<'a>(file_name: &str, bytes: &'a [u8]) -> Vec<Result<Document<'a>, ParseError>> {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let line = Some(1 + lines(&bytes[..error.valid_up_to()]));
+            return vec![Err(ParseError { line, reason: "the file is not UTF-8 text".into() })];
+        }
+    };
     // Some editors write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if file_name.ends_with(".json") {
         return json_documents(text);
     }
-    Ok(yaml_documents(text))
+    yaml_documents(text).into_iter().map(Ok).collect()
 }
 
 fn lines(bytes: &[u8]) -> u64 {
@@ -37,19 +44,42 @@ fn lines(bytes: &[u8]) -> u64 {
 }
 
 /// A file with one JSON object after another.
-fn json_documents(text: &str) -> Result<Vec<Document<'_>>, ParseError> {
+fn json_documents(text: &str) -> Vec<Result<Document<'_>, ParseError>> {
+    let mut counter = LineCounter::new(text);
     let mut documents = Vec::new();
-    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
-    let mut before = 0;
-    let mut counted = 0;
-    while let Some(value) = stream.next() {
-        let raw = value.map_err(|error| json_error(&error, 0))?.get();
-        let start = stream.byte_offset() - raw.len();
-        before += lines(&text.as_bytes()[counted..start]);
-        counted = start;
-        documents.push(Document { text: raw, json: true, before });
+    for raw in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
+        let read = raw.map_err(|error| json_error(&error, 0));
+        let failed = read.is_err();
+        documents.push(read.map(|raw| {
+            let text = raw.get();
+            Document { text, json: true, before: counter.before(text) }
+        }));
+        if failed {
+            break;
+        }
     }
-    Ok(documents)
+    documents
+}
+
+/// Counts the lines before slices of a text, which are in order.
+struct LineCounter<'a> {
+    text: &'a str,
+    counted: usize,
+    lines: u64,
+}
+
+impl<'a> LineCounter<'a> {
+    fn new(text: &'a str) -> Self {
+        LineCounter { text, counted: 0, lines: 0 }
+    }
+
+    /// The lines before `slice`, which is a part of the text.
+    fn before(&mut self, slice: &str) -> u64 {
+        let start = slice.as_ptr().addr() - self.text.as_ptr().addr();
+        self.lines += lines(&self.text.as_bytes()[self.counted..start]);
+        self.counted = start;
+        self.lines
+    }
 }
 
 fn yaml_documents(text: &str) -> Vec<Document<'_>> {
@@ -91,7 +121,7 @@ fn yaml_documents(text: &str) -> Vec<Document<'_>> {
     documents
 }
 
-impl Document<'_> {
+impl<'a> Document<'a> {
     /// The line in which its content begins.
     pub(super) fn line(&self) -> u64 {
         let blank = |line: &&str| {
@@ -136,6 +166,34 @@ impl Document<'_> {
             let mut deserializer = serde_json::Deserializer::from_str(self.text);
             return seed.deserialize(&mut deserializer).map_err(|error| json_error(&error, self.before));
         }
+        self.read_yaml(seed)
+    }
+
+    /// Parses the items of a List one at a time, each with the line in which it begins. Fails at the first item that
+    /// cannot be parsed.
+    pub(super) fn read_items(
+        &self,
+        each: &mut dyn FnMut(u64, serde_json::Result<Value>),
+    ) -> Result<(), ParseError> {
+        if !self.json {
+            return self.read_yaml(Items(&mut |item: Spanned<Value>| {
+                each(self.before + item.referenced.line(), Ok(item.value));
+            }));
+        }
+        let mut counter = LineCounter::new(self.text);
+        let mut each_raw = |item: &'a RawValue| {
+            let line = self.before + counter.before(item.get()) + 1;
+            each(line, serde_json::from_str(item.get()));
+        };
+        Items(&mut each_raw)
+            .deserialize(&mut serde_json::Deserializer::from_str(self.text))
+            .map_err(|error| json_error(&error, self.before))
+    }
+
+    fn read_yaml<T, S>(&self, seed: S) -> Result<T, ParseError>
+    where
+        S: for<'de> DeserializeSeed<'de, Value = T>,
+    {
         serde_saphyr::with_deserializer_from_str_with_options(self.text, yaml_options(), |deserializer| {
             Strict(seed).deserialize(deserializer)
         })
@@ -182,8 +240,12 @@ fn yaml_options() -> Options {
 mod tests {
     use super::*;
 
+    fn split_file<'a>(name: &str, text: &'a str) -> Vec<Result<(&'a str, u64), ParseError>> {
+        documents(name, text.as_bytes()).into_iter().map(|d| d.map(|d| (d.text, d.line()))).collect()
+    }
+
     fn split(text: &str) -> Vec<(&str, u64)> {
-        documents("x.yaml", text.as_bytes()).unwrap().iter().map(|d| (d.text, d.line())).collect()
+        split_file("x.yaml", text).into_iter().map(Result::unwrap).collect()
     }
 
     #[test]
@@ -206,7 +268,7 @@ mod tests {
 
     #[test]
     fn type_meta_is_found_only_in_plain_block_style() {
-        let find = |text: &str| documents("x.yaml", text.as_bytes()).unwrap()[0].find_type_meta();
+        let find = |text: &str| documents("x.yaml", text.as_bytes()).remove(0).unwrap().find_type_meta();
         let expected = Some(("v1".to_owned(), "Service".to_owned()));
         assert_eq!(
             find("---\n# c\nkind: Service\nmetadata:\n  kind: X\nitems:\n- kind: Y\napiVersion: v1\n"),
@@ -227,14 +289,15 @@ mod tests {
 
     #[test]
     fn a_json_file_may_have_several_objects() {
-        let all = documents("x.json", b"\n{\"a\":1}\n\n{\n\"b\":2} ").unwrap();
-        let all: Vec<_> = all.iter().map(|d| (d.text, d.line())).collect();
-        assert_eq!(all, [("{\"a\":1}", 2), ("{\n\"b\":2}", 4)]);
-        assert_eq!(documents("x.json", b"{}\n{").unwrap_err().line, Some(2));
+        let all = split_file("x.json", "\n{\"a\":1}\n\n{\n\"b\":2} ");
+        assert_eq!(all, [Ok(("{\"a\":1}", 2)), Ok(("{\n\"b\":2}", 4))]);
+        let [Ok(first), Err(error)] = &split_file("x.json", "{}\n{")[..] else { panic!() };
+        assert_eq!((*first, error.line), (("{}", 1), Some(2)));
     }
 
     #[test]
     fn the_error_for_invalid_utf8_has_the_line() {
-        assert_eq!(documents("x.yaml", b"a: 1\nb: \xff").unwrap_err().line, Some(2));
+        let [Err(error)] = &documents("x.yaml", b"a: 1\nb: \xff")[..] else { panic!() };
+        assert_eq!(error.line, Some(2));
     }
 }

@@ -1,13 +1,14 @@
 //! Reads a manifest file: the names and fingerprints of its objects, and the content of new and changed ones.
 //!
-//! In: a path. Out: the objects of the file, if all of them are valid. New and changed objects are held in protobuf
-//! until the whole file has been validated and they are sent.
+//! In: a path. Out: the objects of the file, and those that are rejected. New and changed objects are held in protobuf
+//! until the whole file has been read and they are sent.
 
 use super::index::{Contents, Key};
 use super::inotify::is_manifest;
-use super::parse::{ParseError, parse_each};
+use super::parse::parse_each;
 use super::set::{Parsed, ResourceSet};
-use std::collections::{BTreeSet, HashMap};
+use crate::Rejected;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::Path;
@@ -65,22 +66,52 @@ pub(super) fn load(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Parses a file: all its objects, and those that are new or changed compared with `known`.
-pub(super) fn scan<S: ResourceSet<E>, E>(
-    name: &OsStr,
-    bytes: &[u8],
-    known: Option<&Contents>,
-) -> Result<(Contents, ChangedObjects), ParseError> {
-    let (mut contents, mut changed) = (Contents::new(), ChangedObjects::new());
-    parse_each::<S, E>(&name.to_string_lossy(), bytes, &mut |parsed| {
-        let Parsed { member, key, fingerprint, protobuf } = parsed;
-        let key = Arc::new(key);
-        if known.and_then(|known| known.get(&key)) != Some(&fingerprint) {
-            changed.insert(key.clone(), EncodedObject { member, protobuf });
+/// The objects of a file.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// All objects, with the last versions of rejected ones.
+    pub(super) contents: Contents,
+    /// Those that are new or changed.
+    pub(super) changed: ChangedObjects,
+    /// Those that cannot be used.
+    pub(super) rejected: Vec<Rejected>,
+}
+
+/// Parses a file, whose last version had the objects `known`.
+pub(super) fn scan<S: ResourceSet<E>, E>(name: &OsStr, bytes: &[u8], known: Option<&Contents>) -> Scan {
+    let mut scan = Scan::default();
+    parse_each::<S, E>(&name.to_string_lossy(), bytes, &mut |read| match read {
+        Ok(Parsed { member, key, fingerprint, protobuf }) => {
+            let key = Arc::new(key);
+            if known.and_then(|known| known.get(&key)) != Some(&fingerprint) {
+                scan.changed.insert(key.clone(), EncodedObject { member, protobuf });
+            }
+            scan.contents.insert(key, fingerprint);
         }
-        contents.insert(key, fingerprint);
-    })?;
-    Ok((contents, changed))
+        Err(rejected) => scan.rejected.push(*rejected),
+    });
+    if let Some(known) = known.filter(|_| !scan.rejected.is_empty()) {
+        scan.keep_last_versions(known);
+    }
+    scan
+}
+
+impl Scan {
+    /// Adds the last versions of rejected objects. A rejected object without a name may be any of those that are missing.
+    fn keep_last_versions(&mut self, known: &Contents) {
+        let names: Option<HashSet<Key>> = self.rejected.iter().map(rejected_key).collect();
+        for (key, fingerprint) in known {
+            if names.as_ref().is_none_or(|names| names.contains(key)) {
+                self.contents.entry(key.clone()).or_insert(*fingerprint);
+            }
+        }
+    }
+}
+
+fn rejected_key(rejected: &Rejected) -> Option<Key> {
+    let Rejected { resource, namespace, name, .. } = rejected;
+    let resource = resource.filter(|_| !name.is_empty())?;
+    Some(Key { resource, namespace: namespace.clone(), name: name.clone() })
 }
 
 #[cfg(test)]
@@ -92,7 +123,7 @@ mod tests {
     const TEXT: &str = "
 apiVersion: v1
 kind: Service
-metadata: {name: a, labels: {x: y}, deletionTimestamp: 2020-01-01T00:00:00Z}
+metadata: {name: a, labels: {x: z}, deletionTimestamp: 2020-01-01T00:00:00Z}
 spec: {ports: [{port: 80}], internalTrafficPolicy: \"\", sessionAffinityConfig: {clientIP: {}}}
 ---
 apiVersion: discovery.k8s.io/v1
@@ -126,7 +157,7 @@ ports: [{port: 0}, {}]
 
     #[test]
     fn encoding_an_object_loses_no_fields() {
-        let events = parse::<Set, Either>("a.yaml", TEXT.as_bytes()).unwrap();
+        let (events, _) = parse::<Set, Either>("a.yaml", TEXT.as_bytes());
         let [Either::Service(Event::Apply(service)), Either::EndpointSlice(Event::Apply(slice))] =
             &events[..]
         else {
@@ -142,10 +173,10 @@ ports: [{port: 0}, {}]
     #[test]
     fn only_new_and_changed_objects_are_encoded() {
         let name = OsStr::new("a.yaml");
-        let scan = |text: &str, known| scan::<Set, Either>(name, text.as_bytes(), known).unwrap();
-        let (contents, changed) = scan(TEXT, None);
+        let scan = |text: &str, known| scan::<Set, Either>(name, text.as_bytes(), known);
+        let Scan { contents, changed, .. } = scan(TEXT, None);
         assert_eq!((contents.len(), changed.len()), (2, 2));
-        let (_, changed) = scan(&TEXT.replace("port: 80", "port: 81"), Some(&contents));
-        assert_eq!(changed.into_keys().map(|key| key.name.clone()).collect::<Vec<_>>(), ["a"]);
+        let scan = scan(&TEXT.replace("port: 80", "port: 81"), Some(&contents));
+        assert_eq!(scan.changed.into_keys().map(|key| key.name.clone()).collect::<Vec<_>>(), ["a"]);
     }
 }

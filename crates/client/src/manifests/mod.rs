@@ -9,8 +9,8 @@
 //!
 //! What always holds:
 //!
-//! - A file is accepted or rejected as a whole: if any document in it is invalid, the objects of its last valid version
-//!   stay.
+//! - Each object is accepted or rejected alone. A rejected object keeps the last version that this file had of it. If the
+//!   name of a rejected object is not known, it may be any of those that are missing from the file: they stay too.
 //! - If an object is in two files, the lexicographically first file takes precedence. When the object is removed from
 //!   that file, the version in the other file is sent.
 //! - While the directory is missing, no events are sent. Objects of files that are missing from an existing directory
@@ -26,12 +26,14 @@ mod file;
 mod fingerprint;
 mod index;
 mod inotify;
+mod kind;
+mod list;
 mod parse;
 mod reader;
 mod set;
 mod strict;
 mod watch;
 
-pub use parse::{ParseError, parse};
+pub use parse::parse;
 pub use set::ResourceSet;
 pub use watch::watch;

@@ -1,272 +1,272 @@
 //! Parses manifests.
 //!
-//! In: a file's name (for its format) and its bytes. Out: the objects of the resources in a set, or an error with its
-//! line. Pure, never panics, and returns one object at a time. Every object is read twice: first only its `apiVersion`
-//! and `kind`, which determine the type of the rest and whether the object is skipped (for most objects a search in the
-//! text is enough), then all of it.
+//! In: a file's name (for its format) and its bytes. Out: the objects of the resources in a set, and those that are
+//! rejected, each with its line. Pure, never panics, and returns one object at a time. An object in a document of its
+//! own is read twice: first only its `apiVersion` and `kind`, which determine the type of the rest and whether the
+//! object is skipped (for most objects a search in the text is enough), then all of it.
 
 use super::document::{Document, documents};
 use super::index::Key;
-use super::set::{Member, Parsed, Read, ResourceSet};
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, de};
+use super::kind::{ObjectClass, TypeMeta, WrongType};
+use super::set::{InvalidName, Member, Parsed, Read, ResourceSet};
+use crate::Rejected;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer};
+use serde_json::Value;
+use serde_path_to_error::Track;
 use std::collections::HashMap;
-use std::fmt;
 use std::marker::PhantomData;
 
-/// Why a file cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct ParseError {
+/// Why a document cannot be parsed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ParseError {
     /// The line, counted from 1, if it is known.
-    pub line: Option<u64>,
+    pub(super) line: Option<u64>,
     /// The cause.
-    pub reason: String,
+    pub(super) reason: String,
+}
+
+impl From<ParseError> for Rejected {
+    fn from(ParseError { line, reason }: ParseError) -> Self {
+        Rejected { line, reason, ..Rejected::default() }
+    }
 }
 
 /// Parses a whole file, each object as `Apply`. `file_name` determines the format: JSON if it ends in `.json`, else
 /// YAML.
 ///
 /// Namespaces are filled in; names are valid; no object occurs twice. Objects of resources that are not in the set are
-/// left out.
-pub fn parse<S: ResourceSet<E>, E>(file_name: &str, bytes: &[u8]) -> Result<Vec<E>, ParseError> {
+/// left out. Rejected objects are returned with their line; without a name, if that cannot be read.
+pub fn parse<S: ResourceSet<E>, E>(file_name: &str, bytes: &[u8]) -> (Vec<E>, Vec<Rejected>) {
     let members = S::members();
-    let mut objects = Vec::new();
-    parse_each::<S, E>(file_name, bytes, &mut |parsed| {
-        objects.extend((members[parsed.member].apply)(&parsed.protobuf).ok());
-    })?;
-    Ok(objects)
+    let (mut objects, mut all_rejected) = (Vec::new(), Vec::new());
+    parse_each::<S, E>(file_name, bytes, &mut |read| match read {
+        Ok(parsed) => objects.extend((members[parsed.member].apply)(&parsed.protobuf).ok()),
+        Err(rejected) => all_rejected.push(*rejected),
+    });
+    (objects, all_rejected)
 }
 
-/// Parses a whole file, one object at a time. Objects that were passed to `each` before an error must not be used.
+/// Parses a whole file, one object at a time.
 pub(super) fn parse_each<S: ResourceSet<E>, E>(
     file_name: &str,
     bytes: &[u8],
-    each: &mut dyn FnMut(Parsed),
-) -> Result<(), ParseError> {
-    let members = S::members();
-    let mut seen = HashMap::new();
-    for document in documents(file_name, bytes)? {
-        let line = document.line();
-        let mut failure = None;
-        read_document::<S, E>(&document, &members, &mut |read| {
-            if failure.is_some() {
-                return;
-            }
-            match read.and_then(|parsed| unique(&mut seen, parsed, line)) {
-                Ok(parsed) => each(parsed),
-                Err(reason) => failure = Some(reason),
-            }
-        })?;
-        if let Some(reason) = failure {
-            return Err(ParseError { line: Some(line), reason });
+    each: &mut dyn FnMut(Result<Parsed, Box<Rejected>>),
+) {
+    let mut parser = Parser::<S, E> { members: S::members(), lines: HashMap::new(), each, set: PhantomData };
+    for document in documents(file_name, bytes) {
+        match document {
+            Ok(document) => parser.document(&document),
+            Err(error) => parser.reject(error.into()),
         }
     }
-    Ok(())
 }
 
-/// `apiVersion` and `kind`, which determine the type of the rest.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct TypeMeta {
-    api_version: String,
-    kind: String,
+/// An object before it is read.
+enum RawObject<'a> {
+    /// A document of its own.
+    Document(&'a Document<'a>),
+    /// An item of a List, which begins in this line.
+    Item(u64, &'a Value),
 }
 
-/// The types of the items of a list.
-#[derive(Deserialize)]
-struct ItemTypes {
-    #[serde(default)]
-    items: Option<Vec<Option<TypeMeta>>>,
-}
-
-/// How an object is parsed, by its type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ObjectClass {
-    /// An object of the member with this index.
-    Member(usize),
-    /// A list of objects.
-    List,
-    /// An object of another resource, which is skipped.
-    Other,
-}
-
-impl TypeMeta {
-    fn classify<E>(&self, members: &[Member<E>]) -> Result<ObjectClass, String> {
-        let TypeMeta { api_version, kind } = self;
-        if kind.is_empty() {
-            return Err("it has no kind; is it a Kubernetes object?".into());
+impl RawObject<'_> {
+    /// The line in which it begins.
+    fn line(&self) -> u64 {
+        match self {
+            RawObject::Document(document) => document.line(),
+            RawObject::Item(line, _) => *line,
         }
-        let of_kind = |kind: &str| members.iter().position(|member| member.resource.kind() == kind);
-        let core = ["v1".to_owned()];
-        let (known, versions) = match (of_kind(kind), kind.strip_suffix("List")) {
-            (Some(index), _) => (ObjectClass::Member(index), &members[index].versions[..]),
-            (None, Some("")) => (ObjectClass::List, &core[..]),
-            (None, Some(item)) => match of_kind(item) {
-                Some(index) => (ObjectClass::List, &members[index].versions[..]),
-                None => return Ok(ObjectClass::Other),
-            },
-            (None, None) => return Ok(ObjectClass::Other),
+    }
+
+    fn read<S: ResourceSet<E>, E>(&self, member: usize) -> Result<Read, ParseError> {
+        match self {
+            RawObject::Document(document) => document.read(One::<S, E> { member, set: PhantomData }),
+            RawObject::Item(line, value) => S::read(member, *value)
+                .map_err(|error| ParseError { line: Some(*line), reason: error.to_string() }),
+        }
+    }
+
+    /// Its namespace and name, whether the rest is valid or not; empty if they cannot be read.
+    fn metadata(&self) -> NameOnly {
+        let object = match self {
+            RawObject::Document(document) => document.read(PhantomData::<MetadataOnly>).ok(),
+            RawObject::Item(_, value) => MetadataOnly::deserialize(*value).ok(),
         };
-        if versions.contains(api_version) {
-            return Ok(known);
-        }
-        // Other groups may have kinds of the same name, such as Knative's Service.
-        let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
-        if !api_version.is_empty() && versions.iter().all(|version| group(version) != group(api_version)) {
-            return Ok(ObjectClass::Other);
-        }
-        Err(format!("{kind} has apiVersion {api_version:?}; it must be {}", versions.join(" or ")))
+        object.and_then(|object| object.metadata).unwrap_or_default()
+    }
+
+    /// The field whose value is not valid, such as `spec.ports[0].port`; empty if that is the object as a whole.
+    fn field_at_fault<S: ResourceSet<E>, E>(&self, member: usize) -> String {
+        let mut track = Track::new();
+        let valid = match self {
+            RawObject::Document(document) => {
+                document.read(Tracked::<S, E> { member, track: &mut track, set: PhantomData }).is_ok()
+            }
+            RawObject::Item(_, value) => {
+                S::read(member, serde_path_to_error::Deserializer::new(*value, &mut track)).is_ok()
+            }
+        };
+        let path = track.path();
+        if valid || path.iter().len() == 0 { String::new() } else { path.to_string() }
     }
 }
 
-fn read_document<S: ResourceSet<E>, E>(
-    document: &Document<'_>,
-    members: &[Member<E>],
-    each: &mut dyn FnMut(Read),
-) -> Result<(), ParseError> {
-    let found = document.find_type_meta().map(|(api_version, kind)| TypeMeta { api_version, kind });
-    let type_meta =
-        match found.filter(|type_meta| matches!(type_meta.classify(members), Ok(ObjectClass::Member(_)))) {
+/// An object of which only the name is read.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct MetadataOnly {
+    metadata: Option<NameOnly>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NameOnly {
+    namespace: String,
+    name: String,
+}
+
+/// Reads the objects of one file.
+struct Parser<'a, S, E> {
+    members: Vec<Member<E>>,
+    /// The lines of the objects that have been read.
+    lines: HashMap<Key, u64>,
+    each: &'a mut dyn FnMut(Result<Parsed, Box<Rejected>>),
+    set: PhantomData<S>,
+}
+
+impl<S: ResourceSet<E>, E> Parser<'_, S, E> {
+    fn document(&mut self, document: &Document<'_>) {
+        let found = document.find_type_meta().map(|(api_version, kind)| TypeMeta { api_version, kind });
+        let is_member =
+            |type_meta: &TypeMeta| matches!(type_meta.classify(&self.members), Ok(ObjectClass::Member(_)));
+        let type_meta = match found.filter(is_member) {
             Some(type_meta) => type_meta,
-            None => match document.read(PhantomData::<Option<TypeMeta>>)? {
-                Some(type_meta) => type_meta,
-                None => return Ok(()),
+            None => match document.read(PhantomData::<Option<TypeMeta>>) {
+                Ok(Some(type_meta)) => type_meta,
+                Ok(None) => return,
+                Err(error) => return self.reject(error.into()),
             },
         };
-    let here = |reason| ParseError { line: Some(document.line()), reason };
-    match type_meta.classify(members).map_err(here)? {
-        ObjectClass::Member(member) => document.read(One::<S, E> { member, each, set: PhantomData }),
-        ObjectClass::Other => {
-            tracing::debug!(
-                kind = type_meta.kind,
-                api_version = type_meta.api_version,
-                "skipped an object of another kind"
-            );
-            Ok(())
-        }
-        ObjectClass::List => {
-            // The items of a ServiceList need not have apiVersion and kind.
-            let item = TypeMeta {
-                kind: type_meta.kind.strip_suffix("List").unwrap_or_default().to_owned(),
-                api_version: type_meta.api_version,
-            };
-            let items = document.read(PhantomData::<ItemTypes>)?.items.unwrap_or_default();
-            let classify = |type_meta: Option<TypeMeta>| match type_meta {
-                Some(type_meta) if type_meta.kind.is_empty() => item.classify(members),
-                Some(type_meta) => type_meta.classify(members),
-                None => Ok(ObjectClass::Other),
-            };
-            let classes = items.into_iter().map(classify).collect::<Result<Vec<_>, _>>().map_err(here)?;
-            if classes.contains(&ObjectClass::List) {
-                return Err(here("a List must not contain a List".into()));
+        self.object(&RawObject::Document(document), &type_meta);
+    }
+
+    fn object(&mut self, object: &RawObject<'_>, type_meta: &TypeMeta) {
+        match (type_meta.classify(&self.members), object) {
+            (Ok(ObjectClass::Member(member)), _) => match object.read::<S, E>(member) {
+                Ok(Ok(parsed)) => self.accept(parsed, object.line()),
+                Ok(Err(InvalidName { field, reason })) => self.reject(Rejected {
+                    resource: Some(self.members[member].resource),
+                    line: Some(object.line()),
+                    field: field.into(),
+                    reason,
+                    ..Rejected::default()
+                }),
+                Err(ParseError { line, reason }) => {
+                    let named = self.name(member, object);
+                    // Without a name, the object can probably not be parsed at all.
+                    let known = !named.name.is_empty();
+                    let field = if known { object.field_at_fault::<S, E>(member) } else { String::new() };
+                    self.reject(Rejected { line, field, reason, ..named });
+                }
+            },
+            (Ok(ObjectClass::Other), _) => {
+                let TypeMeta { api_version, kind } = type_meta;
+                tracing::debug!(kind, api_version, "skipped an object of another kind");
             }
-            document.read(Items::<S, E> { classes: &classes, each, set: PhantomData })
+            (Ok(ObjectClass::List), RawObject::Document(document)) => self.list(document, type_meta),
+            (Ok(ObjectClass::List), RawObject::Item(line, _)) => {
+                let reason = "a List must not contain a List".into();
+                self.reject(Rejected { line: Some(*line), reason, ..Rejected::default() });
+            }
+            (Err(WrongType { member, field, reason }), _) => {
+                let named = member.map(|member| self.name(member, object));
+                let (line, field) = (Some(object.line()), field.to_owned());
+                self.reject(Rejected { line, field, reason, ..named.unwrap_or_default() });
+            }
         }
     }
-}
 
-/// Rejects an object that is in the file twice. `kubectl apply` would silently use the last one.
-fn unique(seen: &mut HashMap<Key, u64>, parsed: Parsed, line: u64) -> Result<Parsed, String> {
-    let Key { resource, namespace, name } = &parsed.key;
-    match seen.insert(parsed.key.clone(), line) {
-        None => Ok(parsed),
-        Some(first) if namespace.is_empty() => {
-            Err(format!("{resource} {name} is in the file twice, first in line {first}"))
+    fn list(&mut self, document: &Document<'_>, list: &TypeMeta) {
+        let of_items = list.of_items();
+        let read = document.read_items(&mut |line, item| match item
+            .and_then(|item| Ok((Option::<TypeMeta>::deserialize(&item)?, item)))
+        {
+            Ok((None, _)) => {}
+            Ok((Some(type_meta), item)) => {
+                let type_meta = if type_meta.kind.is_empty() { &of_items } else { &type_meta };
+                self.object(&RawObject::Item(line, &item), type_meta);
+            }
+            Err(error) => {
+                self.reject(ParseError { line: Some(line), reason: error.to_string() }.into());
+            }
+        });
+        if let Err(error) = read {
+            self.reject(error.into());
         }
-        Some(first) => {
-            Err(format!("{resource} {namespace}/{name} is in the file twice, first in line {first}"))
+    }
+
+    /// Passes an object on, unless it is in the file twice. `kubectl apply` would silently use the last one.
+    fn accept(&mut self, parsed: Parsed, line: u64) {
+        if let Some(first) = self.lines.get(&parsed.key) {
+            let Key { resource, namespace, name } = parsed.key;
+            let reason = format!("it is ignored, because it is in the file twice, first in line {first}");
+            let line = Some(line);
+            return self.reject(Rejected {
+                resource: Some(resource),
+                namespace,
+                name,
+                line,
+                reason,
+                ..Rejected::default()
+            });
+        }
+        self.lines.insert(parsed.key.clone(), line);
+        (self.each)(Ok(parsed));
+    }
+
+    fn reject(&mut self, rejected: Rejected) {
+        (self.each)(Err(Box::new(rejected)));
+    }
+
+    /// A rejection with the name of this object, as far as it has one.
+    fn name(&self, member: usize, object: &RawObject<'_>) -> Rejected {
+        let member = &self.members[member];
+        let resource = Some(member.resource);
+        let NameOnly { namespace, name } = object.metadata();
+        match member.key(&namespace, &name) {
+            Ok(Key { namespace, name, .. }) => Rejected { resource, namespace, name, ..Rejected::default() },
+            Err(_) => Rejected { resource, ..Rejected::default() },
         }
     }
 }
 
 /// Deserializes one object of a known member.
-struct One<'a, S, E> {
+struct One<S, E> {
     member: usize,
-    each: &'a mut dyn FnMut(Read),
     set: PhantomData<(S, E)>,
 }
 
-impl<'de, S: ResourceSet<E>, E> DeserializeSeed<'de> for One<'_, S, E> {
-    type Value = ();
+impl<'de, S: ResourceSet<E>, E> DeserializeSeed<'de> for One<S, E> {
+    type Value = Read;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        (self.each)(S::read(self.member, deserializer)?);
-        Ok(())
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Read, D::Error> {
+        S::read(self.member, deserializer)
     }
 }
 
-/// Deserializes the items of a list whose classes are known.
-struct Items<'a, S, E> {
-    classes: &'a [ObjectClass],
-    each: &'a mut dyn FnMut(Read),
+/// The same, and records the path to the field that is being read.
+struct Tracked<'a, S, E> {
+    member: usize,
+    track: &'a mut Track,
     set: PhantomData<(S, E)>,
 }
 
-impl<'de, S: ResourceSet<E>, E> DeserializeSeed<'de> for Items<'_, S, E> {
-    type Value = ();
+impl<'de, S: ResourceSet<E>, E> DeserializeSeed<'de> for Tracked<'_, S, E> {
+    type Value = Read;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de, S: ResourceSet<E>, E> Visitor<'de> for Items<'_, S, E> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a List")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<String>()? {
-            if key == "items" && !self.classes.is_empty() {
-                let (classes, each) = (self.classes, &mut *self.each);
-                map.next_value_seed(Sequence::<S, E> { classes, each, set: PhantomData })?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(())
-    }
-}
-
-struct Sequence<'a, S, E> {
-    classes: &'a [ObjectClass],
-    each: &'a mut dyn FnMut(Read),
-    set: PhantomData<(S, E)>,
-}
-
-impl<'de, S: ResourceSet<E>, E> DeserializeSeed<'de> for Sequence<'_, S, E> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de, S: ResourceSet<E>, E> Visitor<'de> for Sequence<'_, S, E> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of objects")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        for class in self.classes {
-            let item = match class {
-                ObjectClass::Member(member) => {
-                    let (member, each) = (*member, &mut *self.each);
-                    items.next_element_seed(One::<S, E> { member, each, set: PhantomData })?
-                }
-                ObjectClass::List | ObjectClass::Other => items.next_element::<IgnoredAny>()?.map(drop),
-            };
-            item.ok_or_else(|| de::Error::custom("the list has fewer items than in the first reading"))?;
-        }
-        match items.next_element::<IgnoredAny>()? {
-            None => Ok(()),
-            Some(_) => Err(de::Error::custom("the list has more items than in the first reading")),
-        }
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Read, D::Error> {
+        S::read(self.member, serde_path_to_error::Deserializer::new(deserializer, self.track))
     }
 }
 

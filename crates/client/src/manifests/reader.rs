@@ -3,11 +3,10 @@
 //! In: the files that may have changed. Out: [`Notice`]s. Blocks on the disk and on a full channel, so it runs on a
 //! blocking thread.
 
-use super::file::{ChangedObjects, EncodedObject, list, load, scan};
+use super::file::{ChangedObjects, EncodedObject, Scan, list, load, scan};
 use super::fingerprint;
-use super::index::{Change, Contents, Index, Key};
+use super::index::{Change, Index, Key};
 use super::inotify::Dirty;
-use super::parse::ParseError;
 use super::set::{Member, ResourceSet};
 use crate::source::Sink;
 use crate::{Notice, Rejected};
@@ -38,6 +37,10 @@ pub(super) struct Reader<S, E> {
     index: Index,
     /// Fingerprint of each file, valid or not, at its last reading, so that an error is reported once.
     seen: HashMap<OsString, u64>,
+    /// The objects of each file that were rejected at its last reading, so that each is reported once.
+    rejected: HashMap<OsString, Vec<Rejected>>,
+    /// Files that changed, but could not be read.
+    unread: Dirty,
     started: bool,
     set: PhantomData<S>,
 }
@@ -46,19 +49,38 @@ pub(super) struct Reader<S, E> {
 enum FileState {
     Unchanged,
     Missing,
-    Valid(Contents, ChangedObjects),
-    Invalid(ParseError),
+    Read(Scan),
+    Unreadable(String),
 }
 
 impl<S: ResourceSet<E>, E> Reader<S, E> {
     pub(super) fn new(directory: PathBuf, sink: Sink<E>) -> Self {
-        let (index, seen) = (Index::default(), HashMap::new());
-        Reader { directory, sink, members: S::members(), index, seen, started: false, set: PhantomData }
+        Reader {
+            directory,
+            sink,
+            members: S::members(),
+            index: Index::default(),
+            seen: HashMap::new(),
+            rejected: HashMap::new(),
+            unread: Dirty::default(),
+            started: false,
+            set: PhantomData,
+        }
     }
 
-    /// Reads the files that may have changed and sends the changes. The first call sends all objects.
-    pub(super) fn refresh(&mut self, dirty: &Dirty) -> Result<(), ReadError> {
-        let sent = self.refresh_files(dirty);
+    /// Whether files changed that could not be read, so that [`Reader::refresh`] should be called again later.
+    pub(super) fn has_unread(&self) -> bool {
+        self.unread != Dirty::default()
+    }
+
+    /// Reads the files that may have changed, with those that could not be read before, and sends the changes. The first
+    /// call sends all objects.
+    pub(super) fn refresh(&mut self, mut dirty: Dirty) -> Result<(), ReadError> {
+        dirty.merge(std::mem::take(&mut self.unread));
+        let sent = self.refresh_files(&dirty);
+        if let Err(ReadError::Directory(_)) = sent {
+            self.unread.merge(dirty);
+        }
         self.sink.flush_blocking().map_err(|_| ReadError::Closed)?;
         sent
     }
@@ -97,14 +119,18 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
         for name in names {
             match self.inspect(&name) {
                 FileState::Unchanged => {}
-                FileState::Missing => batch.push((name, None)),
-                FileState::Valid(contents, changed) => {
+                FileState::Missing => {
+                    self.rejected.remove(&name);
+                    batch.push((name, None));
+                }
+                FileState::Read(Scan { contents, changed, rejected }) => {
+                    self.report(&name, rejected)?;
                     changed_by_file.insert(name.clone(), changed);
                     batch.push((name, Some(contents)));
                 }
-                FileState::Invalid(ParseError { line, reason }) => {
+                FileState::Unreadable(reason) => {
                     let file = Some(self.directory.join(name));
-                    self.send(Notice::Rejected(Rejected { file, line, reason, ..Rejected::default() }), 0)?;
+                    self.send(Notice::Rejected(Rejected { file, reason, ..Rejected::default() }), 0)?;
                 }
             }
         }
@@ -113,31 +139,42 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
     }
 
     fn inspect(&mut self, name: &OsStr) -> FileState {
-        let (print, found) = match load(&self.directory.join(name)) {
+        let read = load(&self.directory.join(name)).map_err(|error| format!("cannot read the file: {error}"));
+        let print = match &read {
+            Ok(Some(bytes)) => fingerprint::hash_of(bytes),
             Ok(None) => {
                 self.seen.remove(name);
                 return FileState::Missing;
             }
-            Ok(Some(bytes)) => {
-                let print = fingerprint::hash_of(&bytes);
-                if self.seen.get(name) == Some(&print) {
-                    return FileState::Unchanged;
-                }
-                let found = match scan::<S, E>(name, &bytes, self.index.contents(name)) {
-                    Ok((contents, changed)) => FileState::Valid(contents, changed),
-                    Err(error) => FileState::Invalid(error),
-                };
-                (print, found)
-            }
-            Err(error) => {
-                let reason = format!("cannot read the file: {error}");
-                (fingerprint::hash_of(&reason), FileState::Invalid(ParseError { line: None, reason }))
+            Err(reason) => {
+                self.unread.names.insert(name.to_owned());
+                fingerprint::hash_of(reason)
             }
         };
-        match self.seen.insert(name.to_owned(), print) {
-            Some(before) if before == print => FileState::Unchanged,
-            _ => found,
+        if self.seen.insert(name.to_owned(), print) == Some(print) {
+            return FileState::Unchanged;
         }
+        match read {
+            Ok(bytes) => {
+                FileState::Read(scan::<S, E>(name, &bytes.unwrap_or_default(), self.index.contents(name)))
+            }
+            Err(reason) => FileState::Unreadable(reason),
+        }
+    }
+
+    /// Sends the rejected objects of a file, except those that were also rejected at its last reading.
+    fn report(&mut self, name: &OsStr, rejected: Vec<Rejected>) -> Result<(), ReadError> {
+        // Other changes to the file may have moved an object to another line.
+        let same = |a: &Rejected, b: &Rejected| Rejected { line: b.line, ..a.clone() } == *b;
+        let known = self.rejected.remove(name).unwrap_or_default();
+        for new in rejected.iter().filter(|new| !known.iter().any(|known| same(known, new))) {
+            let file = Some(self.directory.join(name));
+            self.send(Notice::Rejected(Rejected { file, ..new.clone() }), 0)?;
+        }
+        if !rejected.is_empty() {
+            self.rejected.insert(name.to_owned(), rejected);
+        }
+        Ok(())
     }
 
     fn send_changes(
@@ -194,8 +231,14 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
         if replacing.is_empty() {
             return Ok(());
         }
-        let bytes = load(&self.directory.join(file)).ok().flatten().unwrap_or_default();
-        let (contents, mut changed) = scan::<S, E>(file, &bytes, None).unwrap_or_default();
+        let Ok(bytes) = load(&self.directory.join(file)) else {
+            // The replaced objects stay until the file can be read.
+            replacing.iter().for_each(|key| self.index.correct(file, key, None));
+            self.seen.remove(file);
+            self.unread.names.insert(file.to_owned());
+            return Ok(());
+        };
+        let Scan { contents, mut changed, .. } = scan::<S, E>(file, &bytes.unwrap_or_default(), None);
         for key in replacing {
             // The file may have changed or become invalid since it was indexed. The index gets the fingerprint that is
             // sent, so that the next reading of the file finds the other changes.

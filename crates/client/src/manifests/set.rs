@@ -25,6 +25,7 @@ pub trait ResourceSet<E>: Send + 'static {
 #[derive(Debug)]
 pub struct Member<E> {
     pub(super) resource: ResourceType,
+    scope: Scope,
     /// The supported values of `apiVersion`, the current one first.
     pub(super) versions: Vec<String>,
     pub(super) init: fn() -> E,
@@ -35,7 +36,15 @@ pub struct Member<E> {
 }
 
 /// An object, or the error in its name.
-pub(super) type Read = Result<Parsed, String>;
+pub(super) type Read = Result<Parsed, InvalidName>;
+
+/// A name or namespace that no object can have.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct InvalidName {
+    pub(super) field: &'static str,
+    pub(super) reason: String,
+}
 
 /// An object of a manifest. Parsing YAML is slow, so an object is parsed once and then held in protobuf, which is
 /// smaller.
@@ -55,6 +64,7 @@ fn member<R: Resource, E: From<Event<R>>>() -> Member<E> {
     };
     Member {
         resource: R::TYPE,
+        scope: R::SCOPE,
         versions: [R::VERSION].iter().chain(R::OLDER_VERSIONS).map(group).collect(),
         init: || Event::Init.into(),
         done: || Event::InitDone.into(),
@@ -72,25 +82,38 @@ fn read<'de, R: Resource, D: Deserializer<'de>>(member: usize, deserializer: D) 
 }
 
 /// Sets the default namespace and checks the name, as the API server would do.
-fn check_name<R: Resource>(object: &mut R) -> Result<Key, String> {
-    let kind = R::KIND;
-    let Some(metadata) = object.metadata_mut().as_mut().filter(|metadata| !metadata.name.is_empty()) else {
-        return Err(format!("{kind} has no metadata.name"));
-    };
-    match R::SCOPE {
-        Scope::Namespaced if metadata.namespace.is_empty() => "default".clone_into(&mut metadata.namespace),
-        Scope::Namespaced => {}
-        Scope::Cluster => metadata.namespace.clear(),
+fn check_name<R: Resource>(object: &mut R) -> Result<Key, InvalidName> {
+    let mut empty = ObjectMeta::default();
+    let metadata = object.metadata_mut().as_mut().unwrap_or(&mut empty);
+    let key = key(R::TYPE, R::SCOPE, &metadata.namespace, &metadata.name)?;
+    metadata.namespace.clone_from(&key.namespace);
+    Ok(key)
+}
+
+impl<E> Member<E> {
+    /// The key of an object with this name.
+    pub(super) fn key(&self, namespace: &str, name: &str) -> Result<Key, InvalidName> {
+        key(self.resource, self.scope, namespace, name)
     }
-    let ObjectMeta { name, namespace, .. } = metadata;
-    for (field, value) in [("name", &*name), ("namespace", &*namespace)] {
+}
+
+fn key(resource: ResourceType, scope: Scope, namespace: &str, name: &str) -> Result<Key, InvalidName> {
+    if name.is_empty() {
+        return Err(InvalidName { field: "metadata.name", reason: "is missing".into() });
+    }
+    let namespace = match scope {
+        Scope::Namespaced if namespace.is_empty() => "default",
+        Scope::Namespaced => namespace,
+        Scope::Cluster => "",
+    };
+    for (field, value) in [("metadata.name", name), ("metadata.namespace", namespace)] {
         if !is_dns_name(value) {
-            return Err(format!(
-                "{kind}'s metadata.{field} {value:?} is not a DNS name: up to 253 lower-case letters, digits, - and ."
-            ));
+            let reason =
+                format!("{value:?} is not a DNS name: up to 253 lower-case letters, digits, - and .");
+            return Err(InvalidName { field, reason });
         }
     }
-    Ok(Key { resource: R::TYPE, namespace: namespace.clone(), name: name.clone() })
+    Ok(Key { resource, namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
 fn is_dns_name(text: &str) -> bool {

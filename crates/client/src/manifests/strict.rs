@@ -1,8 +1,8 @@
-//! Rejects quoted values for numbers and booleans.
+//! Rejects quoted values for numbers and booleans, and unquoted numbers and booleans for strings.
 //!
 //! In: serde-saphyr's deserializer, which reads `port: "80"` as a number if the field is one. Out: the same
-//! deserializer, but quoted values are strings, as they are for `kubectl` and the API server: a file that Portway
-//! accepts must be accepted there too. Values in maps, sequences and options are wrapped as well.
+//! deserializer, but quoted values are strings and unquoted numbers are not, as for `kubectl` and the API server: a file
+//! that Portway accepts must be accepted there too. Values in maps, sequences and options are wrapped as well.
 
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -34,11 +34,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     by_text! {
         deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
         deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
-        deserialize_f32 deserialize_f64
+        deserialize_f32 deserialize_f64 deserialize_str deserialize_string
     }
 
     forward! {
-        deserialize_char() deserialize_str() deserialize_string() deserialize_bytes() deserialize_byte_buf()
+        deserialize_char() deserialize_bytes() deserialize_byte_buf()
         deserialize_option() deserialize_unit() deserialize_unit_struct(name: &'static str)
         deserialize_newtype_struct(name: &'static str) deserialize_seq() deserialize_tuple(len: usize)
         deserialize_tuple_struct(name: &'static str, len: usize) deserialize_map()
@@ -153,6 +153,8 @@ mod tests {
         assert!(read("- flag: 'true'").is_err());
         assert!(read("- number: 80.5").is_err());
         assert!(read("- number: 3000000000").is_err());
+        assert!(read("- text: 80").is_err());
+        assert!(read("- text: true").is_err());
         let good =
             read("- {number: 80, flag: true, text: \"80\"}\n- {number: null, text: 10.0.0.1}\n").unwrap();
         assert_eq!(good[0], Inner { number: Some(80), flag: Some(true), text: Some("80".into()) });

@@ -18,14 +18,14 @@ const SETTLE_TIME: Duration = Duration::from_millis(20);
 /// … or at the latest this long after the first change.
 const MAX_DELAY: Duration = Duration::from_millis(200);
 
-/// How long to wait before a retry if inotify fails.
-const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// How long to wait before a retry if inotify fails, or a file or the directory cannot be read.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reads and watches a directory until the source is dropped.
+/// Reads and watches a directory, whose path is absolute, until the source is dropped.
 ///
 /// Sends `Init`, every object and `InitDone` for each resource of the set, then only the objects that change. A missing
-/// directory is an [`Outage`], which ends when the directory exists. A file that cannot be read or parsed is a
-/// [`Rejected`](crate::Rejected), and the objects of its last valid version stay.
+/// directory is an [`Outage`], which ends when the directory exists. An object that is not valid or a file that cannot be
+/// read is a [`Rejected`](crate::Rejected), and its last valid version stays.
 pub async fn watch<S: ResourceSet<E>, E: Send + 'static>(directory: PathBuf, sink: Sink<E>) {
     let mut consumer = sink.duplicate();
     tokio::select! {
@@ -35,9 +35,12 @@ pub async fn watch<S: ResourceSet<E>, E: Send + 'static>(directory: PathBuf, sin
 }
 
 async fn watch_with_retries<S: ResourceSet<E>, E: Send + 'static>(directory: PathBuf, sink: Sink<E>) {
+    // It outlives failures of inotify, because only it knows the last valid versions.
+    let mut reader = Reader::<S, E>::new(directory.clone(), sink.duplicate());
     let mut reporter = OutageReporter { sink, outage: None };
     loop {
-        let Err(error) = watch_files::<S, E>(&directory, &mut reporter).await else { return };
+        let Some((returned, error)) = watch_files(&directory, reader, &mut reporter).await else { return };
+        reader = returned;
         let message = format!(
             "cannot watch {}: {error}; if a limit was reached, raise fs.inotify.max_user_instances or \
              fs.inotify.max_user_watches",
@@ -48,26 +51,28 @@ async fn watch_with_retries<S: ResourceSet<E>, E: Send + 'static>(directory: Pat
     }
 }
 
-/// Watches until the consumer drops the source or inotify fails.
+/// Watches until inotify fails, and returns the error; `None` if the consumer has dropped the source.
 async fn watch_files<S: ResourceSet<E>, E: Send + 'static>(
     directory: &Path,
+    mut reader: Reader<S, E>,
     reporter: &mut OutageReporter<E>,
-) -> io::Result<()> {
-    let directory = std::path::absolute(directory)?;
-    let mut watcher = Watcher::new(directory.clone())?;
-    let mut reader = Reader::<S, E>::new(directory.clone(), reporter.sink.duplicate());
+) -> Option<(Reader<S, E>, io::Error)> {
+    let mut watcher = match Watcher::new(directory.to_owned()) {
+        Ok(watcher) => watcher,
+        Err(error) => return Some((reader, error)),
+    };
     let mut dirty = Dirty { all: true, ..Dirty::default() };
     loop {
         let read = tokio::task::spawn_blocking(move || {
-            let outcome = reader.refresh(&dirty);
+            let outcome = reader.refresh(dirty);
             (reader, outcome)
         });
         // It fails only if it panicked or the runtime is shutting down.
-        let Ok((returned, outcome)) = read.await else { return Ok(()) };
+        let (returned, outcome) = read.await.ok()?;
         reader = returned;
         match outcome {
             Ok(()) => reporter.recovered().await,
-            Err(ReadError::Closed) => return Ok(()),
+            Err(ReadError::Closed) => return None,
             Err(ReadError::Directory(error)) => {
                 let message = format!(
                     "cannot read the directory {}: {error}; its objects are kept, and it is read again when it is \
@@ -77,12 +82,23 @@ async fn watch_files<S: ResourceSet<E>, E: Send + 'static>(
                 reporter.outage(message).await;
             }
         }
-        dirty = next_change(&mut watcher).await?;
+        let retry = reader.has_unread().then(|| Instant::now() + RETRY_INTERVAL);
+        dirty = match next_change(&mut watcher, retry).await {
+            Ok(dirty) => dirty,
+            Err(error) => return Some((reader, error)),
+        };
     }
 }
 
-async fn next_change(watcher: &mut Watcher) -> io::Result<Dirty> {
-    let mut dirty = watcher.changed().await?;
+/// Waits for a change, or until `retry`, and then until changes settle.
+async fn next_change(watcher: &mut Watcher, retry: Option<Instant>) -> io::Result<Dirty> {
+    let mut dirty = match retry {
+        None => watcher.changed().await?,
+        Some(retry) => match timeout_at(retry, watcher.changed()).await {
+            Ok(changed) => changed?,
+            Err(_) => return Ok(Dirty::default()),
+        },
+    };
     let latest = Instant::now() + MAX_DELAY;
     while let Ok(more) = timeout_at(latest.min(Instant::now() + SETTLE_TIME), watcher.changed()).await {
         dirty.merge(more?);

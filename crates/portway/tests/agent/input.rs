@@ -1,9 +1,10 @@
 //! Invalid input is logged, counted and ignored; everything else is programmed.
 
-use crate::agent_lab::{AgentLab, wait_timeout};
+use crate::agent_lab::{AgentLab, PORTWAY, wait_timeout};
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
 use std::net::SocketAddr;
+use std::process::Command;
 
 pub(crate) const TESTS: &[Test] = &[
     ("values_of_services_that_cannot_be_used_are_logged_and_left_out", rejected_services),
@@ -12,7 +13,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_released_address_goes_to_the_service_that_waits", released_address),
     ("a_broken_manifest_keeps_its_last_good_content", broken_manifest),
     ("a_broken_manifest_at_the_start_does_not_affect_others", broken_at_the_start),
-    ("a_missing_manifest_directory_is_logged_and_awaited", missing_directory),
+    ("an_invalid_object_of_a_manifest_is_counted_and_others_are_used", invalid_object),
+    ("a_missing_manifest_directory_stops_the_start_and_later_changes_no_rules", missing_directory),
 ];
 
 /// A Service with a value that cannot be used: its state, the field and the reason in the log, and the value of the
@@ -231,16 +233,51 @@ fn broken_at_the_start(lab: &mut AgentLab) -> Outcome {
     ensure(!log.contains("other.yaml"), || "a Deployment was reported as an error".to_owned())
 }
 
+fn invalid_object(lab: &mut AgentLab) -> Outcome {
+    lab.start(&[])?;
+    let series = "portway_rejected_objects_total{kind=\"Service\",reason=\"undecodable\"}";
+    let shop = objects::service("shop", "10.96.0.50", "");
+    let slices = objects::slice("shop", "shop", &lab.pod_ips("pod1a")[..1]);
+    let quoted = objects::service("quoted", "10.96.0.51", "").replace("port: 80", "port: \"80\"");
+    lab.apply("shop.yaml", &format!("{quoted}---\n{shop}---\n{slices}"));
+    let file = lab.path("manifests/shop.yaml").display().to_string();
+    lab.logged(&["WARN", "rejected", &format!("{file}:"), "Service default/quoted: spec.ports[0].port: "])?;
+    lab.metric(series, |n| n == 1.0)?;
+    lab.reaches("10.96.0.50:80".parse()?, &["pod1a"])?;
+    // The last version of an object stays, and the others change.
+    let moved = shop.replace("10.96.0.50", "10.96.0.52").replace("port: 80", "port: \"80\"");
+    let slices = objects::slice("shop", "shop", &lab.pod_ips("pod1b")[..1]);
+    lab.apply("shop.yaml", &format!("{quoted}---\n{moved}---\n{slices}"));
+    lab.reaches("10.96.0.50:80".parse()?, &["pod1b"])?;
+    lab.metric(series, |n| n == 2.0)?;
+    // A misspelled kind is reported too.
+    lab.apply(
+        "typo.yaml",
+        &objects::service("typo", "10.96.0.53", "").replace("kind: Service", "kind: Servcie"),
+    );
+    let typo = lab.path("manifests/typo.yaml").display().to_string();
+    lab.logged(&["WARN", &format!("{typo}:1: "), "\"Servcie\" is not known; did you mean Service?"])?;
+    Ok(())
+}
+
 fn missing_directory(lab: &mut AgentLab) -> Outcome {
     let (directory, moved) = (lab.path("manifests"), lab.path("away"));
     std::fs::rename(&directory, &moved)?;
-    lab.start(&[])?;
-    lab.logged(&["WARN", &directory.display().to_string()])?;
-    let rules = lab.nft(&["list", "ruleset"])?;
-    ensure(rules.is_empty(), || format!("rules were programmed without manifests:\n{rules}"))?;
+    let mut command = Command::new(PORTWAY);
+    command.arg("proxy").args(lab.flags());
+    lab.launch(command)?;
+    lab.logged(&[&directory.display().to_string(), "create it, or correct --manifests"])?;
+    let agent = lab.agent()?;
+    let status = eventually(wait_timeout(), || match agent.status() {
+        Ok(Some(status)) => Ok(status),
+        Ok(None) => Err("the agent runs without the directory".to_owned()),
+        Err(error) => Err(error.to_string()),
+    })?;
+    ensure(!status.success(), || format!("the agent exited with {status}"))?;
     std::fs::rename(&moved, &directory)?;
+    lab.start(&[])?;
     lab.web_works()?;
-    // While the directory is missing again, rules stay. When it is back without a slice, the slice's endpoints are
+    // While the directory is missing, rules stay. When it is back without a slice, the slice's endpoints are
     // removed.
     std::fs::rename(&directory, &moved)?;
     let reports =
