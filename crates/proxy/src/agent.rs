@@ -143,6 +143,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         pace: Pace::new(options.config.sync()),
         config: options.config,
         node,
+        node_object_is_optional: options.manifests.is_some(),
         settings: None,
         recorder,
         metrics,
@@ -333,6 +334,8 @@ struct Agent {
     families: Vec<Family>,
     config: Config,
     node: String,
+    /// Whether the node may serve without a Node object: with manifests.
+    node_object_is_optional: bool,
     /// The settings of the last sync.
     settings: Option<Settings>,
     pace: Pace,
@@ -402,6 +405,16 @@ impl Agent {
             self.report(&rejected);
         }
         self.count_rejections();
+    }
+
+    /// Whether load balancers should send traffic to this node. At an API server every node that is to stay has a Node
+    /// object; in a directory of manifests it may be omitted.
+    fn node_is_eligible(&self) -> bool {
+        match self.cluster.node().state {
+            NodeState::Present => true,
+            NodeState::Leaving => false,
+            NodeState::Missing => self.node_object_is_optional,
+        }
     }
 
     async fn sync(&mut self, backends: &mut Backends) -> Result<(), AgentError> {

@@ -1,13 +1,14 @@
 //! The agent with an API server: lists and watches, and outages, compaction and refusals of the server.
 
 use portway_lab::api::{ApiServer, Lists};
-use portway_lab::{Agent, Lab, Layout, Outcome, Port, Probe, eventually};
+use portway_lab::{Agent, Lab, Layout, Namespace, Outcome, Port, Probe, eventually};
 use portway_model::Family;
-use portway_model::api::{EndpointSlice, Resource, Service};
+use portway_model::api::{EndpointSlice, Node, Resource, Service};
 use portway_testkit::battery::{LabNetwork, PORT};
 use portway_testkit::harness::{self, Failed, Test};
 use portway_testkit::objects::{Endpoint, Manifest, node};
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,7 +19,7 @@ type Run = fn(&mut WatchLab) -> Result<(), String>;
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    let table: [(&'static str, Run); 8] = [
+    let table: [(&'static str, Run); 9] = [
         ("a_streamed_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Streamed)),
         ("a_cached_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Cached)),
         ("a_paged_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Paged)),
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         ("objects_can_be_requested_as_json", json),
         ("a_forbidden_list_is_logged_with_the_missing_rbac_rule", forbidden),
         ("an_event_is_written_for_a_rejected_object", event),
+        ("healthz_fails_while_the_node_object_is_missing", missing_node),
     ];
     let test = |(name, run): (&'static str, Run)| {
         Test::new(name, move || {
@@ -101,6 +103,21 @@ impl WatchLab {
         };
         eventually(WAIT_TIMEOUT, attempt)
             .map_err(|e| format!("Service {number} should be answered by {pods:?}: {e}"))
+    }
+
+    /// Waits until `/healthz` answers with this status.
+    fn expect_healthz(&self, status: u16) -> Result<(), String> {
+        let ask = || {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, 10256))?;
+            stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
+            std::io::read_to_string(stream)
+        };
+        let attempt = || {
+            let page = AsRef::<Namespace>::as_ref(self.lab.node(1)).run(ask).map_err(|e| e.to_string())?;
+            let answered = page.lines().next().and_then(|line| line.split(' ').nth(1));
+            if answered == Some(status.to_string().as_str()) { Ok(()) } else { Err(page) }
+        };
+        eventually(WAIT_TIMEOUT, attempt).map_err(|e| format!("/healthz should answer {status}: {e}"))
     }
 
     fn wait_for(&mut self, text: &str) -> Result<String, String> {
@@ -236,4 +253,14 @@ fn event(lab: &mut WatchLab) -> Result<(), String> {
     lab.api.delete(Service::TYPE, "default", "web");
     lab.apply(lab.net.slice("duplicate", &Endpoint::all(&["pod1b"])));
     lab.expect(1, &["pod1b"])
+}
+
+fn missing_node(lab: &mut WatchLab) -> Result<(), String> {
+    lab.service("web", 1, &["pod1a"]);
+    lab.start(&[])?;
+    lab.expect_healthz(200)?;
+    lab.api.delete(Node::TYPE, "", "node1");
+    lab.expect_healthz(503)?;
+    lab.apply(node("node1", "zone-a", &lab.lab.node(1).ips(), &[]));
+    lab.expect_healthz(200)
 }

@@ -48,12 +48,16 @@ impl Agent {
     /// Passes the state of the Node object on to `/healthz`, and logs a change.
     pub(super) fn check_node(&mut self) {
         let state = self.cluster.node().state;
-        self.health.lock().set_node_eligible(state == NodeState::Present);
+        let eligible = self.node_is_eligible();
+        self.health.lock().set_node_eligible(eligible);
         if !self.cluster.ready() || self.node_state == Some(state) {
             return;
         }
         let node = &self.node;
         match (self.node_state.replace(state), state) {
+            (_, NodeState::Missing) if self.node_object_is_optional => {
+                tracing::info!(node, "there is no Node object of this name: the addresses of this machine are used");
+            }
             (_, NodeState::Missing) => tracing::warn!(
                 node,
                 "there is no Node object of this name: the addresses of this machine are used, and /healthz fails; is --hostname-override right?"
