@@ -45,7 +45,7 @@ async fn a_file_written_while_the_directory_cannot_be_read_is_read_afterwards() 
     let mut source = Source::<Applied>::manifests::<(Service,)>(&directory).unwrap();
     wait_for(&mut source, |notice| matches!(notice, Notice::Event(Applied(name)) if name == "a")).await;
     let limit = getrlimit(Limit::Nofile);
-    setrlimit(Limit::Nofile, Rlimit { current: Some(0), ..limit.clone() }).unwrap();
+    setrlimit(Limit::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
     fs::rename(root.path().join("b.yaml"), directory.join("b.yaml")).unwrap();
     wait_for(&mut source, |notice| matches!(notice, Notice::Outage(_))).await;
     setrlimit(Limit::Nofile, limit).unwrap();

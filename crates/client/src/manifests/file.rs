@@ -1,7 +1,7 @@
 //! Reads a manifest file: the names and fingerprints of its objects, and the content of new and changed ones.
 //!
-//! In: a path. Out: the objects of the file, and those that are rejected. New and changed objects are held in protobuf
-//! until the whole file has been read and they are sent.
+//! In: a path. Out: the objects of the file, and those that are rejected. New and changed objects are encoded in
+//! protobuf, because they may have to be held until other files have been read.
 
 use super::index::{Contents, Key};
 use super::inotify::is_manifest;
@@ -71,20 +71,23 @@ pub(super) fn load(path: &Path) -> io::Result<Option<Vec<u8>>> {
 pub(super) struct Scan {
     /// All objects, with the last versions of rejected ones.
     pub(super) contents: Contents,
-    /// Those that are new or changed.
-    pub(super) changed: ChangedObjects,
     /// Those that cannot be used.
     pub(super) rejected: Vec<Rejected>,
 }
 
-/// Parses a file, whose last version had the objects `known`.
-pub(super) fn scan<S: ResourceSet<E>, E>(name: &OsStr, bytes: &[u8], known: Option<&Contents>) -> Scan {
+/// Parses a file, whose last version had the objects `known`. New and changed objects are passed to `changed`.
+pub(super) fn scan<S: ResourceSet<E>, E>(
+    name: &OsStr,
+    bytes: &[u8],
+    known: Option<&Contents>,
+    changed: &mut dyn FnMut(&Arc<Key>, EncodedObject),
+) -> Scan {
     let mut scan = Scan::default();
     parse_each::<S, E>(&name.to_string_lossy(), bytes, &mut |read| match read {
         Ok(Parsed { member, key, fingerprint, protobuf }) => {
             let key = Arc::new(key);
             if known.and_then(|known| known.get(&key)) != Some(&fingerprint) {
-                scan.changed.insert(key.clone(), EncodedObject { member, protobuf });
+                changed(&key, EncodedObject { member, protobuf });
             }
             scan.contents.insert(key, fingerprint);
         }
@@ -173,10 +176,14 @@ ports: [{port: 0}, {}]
     #[test]
     fn only_new_and_changed_objects_are_encoded() {
         let name = OsStr::new("a.yaml");
-        let scan = |text: &str, known| scan::<Set, Either>(name, text.as_bytes(), known);
-        let Scan { contents, changed, .. } = scan(TEXT, None);
-        assert_eq!((contents.len(), changed.len()), (2, 2));
-        let scan = scan(&TEXT.replace("port: 80", "port: 81"), Some(&contents));
-        assert_eq!(scan.changed.into_keys().map(|key| key.name.clone()).collect::<Vec<_>>(), ["a"]);
+        let scan = |text: &str, known| {
+            let mut names = Vec::new();
+            let each = &mut |key: &Arc<Key>, _| names.push(key.name.clone());
+            (scan::<Set, Either>(name, text.as_bytes(), known, each).contents, names)
+        };
+        let (contents, names) = scan(TEXT, None);
+        assert_eq!((contents.len(), names), (2, vec!["a".to_owned(), "b".to_owned()]));
+        let (_, names) = scan(&TEXT.replace("port: 80", "port: 81"), Some(&contents));
+        assert_eq!(names, ["a"]);
     }
 }

@@ -67,6 +67,11 @@ impl Index {
         changes
     }
 
+    /// Whether the object is in any file.
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.files_by_key.contains_key(key)
+    }
+
     /// The contents of a file.
     pub(super) fn contents(&self, file: &OsStr) -> Option<&Contents> {
         self.files.get(file)
@@ -103,7 +108,8 @@ impl Index {
         }
         let Some(contents) = contents else { return };
         for key in contents.keys() {
-            let files = self.files_by_key.entry(key.clone()).or_default();
+            // Nearly all objects are in one file.
+            let files = self.files_by_key.entry(key.clone()).or_insert_with(|| Vec::with_capacity(1));
             let position = files.partition_point(|other| *other < file);
             files.insert(position, file.clone());
         }

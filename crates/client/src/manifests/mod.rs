@@ -15,7 +15,8 @@
 //!   that file, the version in the other file is sent.
 //! - While the directory is missing, no events are sent. Objects of files that are missing from an existing directory
 //!   are deleted.
-//! - Only names and fingerprints of objects are kept. New and changed objects are held until they are sent.
+//! - Only names and fingerprints of objects are kept. Objects of the first list are sent as they are read; later, new and
+//!   changed objects are held until all files that have changed have been read.
 //!
 //! Files whose name begins with a dot are ignored (temporary files of editors; `..data`, but when the kubelet replaces
 //! it, all files are read again), and so are subdirectories. Symbolic links are followed, but a change of their target

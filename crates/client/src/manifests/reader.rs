@@ -10,7 +10,7 @@ use super::inotify::Dirty;
 use super::set::{Member, ResourceSet};
 use crate::source::Sink;
 use crate::{Notice, Rejected};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::marker::PhantomData;
@@ -37,8 +37,8 @@ pub(super) struct Reader<S, E> {
     index: Index,
     /// Fingerprint of each file, valid or not, at its last reading, so that an error is reported once.
     seen: HashMap<OsString, u64>,
-    /// The objects of each file that were rejected at its last reading, so that each is reported once.
-    rejected: HashMap<OsString, Vec<Rejected>>,
+    /// Fingerprints of the rejections of each file at its last reading, so that each is reported once.
+    rejected: HashMap<OsString, HashSet<u64>>,
     /// Files that changed, but could not be read.
     unread: Dirty,
     started: bool,
@@ -49,7 +49,8 @@ pub(super) struct Reader<S, E> {
 enum FileState {
     Unchanged,
     Missing,
-    Read(Scan),
+    /// It is new or has changed.
+    Changed(Vec<u8>),
     Unreadable(String),
 }
 
@@ -97,20 +98,40 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
         self.read(names)
     }
 
-    /// Sends the first list, file by file in order of precedence, so that only one file is in memory at a time and no
-    /// object that was sent is replaced by one in a later file.
+    /// Sends the first list, file by file in order of precedence, so that no object that was sent is replaced by one in a
+    /// later file.
     fn start(&mut self, names: BTreeSet<OsString>) -> Result<(), ReadError> {
         for init in self.members.iter().map(|member| member.init).collect::<Vec<_>>() {
             self.send(Notice::Event(init()), 0)?;
         }
         for name in names {
-            self.read(BTreeSet::from([name]))?;
+            match self.inspect(&name) {
+                FileState::Unchanged | FileState::Missing => {}
+                FileState::Changed(bytes) => self.send_first(name, &bytes)?,
+                FileState::Unreadable(reason) => self.report_unreadable(&name, reason)?,
+            }
         }
         for done in self.members.iter().map(|member| member.done).collect::<Vec<_>>() {
             self.send(Notice::Event(done()), 0)?;
         }
         self.started = true;
         Ok(())
+    }
+
+    /// Sends the objects of a file of the first list, except those of earlier files. Each is sent when it has been read:
+    /// holding all objects of a large file would take as much memory as the agent needs afterwards.
+    fn send_first(&mut self, name: OsString, bytes: &[u8]) -> Result<(), ReadError> {
+        let mut sent = Ok(());
+        let Scan { contents, rejected } = scan::<S, E>(&name, bytes, None, &mut |key, object| {
+            if sent.is_ok() && !self.index.contains(key) {
+                sent = self.send_object(&object);
+            }
+        });
+        sent?;
+        self.report(&name, rejected)?;
+        let mut changes = self.index.update(vec![(name, Some(contents))]);
+        changes.retain(|change| !matches!(change, Change::Apply { .. }));
+        self.send_changes(changes, HashMap::new())
     }
 
     fn read(&mut self, names: BTreeSet<OsString>) -> Result<(), ReadError> {
@@ -123,15 +144,18 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
                     self.rejected.remove(&name);
                     batch.push((name, None));
                 }
-                FileState::Read(Scan { contents, changed, rejected }) => {
+                FileState::Changed(bytes) => {
+                    let mut changed = ChangedObjects::new();
+                    let known = self.index.contents(&name);
+                    let Scan { contents, rejected } =
+                        scan::<S, E>(&name, &bytes, known, &mut |key, object| {
+                            changed.insert(key.clone(), object);
+                        });
                     self.report(&name, rejected)?;
                     changed_by_file.insert(name.clone(), changed);
                     batch.push((name, Some(contents)));
                 }
-                FileState::Unreadable(reason) => {
-                    let file = Some(self.directory.join(name));
-                    self.send(Notice::Rejected(Rejected { file, reason, ..Rejected::default() }), 0)?;
-                }
+                FileState::Unreadable(reason) => self.report_unreadable(&name, reason)?,
             }
         }
         let changes = self.index.update(batch);
@@ -155,24 +179,32 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
             return FileState::Unchanged;
         }
         match read {
-            Ok(bytes) => {
-                FileState::Read(scan::<S, E>(name, &bytes.unwrap_or_default(), self.index.contents(name)))
-            }
+            Ok(bytes) => FileState::Changed(bytes.unwrap_or_default()),
             Err(reason) => FileState::Unreadable(reason),
         }
     }
 
+    fn report_unreadable(&mut self, name: &OsStr, reason: String) -> Result<(), ReadError> {
+        let file = Some(self.directory.join(name));
+        self.send(Notice::Rejected(Rejected { file, reason, ..Rejected::default() }), 0)
+    }
+
     /// Sends the rejected objects of a file, except those that were also rejected at its last reading.
     fn report(&mut self, name: &OsStr, rejected: Vec<Rejected>) -> Result<(), ReadError> {
-        // Other changes to the file may have moved an object to another line.
-        let same = |a: &Rejected, b: &Rejected| Rejected { line: b.line, ..a.clone() } == *b;
         let known = self.rejected.remove(name).unwrap_or_default();
-        for new in rejected.iter().filter(|new| !known.iter().any(|known| same(known, new))) {
-            let file = Some(self.directory.join(name));
-            self.send(Notice::Rejected(Rejected { file, ..new.clone() }), 0)?;
+        let mut prints = HashSet::new();
+        for rejected in rejected {
+            let Rejected { resource, namespace, name: object, field, reason, .. } = &rejected;
+            // Without the line, if the object has a name: other changes to the file may have moved it.
+            let line = rejected.line.filter(|_| object.is_empty());
+            let print = fingerprint::hash_of(&(resource, namespace, object, line, field, reason));
+            if prints.insert(print) && !known.contains(&print) {
+                let file = Some(self.directory.join(name));
+                self.send(Notice::Rejected(Rejected { file, ..rejected }), 0)?;
+            }
         }
-        if !rejected.is_empty() {
-            self.rejected.insert(name.to_owned(), rejected);
+        if !prints.is_empty() {
+            self.rejected.insert(name.to_owned(), prints);
         }
         Ok(())
     }
@@ -221,11 +253,13 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
         keys: Vec<Arc<Key>>,
         mut changed: ChangedObjects,
     ) -> Result<(), ReadError> {
-        let mut replacing = Vec::new();
+        let mut replacing = BTreeSet::new();
         for key in keys {
             match changed.remove(&key) {
                 Some(object) => self.send_object(&object)?,
-                None => replacing.push(key),
+                None => {
+                    replacing.insert(key);
+                }
             }
         }
         if replacing.is_empty() {
@@ -238,7 +272,13 @@ impl<S: ResourceSet<E>, E> Reader<S, E> {
             self.unread.names.insert(file.to_owned());
             return Ok(());
         };
-        let Scan { contents, mut changed, .. } = scan::<S, E>(file, &bytes.unwrap_or_default(), None);
+        let mut changed = ChangedObjects::new();
+        let Scan { contents, .. } =
+            scan::<S, E>(file, &bytes.unwrap_or_default(), None, &mut |key, object| {
+                if replacing.contains(key) {
+                    changed.insert(key.clone(), object);
+                }
+            });
         for key in replacing {
             // The file may have changed or become invalid since it was indexed. The index gets the fingerprint that is
             // sent, so that the next reading of the file finds the other changes.
