@@ -193,7 +193,8 @@ impl Shared {
             if let Ok(event) = serde_json::from_slice(&request.body) {
                 lock(&self.events).push(event);
             }
-            return connection.reply(201, "application/json", &request.body);
+            // kube-proxy writes its Events in protobuf, and expects the answer in the same format.
+            return connection.reply(201, &request.content_type, &request.body);
         }
         let Some(resource) = wire::resource_of(&request.path()) else {
             return self.refuse(

@@ -9,6 +9,7 @@ pub(super) struct Request {
     pub(super) method: String,
     pub(super) target: String,
     accept: String,
+    pub(super) content_type: String,
     pub(super) body: Vec<u8>,
 }
 
@@ -75,7 +76,7 @@ impl Connection {
         }
         let mut words = line.split_whitespace().map(str::to_owned);
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let (mut accept, mut length) = (String::new(), 0);
+        let (mut accept, mut content_type, mut length) = (String::new(), String::new(), 0);
         loop {
             let mut header = String::new();
             if self.stream.read_line(&mut header)? == 0 {
@@ -84,13 +85,14 @@ impl Connection {
             let Some((name, value)) = header.trim_end().split_once(':') else { break };
             match name.to_ascii_lowercase().as_str() {
                 "accept" => accept = value.trim().to_owned(),
+                "content-type" => content_type = value.trim().to_owned(),
                 "content-length" => length = value.trim().parse().unwrap_or(0),
                 _ => {}
             }
         }
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
-        Ok(Some(Request { method, target, accept, body }))
+        Ok(Some(Request { method, target, accept, content_type, body }))
     }
 
     /// Sends a reply in one piece.
