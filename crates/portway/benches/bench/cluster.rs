@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) const PORT: u16 = 8080;
 
 /// A mode to measure, and for iptables its variant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Mode {
     Nftables,
     IptablesNft,
@@ -21,6 +21,7 @@ pub(crate) enum Mode {
     /// Measured separately, in a kernel with ip_vs.
     Ipvs,
     /// Measured separately, against HAProxy.
+    #[value(skip)]
     Userspace,
 }
 
@@ -39,7 +40,8 @@ impl Mode {
         }
     }
 
-    fn flag(self) -> &'static str {
+    /// The name of the mode in flags and configuration files.
+    pub(crate) fn flag(self) -> &'static str {
         match self {
             Mode::Nftables => "nftables",
             Mode::IptablesNft | Mode::IptablesLegacy => "iptables",
@@ -49,7 +51,7 @@ impl Mode {
     }
 
     /// The iptables tool that the mode uses.
-    fn tool(self) -> &'static str {
+    pub(crate) fn tool(self) -> &'static str {
         if self == Mode::Ipvs { Mode::IptablesLegacy.name() } else { self.name() }
     }
 }
@@ -91,7 +93,7 @@ impl Cluster {
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.kubeconfig", std::process::id()));
         std::fs::write(&kubeconfig, api.kubeconfig()).map_err(|e| e.to_string())?;
         let cluster = Cluster { lab, api, kubeconfig, setup };
-        cluster.api.apply(node());
+        cluster.api.apply(node("node1"));
         Ok(cluster)
     }
 
@@ -113,26 +115,9 @@ impl Cluster {
                 _ => Ipv4Addr::from(0x0b00_0000 + (n * 16 + i) as u32),
             }
         };
-        let endpoint = |i: usize| api::Endpoint {
-            addresses: vec![address(i).to_string()],
-            conditions: Some(api::EndpointConditions { ready: Some(true), ..Default::default() }),
-            node_name: Some(if n == 0 { "node1".into() } else { format!("node{}", 2 + i) }),
-            hints: None,
-        };
+        let node = |i: usize| if n == 0 { "node1".into() } else { format!("node{}", 2 + i) };
         let count = if n == 0 { 1 } else { endpoints };
-        let port = api::EndpointPort {
-            name: Some("http".into()),
-            protocol: Some("TCP".into()),
-            port: Some(PORT.into()),
-        };
-        let name = self.name(n);
-        let labels = HashMap::from([("kubernetes.io/service-name".to_owned(), name.clone())]);
-        Object::EndpointSlice(api::EndpointSlice {
-            metadata: Some(meta(&format!("{name}-x7k2p"), labels)),
-            address_type: "IPv4".into(),
-            ports: vec![port],
-            endpoints: (0..count).map(endpoint).collect(),
-        })
+        slice(&self.name(n), (0..count).map(|i| (address(i), node(i))))
     }
 
     pub(crate) fn start_agent(&self) -> Result<Agent, String> {
@@ -165,25 +150,8 @@ impl Cluster {
     }
 
     fn service(&self, n: usize) -> Object {
-        let ip = vip(n).to_string();
-        let node_port = if self.setup.node_ports { 20_000 + n as i32 } else { 0 };
-        let port = api::ServicePort { name: "http".into(), protocol: "TCP".into(), port: 80, node_port };
-        let name = self.name(n);
-        Object::Service(api::Service {
-            metadata: Some(meta(&name, HashMap::from([("app".to_owned(), name.clone())]))),
-            spec: Some(api::ServiceSpec {
-                cluster_ip: ip.clone(),
-                cluster_ips: vec![ip],
-                ip_families: vec!["IPv4".into()],
-                kind: if self.setup.node_ports { "NodePort".into() } else { "ClusterIP".into() },
-                ports: vec![port],
-                session_affinity: "None".into(),
-                internal_traffic_policy: Some("Cluster".into()),
-                external_traffic_policy: if self.setup.node_ports { "Cluster".into() } else { String::new() },
-                ..Default::default()
-            }),
-            status: None,
-        })
+        let node_port = self.setup.node_ports.then_some(20_000 + n as i32);
+        service(&self.name(n), &vip(n).to_string(), node_port)
     }
 
     /// The cluster IP and port of a Service.
@@ -215,7 +183,55 @@ fn get(to: SocketAddr) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn vip(n: usize) -> IpAddr {
+/// A Service with one port and one cluster IP; an empty one is for the API server to allocate.
+pub(crate) fn service(name: &str, cluster_ip: &str, node_port: Option<i32>) -> Object {
+    let port = api::ServicePort {
+        name: "http".into(),
+        protocol: "TCP".into(),
+        port: 80,
+        node_port: node_port.unwrap_or(0),
+    };
+    let ips = Some(cluster_ip.to_owned()).filter(|ip| !ip.is_empty());
+    Object::Service(api::Service {
+        metadata: Some(meta(name, HashMap::from([("app".to_owned(), name.to_owned())]))),
+        spec: Some(api::ServiceSpec {
+            cluster_ip: cluster_ip.to_owned(),
+            cluster_ips: ips.into_iter().collect(),
+            ip_families: vec!["IPv4".into()],
+            kind: if node_port.is_some() { "NodePort".into() } else { "ClusterIP".into() },
+            ports: vec![port],
+            session_affinity: "None".into(),
+            internal_traffic_policy: Some("Cluster".into()),
+            external_traffic_policy: if node_port.is_some() { "Cluster".into() } else { String::new() },
+            ..Default::default()
+        }),
+        status: None,
+    })
+}
+
+/// The EndpointSlice of a Service: the addresses of its endpoints, and their nodes.
+pub(crate) fn slice(service: &str, endpoints: impl Iterator<Item = (Ipv4Addr, String)>) -> Object {
+    let endpoint = |(address, node): (Ipv4Addr, String)| api::Endpoint {
+        addresses: vec![address.to_string()],
+        conditions: Some(api::EndpointConditions { ready: Some(true), ..Default::default() }),
+        node_name: Some(node),
+        hints: None,
+    };
+    let port = api::EndpointPort {
+        name: Some("http".into()),
+        protocol: Some("TCP".into()),
+        port: Some(PORT.into()),
+    };
+    let labels = HashMap::from([("kubernetes.io/service-name".to_owned(), service.to_owned())]);
+    Object::EndpointSlice(api::EndpointSlice {
+        metadata: Some(meta(&format!("{service}-x7k2p"), labels)),
+        address_type: "IPv4".into(),
+        ports: vec![port],
+        endpoints: endpoints.map(endpoint).collect(),
+    })
+}
+
+pub(crate) fn vip(n: usize) -> IpAddr {
     Ipv4Addr::from(0x0a60_0100 + n as u32).into()
 }
 
@@ -230,8 +246,9 @@ pub(crate) fn meta(name: &str, labels: HashMap<String, String>) -> api::ObjectMe
     }
 }
 
-fn node() -> Object {
-    let mut metadata = meta("node1", HashMap::new());
+/// The node of the lab.
+pub(crate) fn node(name: &str) -> Object {
+    let mut metadata = meta(name, HashMap::new());
     metadata.namespace.clear();
     let address = api::NodeAddress { kind: "InternalIP".into(), address: "192.168.50.11".into() };
     Object::Node(api::Node {

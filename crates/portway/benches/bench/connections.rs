@@ -6,7 +6,7 @@ use crate::Options;
 use crate::cluster::{Cluster, PORT, Setup};
 use crate::report::{Goal, Report};
 use indicatif::ProgressBar;
-use portway_lab::eventually;
+use portway_lab::{Namespace, eventually};
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -81,8 +81,11 @@ pub(crate) fn compare(options: &Options, cluster: &Cluster) -> Result<(f64, f64)
 
 /// Waits until the first Service answers; returns the best rate through it.
 pub(crate) fn rate_through_service(options: &Options, cluster: &Cluster) -> Result<f64, String> {
-    let vip = cluster.vip(0);
-    let from = cluster.lab.pod("pod1a").namespace();
+    best_rate(options, cluster.lab.pod("pod1a").namespace(), cluster.vip(0))
+}
+
+/// Waits until a VIP answers; returns the best rate from a namespace through it.
+pub(crate) fn best_rate(options: &Options, from: &Namespace, vip: SocketAddr) -> Result<f64, String> {
     let reachable = || TcpStream::connect_timeout(&vip, Duration::from_secs(1)).map(drop);
     from.run(|| eventually(Duration::from_secs(60), reachable)).map_err(|e| e.to_string())?;
     let length = Duration::from_millis(options.round_millis);

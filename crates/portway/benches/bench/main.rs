@@ -9,6 +9,7 @@ mod guest;
 mod iptables;
 mod ipvs;
 mod lists;
+mod peer;
 mod plot;
 mod report;
 mod sync;
@@ -63,18 +64,43 @@ pub(crate) struct Options {
     /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,ipvs,lists,userspace")]
     only: Vec<Part>,
+    /// Compare with this kube-proxy binary instead of running the parts
+    #[arg(long, value_name = "FILE")]
+    peer: Option<PathBuf>,
+    /// With --peer: watch the API server of this kubeconfig instead of the benchmark's own
+    #[arg(long, value_name = "FILE", requires = "peer")]
+    kubeconfig: Option<PathBuf>,
+    /// With --peer: Services in the cluster
+    #[arg(long, default_value_t = 1_000)]
+    peer_services: usize,
+    /// With --peer: the modes to compare; all that both have if none is given
+    #[arg(long, value_enum, value_delimiter = ',', requires = "peer")]
+    peer_modes: Vec<cluster::Mode>,
+    /// With --peer: how often each proxy is measured in each mode
+    #[arg(long, default_value_t = 3)]
+    turns: usize,
+    /// With --peer: for how many seconds connections are counted after the rules were removed or the mode was switched
+    #[arg(long, default_value_t = 45)]
+    window_seconds: u64,
     /// The directory for the SVG plots
     #[arg(long, default_value = "target")]
     plots: PathBuf,
-    /// The JSON file for the result
-    #[arg(long, default_value = "target/bench.json")]
-    json: PathBuf,
+    /// The JSON file for the result: target/bench.json, or target/peer.json with --peer, unless given
+    #[arg(long)]
+    json: Option<PathBuf>,
     /// Print the log of the agent
     #[arg(long)]
     log: bool,
     /// Passed by `cargo bench`; ignored
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+impl Options {
+    /// The JSON file for the result.
+    fn json_or(&self, default: &str) -> PathBuf {
+        self.json.clone().unwrap_or_else(|| default.into())
+    }
 }
 
 /// A part of the benchmark.
@@ -106,19 +132,25 @@ fn main() -> ExitCode {
         eprintln!("{}: {e}", root.display());
         return ExitCode::FAILURE;
     }
-    match measure(&options) {
-        Ok(report) => {
-            println!("{report}");
-            match report.write(&options.json) {
-                Ok(()) => println!("\nas JSON: {}", options.json.display()),
-                Err(e) => eprintln!("{}: {e}", options.json.display()),
-            }
-            ExitCode::SUCCESS
-        }
+    let done = match &options.peer {
+        Some(path) => peer::run(&options, path),
+        None => measure(&options).map(|report| show(&options, &report)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("bench: {e}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn show(options: &Options, report: &Report) {
+    println!("{report}");
+    let json = options.json_or("target/bench.json");
+    match report.write(&json) {
+        Ok(()) => println!("\nas JSON: {}", json.display()),
+        Err(e) => eprintln!("{}: {e}", json.display()),
     }
 }
 
