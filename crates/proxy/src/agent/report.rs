@@ -56,7 +56,10 @@ impl Agent {
         let node = &self.node;
         match (self.node_state.replace(state), state) {
             (_, NodeState::Missing) if self.node_object_is_optional => {
-                tracing::info!(node, "there is no Node object of this name: the addresses of this machine are used");
+                tracing::info!(
+                    node,
+                    "there is no Node object of this name: the addresses of this machine are used"
+                );
             }
             (_, NodeState::Missing) => tracing::warn!(
                 node,
