@@ -21,9 +21,9 @@ pub(crate) struct Flags {
 
 /// Removes the objects, or lists them with `--dry-run`, and prints one line for each.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
-    if let Some(process) = agent::running_agent().filter(|_| !flags.dry_run && !flags.force) {
+    if !flags.dry_run && !flags.force && agent::agent_is_running() {
         anyhow::bail!(
-            "an agent runs in this network namespace (process {process}) and would restore the rules: stop it first, or use --force"
+            "an agent runs in this network namespace and would restore the rules: stop it first, or use --force"
         );
     }
     let settings = settings(&flags.exclude_cidrs);

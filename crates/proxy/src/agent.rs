@@ -49,7 +49,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use leftovers::{Leftover, cleanup, find_leftovers};
-pub use presence::running_agent;
+pub use presence::agent_is_running;
 
 /// Everything the agent needs to run.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         counts: LocalCounts::default(),
         change_log: ChangeLog::default(),
         presence: Presence::default(),
-        other_agent: None,
+        other_agent: false,
         totals: Totals::default(),
         unsynced: true,
         outages: Outages::default(),
@@ -166,12 +166,12 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
     agent.check_other_agent();
     agent.report_start();
-    agent.report_warnings(&options.warnings);
+    agent.report_warnings(&options.warnings, &agent.config);
 
+    let mut heartbeat = Instant::now() + HEARTBEAT;
     loop {
         agent.health.lock().beat(Timestamp::now());
         let due = agent.pace.due();
-        let heartbeat = Some(Instant::now() + HEARTBEAT);
         let retry = agent.ports.next_retry();
         let leftovers = backends.leftovers_due();
         tokio::select! {
@@ -214,7 +214,8 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
             },
             changed = file.changed() => agent.reload(changed),
             // The next turn of the loop is the heartbeat.
-            () = until(heartbeat) => {
+            () = until(Some(heartbeat)) => {
+                heartbeat = Instant::now() + HEARTBEAT;
                 agent.check_other_agent();
                 agent.outages.remind(Instant::now());
             }
@@ -346,8 +347,8 @@ struct Agent {
     counts: LocalCounts,
     change_log: ChangeLog,
     presence: Presence,
-    /// The process of another agent in this network namespace, which was reported.
-    other_agent: Option<u32>,
+    /// Another agent runs in this network namespace, which was reported.
+    other_agent: bool,
     totals: Totals,
     /// The last sync failed, or none was made yet: the next success is logged.
     unsynced: bool,
@@ -504,9 +505,13 @@ impl Agent {
             tracing::error!("stays in mode {from}: not all rules of mode {to} could be written");
             // The rules that were written have no backend any more that updates them.
             drop(next);
-            backends.remove_leftovers(&settings);
-            // Where both modes use the same tables, rules of the running mode may have been replaced.
+            // Where both modes use the same tables, rules of the running mode may have been replaced: they are restored
+            // before those of the new mode are removed. A failure of that is repaired by the retry.
             backends.mark_stale();
+            if let Some(running) = &self.settings {
+                _ = backends.sync(running, Vec::new());
+            }
+            backends.remove_leftovers(&settings);
             return Ok(false);
         }
         self.metrics.set_mode_counters(next.counters());
@@ -611,7 +616,7 @@ impl Agent {
     fn reload(&mut self, changed: Result<(Config, Warnings), String>) {
         let new = match changed {
             Ok((new, warnings)) => {
-                self.report_warnings(&warnings);
+                self.report_warnings(&warnings, &new);
                 new
             }
             Err(message) => {

@@ -257,6 +257,7 @@ impl Engine {
         if lock(&self.loopback).lacks_listeners() {
             self.update_loopback(Loopback::retry);
         }
+        lock(&self.loopback).changes_end();
     }
 
     /// All Service ports.

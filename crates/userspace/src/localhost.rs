@@ -2,7 +2,7 @@
 //!
 //! [`LocalhostNodePorts`] is a [`Backend`] around that of the mode. It sends the node ports of each plan to the relay,
 //! which listens at 127.0.0.1 and ::1. The relay is started with the first node port, and keeps running when the agent
-//! stops, as the rules of the mode stay in place.
+//! stops, as the rules of the mode stay in place; in a container it ends with the agent.
 
 use crate::exposition;
 use crate::leftovers;
@@ -126,8 +126,7 @@ impl LocalhostNodePorts {
         let wanted = settings.localhost_node_ports && self.families.iter().any(|f| !f.plans.is_empty());
         if !wanted {
             if std::mem::take(&mut self.in_use) {
-                // An error means that the relay has ended already.
-                _ = self.relay.shut_down(settings.userspace.drain_timeout);
+                self.relay.leave(settings.userspace.drain_timeout);
                 self.families.iter_mut().for_each(|f| f.synced_connection = 0);
             }
             return None;

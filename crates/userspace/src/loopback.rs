@@ -18,6 +18,8 @@ pub(crate) struct Loopback {
     services: HashMap<(ServiceName, Family), Vec<NodePort>>,
     /// The number of listeners that could not be opened so far, by family.
     failures: [u64; 2],
+    /// Listeners that the present changes closed: another Service may take the port over.
+    closed: HashMap<(Family, Protocol, u16), Arc<Listener>>,
 }
 
 /// The listener of a node port.
@@ -66,7 +68,12 @@ impl Loopback {
         let old = self.services.remove(&key).unwrap_or_default();
         let is_wanted = |p: &NodePort| wanted.contains(&(p.protocol, p.port));
         let (mut ports, removed): (Vec<NodePort>, Vec<NodePort>) = old.into_iter().partition(is_wanted);
-        changed.closed.extend(removed.into_iter().filter_map(|p| p.listener));
+        for NodePort { protocol, port, listener } in removed {
+            if let Some(listener) = listener {
+                changed.closed.push(listener.clone());
+                self.closed.insert((family, protocol, port), listener);
+            }
+        }
         for (protocol, port) in wanted {
             if !ports.iter().any(|p| (p.protocol, p.port) == (*protocol, *port)) {
                 ports.push(NodePort { protocol: *protocol, port: *port, listener: None });
@@ -97,6 +104,11 @@ impl Loopback {
     ) {
         for node_port in ports.iter_mut().filter(|p| p.listener.is_none()) {
             let NodePort { protocol, port, .. } = *node_port;
+            if let Some(listener) = self.closed.remove(&(family, protocol, port)) {
+                node_port.listener = Some(listener.clone());
+                changed.opened.push(listener);
+                continue;
+            }
             match Listener::open(address(family), port, protocol, EndpointScope::Cluster) {
                 Ok(listener) => {
                     let listener = Arc::new(listener);
@@ -112,6 +124,11 @@ impl Loopback {
                 }
             }
         }
+    }
+
+    /// The present changes are complete: no Service takes a closed listener over any more.
+    pub(crate) fn changes_end(&mut self) {
+        self.closed.clear();
     }
 
     /// Closes all listeners.
@@ -140,5 +157,31 @@ fn address(family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::LOCALHOST.into(),
         Family::V6 => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_moves_to_another_service_keeps_its_listener() {
+        let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let port = free.local_addr().expect("an address").port();
+        drop(free);
+        let (a, b) = (ServiceName::new("default", "a"), ServiceName::new("default", "b"));
+        let (mut loopback, mut changed) = (Loopback::default(), Changed::default());
+        loopback.change(&a, Family::V4, &[(Protocol::Tcp, port)], &mut changed);
+        // Worker threads hold listeners until they have seen the change.
+        let held = changed.opened[0].clone();
+        loopback.change(&b, Family::V4, &[(Protocol::Tcp, port)], &mut changed);
+        assert!(loopback.lacks_listeners(), "the other Service still has it");
+        loopback.change(&a, Family::V4, &[], &mut changed);
+        let mut retried = Changed::default();
+        loopback.retry(&mut retried);
+        assert!(!loopback.lacks_listeners());
+        assert!(Arc::ptr_eq(&retried.opened[0], &held));
+        loopback.changes_end();
+        assert_eq!(loopback.counts().listeners, [1, 0]);
     }
 }

@@ -270,7 +270,7 @@ impl Backend for Userspace {
     }
 
     /// Points the rules at the real endpoints, so that the kernel handles new connections, and asks the relay to shut
-    /// down. Open connections may finish within the drain time-out; if the agent is process 1 of a container, the relay
+    /// down, unless it serves node ports at loopback addresses. Open connections may finish within the drain time-out; if the agent is process 1 of a container, the relay
     /// ends with it, so they may finish within the stop time-out.
     fn stop(&mut self, settings: &Settings) {
         if self.relay.is_shared() {
@@ -281,14 +281,15 @@ impl Backend for Userspace {
             tracing::error!("the relay keeps running: the rules cannot be pointed at endpoints: {error}");
             return;
         }
+        let is_process_1 = std::process::id() == 1;
         let has_node_ports = |state: &FamilyState| {
             state.plans.values().flat_map(|plan| &plan.ports).any(PortPlan::has_node_port)
         };
-        if settings.userspace.localhost_node_ports && self.families.iter().any(has_node_ports) {
+        let serves_localhost = settings.userspace.localhost_node_ports && !is_process_1;
+        if serves_localhost && self.families.iter().any(has_node_ports) {
             tracing::info!("the relay keeps running: it serves node ports at loopback addresses");
             return;
         }
-        let is_process_1 = std::process::id() == 1;
         let UserspaceSettings { stop_timeout, drain_timeout, .. } = settings.userspace;
         let limit = if is_process_1 { stop_timeout } else { drain_timeout };
         if let Err(error) = self.relay.shut_down(limit) {

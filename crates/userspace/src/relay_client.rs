@@ -51,13 +51,17 @@ struct State {
 }
 
 impl Drop for State {
-    /// Relays may outlive the client; a thread waits for those that this process started, so that none stays a zombie.
+    /// Relays may outlive the client.
     fn drop(&mut self) {
-        let children = std::mem::take(&mut self.children);
-        if !children.is_empty() {
-            let wait = || children.into_iter().for_each(|mut child| drop(child.wait()));
-            _ = std::thread::Builder::new().name("relays".into()).stack_size(64 * 1024).spawn(wait);
-        }
+        reap(std::mem::take(&mut self.children));
+    }
+}
+
+/// Waits for processes in a thread, so that none stays a zombie.
+fn reap(children: Vec<Child>) {
+    if !children.is_empty() {
+        let wait = || children.into_iter().for_each(|mut child| drop(child.wait()));
+        _ = std::thread::Builder::new().name("relays".into()).stack_size(64 * 1024).spawn(wait);
     }
 }
 
@@ -200,6 +204,19 @@ impl RelayClient {
             return Ok(());
         }
         state.call(&Request::Leave { limit: Some(limit), quiet: Duration::ZERO }).map(drop)
+    }
+
+    /// Asks the relay to shut down as [`RelayClient::shut_down`] does, and forgets it: another one is started when one is
+    /// needed again.
+    pub fn leave(&self, limit: Duration) {
+        // An error means that the relay has ended already.
+        match self.is_connected() {
+            true => _ = self.shut_down(limit),
+            false => _ = shut_down_relay(),
+        }
+        let mut state = self.state();
+        (state.stream, state.process, state.failed) = (None, None, None);
+        reap(std::mem::take(&mut state.children));
     }
 
     /// Waits until the relay has ended after [`RelayClient::shut_down`], at most for `limit`.

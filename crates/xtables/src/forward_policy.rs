@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// The time between checks of the policy, until the agent sets another.
 const CHECK_PERIOD: Duration = Duration::from_secs(30);
 
+/// The time until rules that could not be written are tried again.
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
 /// The rules that accept forwarded Service traffic.
 const RENDERER: Renderer = Renderer { base, service: |_, _, _| ServiceRules::default() };
 
@@ -44,8 +47,10 @@ fn base(_: Family, settings: &Settings, abilities: Abilities) -> Base {
 pub struct ForwardPolicy {
     mode: Box<dyn Backend>,
     accepting: Vec<Accepting>,
-    /// Tables in which the rules could not be added, which was logged.
+    /// Tables in which the rules could not be added, which was logged; it is tried again with every check.
     failed: Vec<(Variant, Family)>,
+    /// The rules could not be written: the next check tries again.
+    retry: bool,
     wake: Wake,
     period: Duration,
     next_check: Instant,
@@ -68,6 +73,7 @@ impl ForwardPolicy {
             mode,
             accepting: Vec::new(),
             failed: Vec::new(),
+            retry: false,
             wake: Wake::default(),
             period: CHECK_PERIOD,
             next_check: now + CHECK_PERIOD,
@@ -83,7 +89,7 @@ impl ForwardPolicy {
     fn dropping(&self) -> Vec<(Variant, Family)> {
         let all =
             Variant::ALL.into_iter().flat_map(|v| self.mode.families().into_iter().map(move |f| (v, f)));
-        let missing = |(v, f): &(Variant, Family)| !self.has(*v, *f) && !self.failed.contains(&(*v, *f));
+        let missing = |(v, f): &(Variant, Family)| !self.has(*v, *f);
         all.filter(missing).filter(|(v, f)| drops_forwarded(*v, *f)).collect()
     }
 
@@ -100,11 +106,13 @@ impl ForwardPolicy {
                     rules.set_audit_period(self.period);
                     tracing::info!(%tables, "the policy of chain FORWARD is DROP; adding rules that accept Service traffic");
                     self.accepting.push(Accepting { variant, family, rules });
+                    self.failed.retain(|failed| *failed != (variant, family));
                 }
-                Err(error) => {
+                Err(error) if !self.failed.contains(&(variant, family)) => {
                     self.failed.push((variant, family));
                     warnings.push(warning(&tables, &error));
                 }
+                Err(_) => {}
             }
         }
         warnings
@@ -174,7 +182,11 @@ impl Backend for ForwardPolicy {
                     report.drift.merge(own.drift);
                     report.warnings.extend(own.warnings);
                 }
-                Err(error) => report.warnings.push(warning(&tables, &error)),
+                Err(error) => {
+                    report.warnings.push(warning(&tables, &error));
+                    self.retry = true;
+                    self.next_check = now + RETRY_PERIOD;
+                }
             }
         }
         Ok(report)
@@ -239,7 +251,7 @@ impl Backend for ForwardPolicy {
         self.next_check = now + self.period;
         // The sync that follows adds the rules.
         self.is_due = !self.dropping().is_empty();
-        self.is_due.then_some(DriftSignal::Possible)
+        (std::mem::take(&mut self.retry) || self.is_due).then_some(DriftSignal::Possible)
     }
 
     fn next_drift_check(&self) -> Option<Instant> {

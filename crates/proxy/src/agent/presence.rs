@@ -1,43 +1,40 @@
 //! Tells whether an agent runs in this network namespace.
 //!
-//! An agent listens at an abstract Unix socket, which every network namespace has its own names of, and which the kernel
-//! removes when the process ends, however it ends. Another process connects, and the kernel tells it the listener's process.
+//! An agent binds an abstract Unix socket. Every network namespace has its own abstract names, and the kernel frees a name
+//! when its process ends, however it ends. Nobody connects to the socket: another process finds that the name is in use.
 
-use rustix::net::sockopt::socket_peercred;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 const NAME: &str = "portway-agent";
 
-fn address() -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(NAME)
+fn bind() -> io::Result<UnixDatagram> {
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(NAME)?)
 }
 
-/// The process of the agent that runs in this network namespace, if one does.
-pub fn running_agent() -> Option<u32> {
-    let stream = address().and_then(|address| UnixStream::connect_addr(&address)).ok()?;
-    let process = socket_peercred(&stream).ok()?.pid;
-    u32::try_from(process.as_raw_nonzero().get()).ok()
+/// Whether an agent runs in this network namespace.
+pub fn agent_is_running() -> bool {
+    bind().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
 /// Makes this process known as the agent of its network namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
-    listener: Option<UnixListener>,
+    socket: Option<UnixDatagram>,
 }
 
 impl Presence {
-    /// Listens, unless another agent does: then its process is returned.
-    pub(crate) fn announce(&mut self) -> Option<u32> {
-        if self.listener.is_some() {
-            return None;
+    /// Binds the name. True if another agent has it.
+    pub(crate) fn announce(&mut self) -> bool {
+        if self.socket.is_some() {
+            return false;
         }
-        match address().and_then(|address| UnixListener::bind_addr(&address)) {
-            Ok(listener) => self.listener = Some(listener),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return running_agent(),
-            Err(error) => tracing::debug!(%error, "cannot listen at the agent's socket"),
+        match bind() {
+            Ok(socket) => self.socket = Some(socket),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return true,
+            Err(error) => tracing::debug!(%error, "cannot bind the agent's socket"),
         }
-        None
+        false
     }
 }

@@ -1,7 +1,7 @@
 //! Reports about objects and rules: log lines, metrics and Kubernetes Events.
 
 use super::Agent;
-use crate::config::{LocalDetection, Warnings};
+use crate::config::{Config, LocalDetection, Warnings};
 use crate::health;
 use portway_client::Regarding;
 use portway_dataplane::{Drift, Mode, Refused};
@@ -11,6 +11,9 @@ use portway_serve::RejectedObject;
 
 /// The number of rejected objects that the status page shows at most.
 const REJECTIONS_SHOWN: usize = 100;
+
+/// Logged if another agent runs.
+const OTHER_AGENT: &str = "another agent programs the Services of this node too; the two undo each other's changes: stop one of them";
 
 /// Logged if pods of this node are not recognized.
 const NO_LOCAL_DETECTION: &str = "clusterCIDR is empty, so pods of this node are not recognized: traffic from outside to cluster \
@@ -28,7 +31,7 @@ impl Agent {
     }
 
     /// Reports what is wrong with a configuration that is used nevertheless.
-    pub(super) fn report_warnings(&self, warnings: &Warnings) {
+    pub(super) fn report_warnings(&self, warnings: &Warnings, config: &Config) {
         for mistake in &warnings.mistakes {
             tracing::warn!("{mistake}");
             self.recorder.warn(self.regarding_node(), "ConfigurationMistake", &mistake.to_string());
@@ -36,7 +39,7 @@ impl Agent {
         if !warnings.unused.is_empty() {
             tracing::info!("without effect in Portway: {}", warnings.unused.join(", "));
         }
-        if self.config.local_detection == LocalDetection::None {
+        if config.local_detection == LocalDetection::None {
             tracing::warn!("{NO_LOCAL_DETECTION}");
         }
         if warnings.without_mode {
@@ -76,16 +79,14 @@ impl Agent {
     /// Reports, once, that another agent programs the same network namespace: each would undo the changes of the other.
     pub(super) fn check_other_agent(&mut self) {
         let other = self.presence.announce();
-        self.metrics.other_agents(usize::from(other.is_some()));
-        if let Some(process) = other.filter(|process| self.other_agent != Some(*process)) {
-            let message = format!(
-                "another agent, process {process}, programs the Services of this node too; the two undo each other's changes: \
-                 stop one of them"
-            );
-            tracing::error!("{message}");
-            self.recorder.warn(self.regarding_node(), "AnotherProxy", &message);
-        } else if other.is_none() && self.other_agent.is_some() {
-            tracing::info!("the other agent has ended");
+        self.metrics.other_agents(usize::from(other));
+        match (self.other_agent, other) {
+            (false, true) => {
+                tracing::error!("{OTHER_AGENT}");
+                self.recorder.warn(self.regarding_node(), "AnotherProxy", OTHER_AGENT);
+            }
+            (true, false) => tracing::info!("the other agent has ended"),
+            _ => {}
         }
         self.other_agent = other;
     }

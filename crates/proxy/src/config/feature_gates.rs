@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 pub const ALLOW_EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
 /// Without it the ipvs mode cannot be used.
 pub(super) const IPVS: &str = "KubeProxyIPVS";
-/// Without it node ports are not served on loopback addresses, except by `iptables.localhostNodePorts`.
+/// Without it node ports are not served on loopback addresses, except in mode iptables.
 pub(super) const LOCALHOST_NODE_PORTS: &str = "KubeProxyNFTablesLocalhostNodePorts";
 
 /// The gates that have an effect. All are on by default.
@@ -18,7 +18,7 @@ pub(super) const EFFECTIVE: [&str; 3] = [ALLOW_EXTERNAL_IPS, IPVS, LOCALHOST_NOD
 static KNOWN: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| include_str!("feature_gates.txt").lines().collect());
 
-/// Rejects gates that no release of kube-proxy has, and a mode that a gate forbids.
+/// Rejects gates that kube-proxy 1.36 and 1.37 do not have, and a mode that a gate forbids.
 pub(super) fn check(typed: &Typed, config: &Config, checks: &mut Checks) {
     for given in typed.get("featureGates").into_iter().flat_map(|given| given.items()) {
         let Value::Named(name, _) = &given.value else { continue };
