@@ -62,22 +62,24 @@ fn text(counts: &[(PortId, Counts)]) -> String {
 /// The exposition of the numbers of listeners at loopback addresses, with the names of kube-proxy v1.37.
 pub(crate) fn loopback(counts: LoopbackCounts) -> String {
     let mut text = String::new();
-    let listeners = "kubeproxy_nftables_localhost_nodeport_listeners";
-    _ = writeln!(text, "# HELP {listeners} Open listeners at node ports of loopback addresses.");
-    _ = writeln!(text, "# TYPE {listeners} gauge");
-    for family in Family::ALL {
-        let number = counts.listeners[family as usize];
-        _ = writeln!(text, "{listeners}{{ip_family=\"{family}\"}} {number}");
-    }
-    let failures = "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total";
-    _ = writeln!(
-        text,
-        "# HELP {failures} Listeners at node ports of loopback addresses that could not be opened."
-    );
-    _ = writeln!(text, "# TYPE {failures} counter");
-    for family in Family::ALL {
-        let number = counts.failures[family as usize];
-        _ = writeln!(text, "{failures}{{ip_family=\"{family}\"}} {number}");
+    for (name, kind, help, numbers) in [
+        (
+            "kubeproxy_nftables_localhost_nodeport_listeners",
+            "gauge",
+            "Open listeners at node ports of loopback addresses.",
+            counts.listeners,
+        ),
+        (
+            "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+            "counter",
+            "Listeners at node ports of loopback addresses that could not be opened.",
+            counts.failures,
+        ),
+    ] {
+        _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for family in Family::ALL {
+            _ = writeln!(text, "{name}{{ip_family=\"{family}\"}} {}", numbers[family as usize]);
+        }
     }
     // kube-proxy counts the first packet of each connection.
     let accepted = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total";

@@ -58,7 +58,7 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
     Ok(removed)
 }
 
-/// Removes what is left with the tool.
+/// Removes the proxy chains, and the rules that jump to them, with the iptables tool.
 fn remove_by_tool(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, Error> {
     let mut seen = list(kernel, family)?;
     if localnet::was_turned_on(&seen) {

@@ -1,7 +1,8 @@
 //! Tells whether an agent runs in this network namespace.
 //!
-//! An agent binds an abstract Unix socket. Every network namespace has its own abstract names, and the kernel frees a name
-//! when its process ends, however it ends. Nobody connects to the socket: another process finds that the name is in use.
+//! An agent binds an abstract Unix socket. Every network namespace has its own abstract names, and the kernel frees the name
+//! when the agent exits or is killed. No process connects to the socket: a second agent, or `portway cleanup`, tries to
+//! bind the same name, and fails if an agent has it.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
