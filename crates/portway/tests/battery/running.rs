@@ -62,6 +62,7 @@ impl RunningCase {
             let cidrs = [format!("10.244.{n}.0/24"), format!("fd10:244:{n}::/64")];
             manifests.apply(&node(&format!("node{n}"), zone, &lab.node(n).ips(), &cidrs));
         }
+        manifests.apply(&net.service_cidr());
         lab.nodes().iter().for_each(|node| mode.prepare(node.namespace()));
         let script = (case.script)(&net);
         let mut running = RunningCase {
@@ -164,8 +165,11 @@ impl RunningCase {
             let binary = Path::new(env!("CARGO_BIN_EXE_portway"));
             self.agents.push(Agent::start(self.lab.node(n), binary, &flags).map_err(|e| e.to_string())?);
         }
+        // After the first sync, packets to cluster IPs that are not programmed yet are dropped. A packet that is forwarded
+        // instead leaves a conntrack entry without NAT for two minutes, which a later connection from the same source port
+        // would match.
         for agent in &mut self.agents {
-            agent.wait_for("portway proxy started", wait_timeout()).map_err(|e| e.to_string())?;
+            agent.wait_for(FIRST_SYNC, wait_timeout()).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
@@ -309,6 +313,9 @@ impl RunningCase {
         text
     }
 }
+
+/// A part of the line that the agent logs after its first sync.
+const FIRST_SYNC: &str = " endpoints in ";
 
 /// The IPv6 gateway address of a node's pods.
 fn gateway6(n: u8) -> IpAddr {

@@ -96,7 +96,6 @@ fn no_endpoints(net: &LabNetwork) -> Script {
 
 fn unknown(net: &LabNetwork) -> Script {
     let mut steps = web(net);
-    steps.push(apply(net.service_cidr()));
     steps.push(tcp(POD1, net.at_cluster_ip(1), Expect::Spread(PODS.to_vec(), Source::Any)));
     for from in [POD1, NODE1, CLIENT] {
         steps.push(tcp(from, SocketAddr::new(net.cluster_ip(1), 81), Expect::Refused));
@@ -108,7 +107,6 @@ fn unknown(net: &LabNetwork) -> Script {
 
 fn deleted_and_created_again(net: &LabNetwork) -> Script {
     let mut steps = web(net);
-    steps.push(apply(net.service_cidr()));
     steps.push(tcp(CLIENT, net.at_cluster_ip(1), all(PODS, Source::Node(1))));
     steps.push(Step::DeleteService("web"));
     steps.push(tcp(CLIENT, net.at_cluster_ip(1), Expect::TimedOut));
