@@ -38,7 +38,7 @@ pub use error::LabError;
 pub use host::{LabHost, Role};
 pub use layout::{Lab, Layout};
 pub use load::{Load, LoadReport};
-pub use log::{Log, LogLine};
+pub use log::{Log, LogLine, line_has_level};
 pub use namespace::Namespace;
 pub use probe::{Answers, Outcome, Probe};
 pub use process::Process;

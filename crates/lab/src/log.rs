@@ -57,6 +57,11 @@ impl Log {
         self.lock().kept.iter().filter(|line| line.text.contains(text)).count()
     }
 
+    /// Whether a line has a level: `ERROR`, `WARN` or `INFO`.
+    pub fn has_level(&self, level: &str) -> bool {
+        self.lock().kept.iter().any(|line| line_has_level(&line.text, level))
+    }
+
     /// The last `count` lines as text.
     pub fn tail(&self, count: usize) -> String {
         let lines = self.lock();
@@ -131,6 +136,12 @@ impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lines().iter().try_for_each(|line| writeln!(f, "{:>9.3}s {}", line.at.as_secs_f64(), line.text))
     }
+}
+
+/// Whether a line in klog's format has a level: its first letter, followed by month and day.
+pub fn line_has_level(line: &str, level: &str) -> bool {
+    let mut characters = line.chars();
+    characters.next() == level.chars().next() && characters.next().is_some_and(|c| c.is_ascii_digit())
 }
 
 #[cfg(test)]

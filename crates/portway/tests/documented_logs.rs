@@ -1,14 +1,12 @@
 //! The log messages that README.md and docs/ quote are those of the source.
 //!
-//! Quoted are lines of code blocks that begin with a level, also after a timestamp, and the first column of the table in
-//! docs/operations.md, section "Log messages". A quote is compared by its constant parts: the text before the first
+//! Quoted are lines of code blocks that begin with klog's header, and the first column of the table in docs/operations.md,
+//! section "Log messages". A quote is compared by its constant parts: the text before the first
 //! field (`mode=…`), cut at `…`, at numbers, at quoted values and at colons. Each part of two words or more has to occur
 //! in a string literal of the source; tests do not count.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-const LEVELS: [&str; 4] = ["ERROR", "WARN", "INFO", "DEBUG"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -31,14 +29,11 @@ fn in_code_blocks(page: &str) -> Vec<&str> {
     blocks.flat_map(|block| block.lines().skip(1)).filter_map(message).collect()
 }
 
-/// The message of a log line: the text after its level. A timestamp may precede the level.
+/// The message of a log line: the text after klog's header, as in `W1118 10:15:31.123456    1832 agent.rs:7] message`.
 fn message(line: &str) -> Option<&str> {
-    let line = line.trim_start();
-    let (first, rest) = line.split_once(' ')?;
-    let is_time = first.starts_with(|c: char| c.is_ascii_digit()) && first.ends_with('Z');
-    let line = if is_time { rest.trim_start() } else { line };
-    let (level, message) = line.split_once(' ')?;
-    LEVELS.contains(&level).then_some(message)
+    let (header, message) = line.trim_start().split_once("] ")?;
+    let day = header.strip_prefix(['E', 'W', 'I'])?.split(' ').next()?;
+    (day.len() == 4 && day.parse::<u16>().is_ok()).then_some(message)
 }
 
 /// The messages in the first column of a page's table of log messages.
@@ -171,10 +166,10 @@ fn a_changed_message_is_found() {
     );
     assert_eq!(literals, ["rules changed by {process}; repairing", "the set \"x\" is full"]);
     let literals = literals.into_iter().collect();
-    let page = "Text\n\n```\n2026-01-01T00:00:00.5Z  WARN rules changed by … mode=x\nWARN the set is full count=1\n$ ls\n```\n\
-                WARN outside of a block\n";
+    let page = "Text\n\n```\nW0101 00:00:00.500000   1 a.rs:1] \"rules changed by …\" mode=x\nE0101 00:00:00.500000   1 a.rs:1] \
+                the set is full count=1\n$ ls\n```\nW0101 00:00:00.500000   1 a.rs:1] outside of a block\n";
     let quotes = in_code_blocks(page);
-    assert_eq!(quotes, ["rules changed by … mode=x", "the set is full count=1"]);
+    assert_eq!(quotes, ["\"rules changed by …\" mode=x", "the set is full count=1"]);
     assert_eq!(unknown(&quotes, &literals), ["the set is full"]);
     let page = "# Page\n\n## Log messages\n\n| message | meaning |\n| --- | --- |\n| `a b: …`, `… c d` | e |\n\n## Next\n\n| `f g` | h |\n";
     assert_eq!(in_table(page), ["a b: …", "… c d"]);

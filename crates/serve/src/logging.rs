@@ -7,14 +7,17 @@
 //! kube-proxy's verbosity is a number. At 0 there is one line per change of state; at 2 each changed Service is logged
 //! ([`CHANGES`]), at 4 each sync with its details (`DEBUG`), at 6 requests and events (`TRACE`), at 8 the libraries too.
 
+mod fields;
 mod json;
 mod queue;
+mod text;
 
 use json::KlogJson;
 use queue::LogQueue;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::time::Duration;
+use text::KlogText;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::{self, Handle};
@@ -52,7 +55,7 @@ pub fn start(format: LogFormat, verbosity: u32) {
     let started = match format {
         LogFormat::Json => registry.with(fmt::layer().event_format(KlogJson).with_writer(queue)).try_init(),
         LogFormat::Text => {
-            let layer = fmt::layer().with_ansi(color).with_target(false).with_writer(queue);
+            let layer = fmt::layer().with_ansi(color).event_format(KlogText).with_writer(queue);
             registry.with(layer).try_init()
         }
     };

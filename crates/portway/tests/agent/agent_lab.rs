@@ -8,7 +8,7 @@ use crate::http::Page;
 use crate::metrics::Metrics;
 use crate::{Outcome, ensure, objects};
 use libtest_mimic::Failed;
-use portway_lab::{Agent, Lab, Layout, Log, Namespace, Port, Probe, eventually, guest};
+use portway_lab::{Agent, Lab, Layout, Log, Namespace, Port, Probe, eventually, guest, line_has_level};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -192,10 +192,15 @@ impl AgentLab {
         self.agent.as_mut().ok_or_else(|| "no agent is running".into())
     }
 
-    /// Waits for a line of the agent's log that contains all of these texts, in any order.
+    /// Waits for a line of the agent's log that contains all of these texts, in any order. `ERROR`, `WARN` and `INFO`
+    /// stand for the line's level.
     pub(crate) fn logged(&mut self, words: &[&str]) -> Result<String, Failed> {
         let wanted = format!("write a line with {words:?}");
-        let matches = |line: &str| words.iter().all(|word| line.contains(word));
+        let has = |line: &str, word: &str| match word {
+            "ERROR" | "WARN" | "INFO" => line_has_level(line, word),
+            _ => line.contains(word),
+        };
+        let matches = |line: &str| words.iter().all(|word| has(line, word));
         let line = self.agent()?.wait_until(&wanted, matches, wait_timeout())?;
         Ok(line)
     }

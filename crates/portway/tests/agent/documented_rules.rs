@@ -106,7 +106,7 @@ fn documented(lab: &mut AgentLab, variant: Variant) -> Outcome {
     // `web` has the cluster IP of `kubernetes`.
     ["web.yaml", "web-v4.yaml", "web-v6.yaml"].iter().for_each(|file| lab.delete(file));
     lab.start(&["--proxy-mode=iptables", "--cluster-cidr=10.244.0.0/16"])?;
-    lab.logged(&["synced", "family=IPv4"])?;
+    lab.logged(&["synced", "family=\"IPv4\""])?;
     eventually(wait_timeout(), || {
         let saved = lab.save(variant, "iptables").map_err(|e| format!("{e:?}"))?;
         match SAVED.iter().find(|line| !saved.lines().any(|l| l == **line)) {

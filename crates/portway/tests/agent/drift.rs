@@ -41,7 +41,7 @@ fn tampered(lab: &mut AgentLab, nft: &str, change: &str, names: &[&str]) -> Outc
     let line = lab.logged(&[
         "WARN",
         "repaired rules that another process had changed",
-        &format!("family={family}"),
+        &format!("family=\"{family}\""),
     ])?;
     let count = line.split_whitespace().find_map(|word| word.strip_prefix(change)?.strip_prefix('='));
     ensure(count.is_some_and(|n| n != "0"), || format!("no object is {change}: {line}"))?;

@@ -44,7 +44,7 @@ fn accepted(lab: &mut AgentLab, variant: Variant) -> Outcome {
     forwarded(lab)?;
     let before = lab.save(variant, "iptables")?;
     lab.start(&[])?;
-    lab.logged(&["synced", "family=IPv6"])?;
+    lab.logged(&["synced", "family=\"IPv6\""])?;
     forwarded(lab)?;
     let after = lab.save(variant, "iptables")?;
     ensure(before == after, || format!("a restart changed\n{before}\nto\n{after}"))?;

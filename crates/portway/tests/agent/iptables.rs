@@ -94,7 +94,7 @@ fn restart(lab: &mut AgentLab, variant: Variant) -> Outcome {
     lab.web_works()?;
     lab.start(&["--proxy-mode=iptables"])?;
     for family in ["IPv4", "IPv6"] {
-        let first = lab.logged(&["synced", &format!("family={family}")])?;
+        let first = lab.logged(&["synced", &format!("family=\"{family}\"")])?;
         ensure(first.contains("full=true added=0 removed=0"), || {
             format!("a restart changed something: {first}")
         })?;

@@ -51,7 +51,7 @@ fn restart(lab: &mut AgentLab) -> Outcome {
 }
 
 fn first_sync(lab: &mut AgentLab) -> Result<String, libtest_mimic::Failed> {
-    lab.logged(&["synced", "family=IPv4"])
+    lab.logged(&["synced", "family=\"IPv4\""])
 }
 
 fn killed(lab: &mut AgentLab) -> Outcome {

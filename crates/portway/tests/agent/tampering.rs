@@ -87,7 +87,7 @@ fn edited(lab: &mut AgentLab, variant: Variant, edits: Edits) -> Outcome {
         if variant == Nft {
             lab.logged(&["WARN", "rules changed by another process", "process=\"iptables-nft (process "])?;
         }
-        lab.logged(&["WARN", "repaired rules that another process had changed", "family=IPv4", text])
+        lab.logged(&["WARN", "repaired rules that another process had changed", "family=\"IPv4\"", text])
             .map_err(|e| with_arguments(arguments, &e))?;
         eventually(wait_timeout(), || has_rules(lab, variant, &before))
             .map_err(|e| format!("{arguments}: {e}"))?;
@@ -134,7 +134,7 @@ fn reloaded(lab: &mut AgentLab, variant: Variant) -> Outcome {
         lab.logged(&[
             "WARN",
             "repaired rules that another process had changed",
-            &format!("family={family}"),
+            &format!("family=\"{family}\""),
             "is missing",
         ])?;
     }
@@ -162,7 +162,7 @@ fn replaced(lab: &mut AgentLab) -> Outcome {
     let line = lab.logged(&[
         "WARN",
         "repaired rules that another process had changed",
-        "family=IPv4",
+        "family=\"IPv4\"",
         "KUBE-SEP-BSJG54EXAHTH4INO of default/web",
     ])?;
     ensure(line.contains("10.244.1.10:8080"), || format!("the missing rule is not logged: {line}"))?;
@@ -248,7 +248,7 @@ fn unlistable_table(lab: &mut AgentLab) -> Outcome {
     // A restarted agent adopts the existing rules.
     lab.stop()?;
     lab.start(&["--proxy-mode=iptables"])?;
-    lab.logged(&["synced", "family=IPv4"])?;
+    lab.logged(&["synced", "family=\"IPv4\""])?;
     let hooks = hooks(lab, Nft)?;
     ensure(hooks == 1, || format!("after a restart, {hooks} rules jump to KUBE-SERVICES"))?;
     lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
@@ -307,7 +307,7 @@ fn foreign_changes(lab: &mut AgentLab) -> Outcome {
     ensure(after == before, || format!("{} full syncs", after - before))?;
     // A change of a Portway chain is logged; the foreign changes before it were not.
     lab.iptables(Nft, &["-t", "nat", "-F", "KUBE-SERVICES"])?;
-    lab.logged(&["repaired rules that another process had changed", "family=IPv4"])?;
+    lab.logged(&["repaired rules that another process had changed", "family=\"IPv4\""])?;
     lab.web_works()?;
     let count = lab.agent()?.log().count("rules changed by another process");
     ensure(count == 1, || format!("{count} changes of Portway's chains were logged"))?;
@@ -324,7 +324,7 @@ fn foreign_changes_legacy(lab: &mut AgentLab) -> Outcome {
     lab.metric(full, |n| n > before)?;
     // A change of a Portway chain is logged; the foreign change before it was not.
     lab.iptables(Legacy, &["-t", "nat", "-F", "KUBE-SERVICES"])?;
-    let line = lab.logged(&["repaired rules that another process had changed", "family=IPv4"])?;
+    let line = lab.logged(&["repaired rules that another process had changed", "family=\"IPv4\""])?;
     ensure(line.contains("`-A KUBE-SERVICES -d 10.96.0.1/32") && !line.contains("DOCKER"), || line.clone())?;
     lab.web_works()?;
     let log = lab.agent()?.log().clone();

@@ -170,14 +170,14 @@ fn outage(lab: &mut WatchLab) -> Result<(), String> {
     lab.expect(1, &["pod1a", "pod1b"])?;
     lab.expect(2, &["pod1a"])?;
     lab.api.outage(true);
-    lab.wait_for("WARN")?;
+    lab.wait_for("reason=\"")?;
     lab.expect(1, &["pod1a", "pod1b"])?;
     lab.service("web", 1, &["pod1c"]);
     lab.api.delete(Service::TYPE, "default", "deleted");
     // An agent that starts during the outage neither adds nor removes rules.
     lab.agent.take().map(Agent::kill);
     lab.start(&[])?;
-    lab.wait_for("WARN")?;
+    lab.wait_for("reason=\"")?;
     lab.expect(1, &["pod1a", "pod1b"])?;
     lab.expect(2, &["pod1a"])?;
     lab.api.outage(false);

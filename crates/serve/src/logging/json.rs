@@ -1,12 +1,11 @@
 //! Log lines as JSON, with the keys that klog writes: `ts` (milliseconds since the epoch), `caller`, `msg`, `v` or
 //! `level`, and the fields of the line.
 
+use super::fields::{Fields, caller};
 use super::verbosity_of;
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt;
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -28,11 +27,8 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let metadata = event.metadata();
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        let file = metadata.file().and_then(|file| Path::new(file).file_name()?.to_str()).unwrap_or_default();
-        let caller = format!("{file}:{}", metadata.line().unwrap_or_default());
-        let line = line(SystemTime::now(), &caller, *metadata.level(), metadata.target(), fields);
+        let fields = Fields::of(event);
+        let line = line(SystemTime::now(), &caller(metadata), *metadata.level(), metadata.target(), fields);
         writeln!(writer, "{line}")
     }
 }
@@ -49,14 +45,14 @@ fn line(at: SystemTime, caller: &str, level: Level, target: &str, fields: Fields
         line.insert("v".to_owned(), verbosity_of(level, target).into());
     }
     for (name, value) in fields.others {
-        line.entry(name).or_insert(value);
+        line.entry(name.to_owned()).or_insert(value);
     }
     Value::Object(line)
 }
 
 /// The line for an error that ends the process.
 pub(super) fn error(message: &str) -> Value {
-    let fields = Fields { message: message.to_owned(), others: Map::new() };
+    let fields = Fields { message: message.to_owned(), others: Vec::new() };
     line(SystemTime::now(), "main.rs", Level::ERROR, "", fields)
 }
 
@@ -64,49 +60,6 @@ pub(super) fn error(message: &str) -> Value {
 pub(super) fn milliseconds(at: SystemTime) -> Value {
     let micros = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     json!(micros as f64 / 1000.0)
-}
-
-/// The message and the fields of a line.
-#[derive(Debug, Default)]
-struct Fields {
-    message: String,
-    others: Map<String, Value>,
-}
-
-impl Fields {
-    fn insert(&mut self, field: &Field, value: Value) {
-        match (field.name(), value) {
-            ("message", Value::String(text)) => self.message = text,
-            ("message", other) => self.message = other.to_string(),
-            (name, value) => drop(self.others.insert(name.to_owned(), value)),
-        }
-    }
-}
-
-impl Visit for Fields {
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.insert(field, Number::from_f64(value).map_or(Value::Null, Value::Number));
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.insert(field, value.into());
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.insert(field, value.into());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.insert(field, value.into());
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.insert(field, value.into());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.insert(field, format!("{value:?}").into());
-    }
 }
 
 #[cfg(test)]
@@ -118,7 +71,7 @@ mod tests {
     fn a_line_has_the_keys_of_klog() {
         let fields = || Fields {
             message: "synced".to_owned(),
-            others: [("family".to_owned(), "IPv4".into()), ("ts".to_owned(), 1.into())].into_iter().collect(),
+            others: vec![("family", "IPv4".into()), ("ts", 1.into())],
         };
         let at = UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456);
         let written = line(at, "agent.rs:7", Level::INFO, "portway_proxy", fields());

@@ -1,7 +1,7 @@
 //! The queue between the threads that log and the thread that writes.
 
 use super::LogFormat;
-use crate::rfc3339;
+use super::fields::Fields;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -105,8 +105,8 @@ fn dropped_line(count: u64, format: LogFormat) -> String {
     let message = "log lines were dropped because nothing read them";
     match format {
         LogFormat::Text => {
-            let time = rfc3339::format(SystemTime::now());
-            format!("{time}  WARN {message} count={count}\n")
+            let fields = Fields { message: message.to_owned(), others: vec![("count", count.into())] };
+            super::text::warning(SystemTime::now(), &fields)
         }
         LogFormat::Json => {
             let ts = super::json::milliseconds(SystemTime::now());

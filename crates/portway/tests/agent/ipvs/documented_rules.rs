@@ -108,8 +108,8 @@ fn begin(lab: &mut AgentLab) -> Outcome {
     // `web` has the cluster IP of `kubernetes`.
     ["web.yaml", "web-v4.yaml", "web-v6.yaml"].iter().for_each(|file| lab.delete(file));
     start(lab, &["--cluster-cidr=10.244.0.0/16"])?;
-    lab.logged(&["synced", "family=IPv4"])?;
-    lab.logged(&["synced", "family=IPv6"]).map(drop)
+    lab.logged(&["synced", "family=\"IPv4\""])?;
+    lab.logged(&["synced", "family=\"IPv6\""]).map(drop)
 }
 
 /// A listing in which the order of servers does not count.
@@ -230,7 +230,7 @@ fn restart(lab: &mut AgentLab) -> Outcome {
     lab.web_works()?;
     start_again(lab, &[])?;
     for family in ["IPv4", "IPv6"] {
-        let first = lab.logged(&["synced", &format!("family={family}")])?;
+        let first = lab.logged(&["synced", &format!("family=\"{family}\"")])?;
         ensure(first.contains("full=true added=0 removed=0"), || {
             format!("a restart changed something: {first}")
         })?;

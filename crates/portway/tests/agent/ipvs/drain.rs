@@ -92,7 +92,7 @@ fn interrupt(lab: &mut AgentLab, killed: bool) -> Outcome {
     if killed {
         lab.kill()?;
         start_again(lab, &[])?;
-        lab.logged(&["synced", "family=IPv4"])?;
+        lab.logged(&["synced", "family=\"IPv4\""])?;
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ fn no_endpoints(lab: &mut AgentLab) -> Outcome {
     refused(lab)?;
     lab.kill()?;
     start_again(lab, &[])?;
-    lab.logged(&["synced", "family=IPv4"])?;
+    lab.logged(&["synced", "family=\"IPv4\""])?;
     lab.has_real_servers(SERVER, &[&real(lab, &one, 0)])?;
     connection.is_alive("after a restart")?;
     refused(lab)?;
@@ -183,7 +183,7 @@ fn shortcut_without_endpoints(lab: &mut AgentLab) -> Outcome {
     }
     lab.kill()?;
     start_again(lab, &[CLUSTER_CIDR])?;
-    lab.logged(&["synced", "family=IPv4", "full=true"])?;
+    lab.logged(&["synced", "family=\"IPv4\"", "full=true"])?;
     lab.has_real_servers("FWM 4096", &[&real(lab, "pod1b", 0)])?;
     are_alive(&mut connections, "after a restart")?;
     connections.into_iter().for_each(Connection::reset);

@@ -161,7 +161,7 @@ fn edited(lab: &mut AgentLab, edits: Edits) -> Outcome {
         lab.logged(&[
             "WARN",
             "repaired rules that another process had changed",
-            &format!("family={family}"),
+            &format!("family=\"{family}\""),
             text,
         ])
         .map_err(with_command)?;

@@ -114,7 +114,7 @@ fn foreign_objects(lab: &mut AgentLab) -> Outcome {
     lab.kill()?;
     start_again(lab, &["--nodeport-addresses=192.168.50.0/24,fd50::/64"])?;
     for family in ["IPv4", "IPv6"] {
-        lab.logged(&["synced", &format!("family={family}"), "full=true"])?;
+        lab.logged(&["synced", &format!("family=\"{family}\""), "full=true"])?;
     }
     foreign.are_unchanged(lab, "after a restart")?;
     lab.stop()?;
@@ -168,7 +168,7 @@ fn marks(lab: &mut AgentLab) -> Outcome {
     unchanged(lab, "after a repair")?;
     lab.kill()?;
     start_again(lab, &flags)?;
-    lab.logged(&["synced", "family=IPv4", "full=true"])?;
+    lab.logged(&["synced", "family=\"IPv4\"", "full=true"])?;
     served(lab)?;
     unchanged(lab, "after a restart")?;
     lab.stop()?;
@@ -211,7 +211,7 @@ fn excluded(lab: &mut AgentLab) -> Outcome {
     foreign(lab, "after a repair")?;
     lab.kill()?;
     start_again(lab, &flags)?;
-    lab.logged(&["synced", "family=IPv4", "full=true"])?;
+    lab.logged(&["synced", "family=\"IPv4\"", "full=true"])?;
     foreign(lab, "after a restart")?;
     lab.stop()?;
     let output = lab.portway(&["cleanup", "--exclude-cidrs=10.99.0.0/16"])?;
@@ -241,7 +241,7 @@ fn served(lab: &mut AgentLab) -> Outcome {
     )?;
     lab.kill()?;
     start_again(lab, &flags)?;
-    lab.logged(&["synced", "family=IPv4", "full=true"])?;
+    lab.logged(&["synced", "family=\"IPv4\"", "full=true"])?;
     lab.reaches(at, &["pod1b"])?;
     lab.delete("late.yaml");
     portway_lab::eventually(crate::agent_lab::wait_timeout(), || {

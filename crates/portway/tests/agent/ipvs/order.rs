@@ -38,7 +38,7 @@ fn created_and_deleted(lab: &mut AgentLab) -> Outcome {
     let (service, slice) = manifest.split_once("---\n").ok_or("two objects")?;
     lab.apply("busy-slice.yaml", slice);
     start(lab, &[])?;
-    lab.logged(&["synced", "family=IPv4"])?;
+    lab.logged(&["synced", "family=\"IPv4\""])?;
     let over = AtomicBool::new(false);
     let (answered, refused) = thread::scope(|scope| -> Result<(usize, usize), Failed> {
         let client = lab.client();

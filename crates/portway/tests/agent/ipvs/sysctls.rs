@@ -6,6 +6,7 @@ use crate::mode_change::HEADER;
 use crate::tool::Legacy;
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
+use portway_lab::line_has_level;
 
 pub(crate) const TESTS: &[Test] = &[
     ("sysctls_are_set_and_cleanup_restores_them", |lab| restored(lab, Event::Stop)),
@@ -102,7 +103,7 @@ fn restored(lab: &mut AgentLab, event: Event) -> Outcome {
             // A second run finds the values set, and still has the values from before the first run.
             lab.kill()?;
             start_again(lab, FLAGS)?;
-            lab.logged(&["synced", "family=IPv4"])?;
+            lab.logged(&["synced", "family=\"IPv4\""])?;
             lab.kill()?;
         }
         Event::Removal => {
@@ -124,7 +125,7 @@ fn clean_up(lab: &AgentLab) -> Outcome {
     let stdout_lines = |arguments: &[&str]| -> Result<Vec<String>, Failed> {
         let output = lab.portway(arguments)?;
         let stderr = String::from_utf8_lossy(&output.stderr);
-        ensure(output.status.success() && !stderr.contains("WARN"), || {
+        ensure(output.status.success() && !stderr.lines().any(|line| line_has_level(line, "WARN")), || {
             format!("{arguments:?}: {}: {stderr}", output.status)
         })?;
         Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())

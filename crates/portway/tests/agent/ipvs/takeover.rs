@@ -131,7 +131,7 @@ fn to_ipvs(lab: &mut AgentLab) -> Outcome {
     let filter = lab.on_node("iptables-legacy-save -t filter")?;
     ensure(!filter.contains("KUBE-IPVS-OUT-FILTER"), || filter.clone())?;
     let log = lab.agent()?.log().clone();
-    ensure(!log.contains("ERROR"), || log.to_string())?;
+    ensure(!log.has_level("ERROR"), || log.to_string())?;
     traffic.end()?;
     lab.web_works()
 }

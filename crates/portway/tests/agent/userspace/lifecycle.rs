@@ -272,6 +272,6 @@ fn tampered(lab: &mut AgentLab) -> Outcome {
     lab.logged(&["WARN", "repaired rules that another process had changed", "missing"])?;
     lab.web_works()?;
     lab.nft(&["delete", "table", "ip6", "portway"])?;
-    lab.logged(&["WARN", "repaired rules that another process had changed", "family=IPv6"])?;
+    lab.logged(&["WARN", "repaired rules that another process had changed", "family=\"IPv6\""])?;
     lab.web_works()
 }
