@@ -48,6 +48,16 @@ const FALLBACK_AFTER: u32 = 3;
 /// stalled connection.
 const SILENT_STREAMS: u32 = 2;
 
+/// Consecutive pages without objects after which a list is given up. With a selector a page may be empty, because the
+/// server counts objects before it selects them.
+const MAX_EMPTY_PAGES: u32 = 100;
+
+/// Pages after which a list is given up: 5 million objects.
+const MAX_PAGES: u32 = 10_000;
+
+/// Consecutive watches that ended at once, or had expired, after which that is an outage.
+const SHORT_WATCHES: u32 = 3;
+
 /// The state of a list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
@@ -69,12 +79,24 @@ pub(super) struct State {
     expired: u32,
     /// The message of the outage that was reported and is not over.
     outage: Option<String>,
+    /// The outage is one of responses that the server accepts and that are of no use: it is not over when the server
+    /// accepts the next request, but when a response is complete or has an event.
+    outage_of_responses: bool,
+    /// The pages of the current list so far, and the consecutive ones without an object.
+    pages: PageCount,
     /// Whether the field selector may be dropped if the server does not support a field.
     may_drop_fields: bool,
     /// Whether any list has been completed.
     listed: bool,
     /// Whether [`Output::LogAbsent`] has been sent.
     absent: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PageCount {
+    total: u32,
+    empty: u32,
+    objects: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,6 +169,8 @@ impl State {
             silent_streams: 0,
             expired: 0,
             outage: None,
+            outage_of_responses: false,
+            pages: PageCount::default(),
             may_drop_fields: false,
             listed: false,
             absent: false,
@@ -197,18 +221,19 @@ impl State {
 pub(super) fn step<R>(mut state: State, input: Input<R>) -> (State, Vec<Output<R>>) {
     let outputs = match input {
         Input::Opened => opened(&mut state),
-        Input::Item(item) => vec![Output::Send(notice(item.map(Event::Apply)))],
+        Input::Item(item) => {
+            state.pages.objects = state.pages.objects.saturating_add(1);
+            vec![Output::Send(notice(item.map(Event::Apply)))]
+        }
         Input::PageEnd(meta) => page_end(&mut state, meta),
         Input::Change { version, change } => {
-            record_event(&mut state, version);
-            vec![Output::Send(notice(change))]
+            let mut outputs = record_event(&mut state, version);
+            outputs.push(Output::Send(notice(change)));
+            outputs
         }
         // A server that sends another bookmark before the end of the initial objects has ignored sendInitialEvents.
         Input::Bookmark { .. } if !state.is_watching() => list_without_streaming(&mut state),
-        Input::Bookmark { version } => {
-            record_event(&mut state, version);
-            Vec::new()
-        }
+        Input::Bookmark { version } => record_event(&mut state, version),
         Input::InitialEnd { version } => initial_end(&mut state, version),
         Input::Silent => silent(&mut state),
         Input::Closed { lasted } => closed(&mut state, lasted),
@@ -228,8 +253,8 @@ fn notice<R>(change: Result<Event<R>, Box<Rejected>>) -> Notice<Event<R>> {
 /// begin.
 fn opened<R>(state: &mut State) -> Vec<Output<R>> {
     let mut outputs = Vec::new();
-    if state.outage.take().is_some() {
-        outputs.push(Output::Send(Notice::Recovered(Some(state.resource))));
+    if !state.outage_of_responses {
+        outputs.extend(recovered(state));
     }
     if !state.is_watching() && !matches!(state.phase, Phase::Paged { continue_token: Some(_) }) {
         outputs.push(Output::Send(Notice::Event(Event::Init)));
@@ -237,22 +262,75 @@ fn opened<R>(state: &mut State) -> Vec<Output<R>> {
     outputs
 }
 
+/// The end of the outage, if one was reported.
+fn recovered<R>(state: &mut State) -> Option<Output<R>> {
+    state.outage_of_responses = false;
+    let resource = state.resource;
+    state.outage.take().map(|_| Output::Send(Notice::Recovered(Some(resource))))
+}
+
 fn page_end<R>(state: &mut State, meta: ListMeta) -> Vec<Output<R>> {
     let mut outputs = Vec::new();
     if meta.continue_token.is_empty() {
+        outputs.extend(recovered_from_pages(state));
         outputs.push(listed(state, meta.resource_version));
+    } else if let Some(reason) = endless(state, &meta.continue_token) {
+        return give_up_pages(state, &reason);
     } else {
-        state.failures = 0;
+        state.failures = if state.outage_of_responses { state.failures } else { 0 };
         state.phase = Phase::Paged { continue_token: Some(meta.continue_token) };
     }
     outputs.push(Output::Request(state.request()));
     outputs
 }
 
+/// A complete list ends an outage of pages. An outage of watches lasts until one of them has an event.
+fn recovered_from_pages<R>(state: &mut State) -> Option<Output<R>> {
+    if matches!(state.phase, Phase::Paged { .. }) { recovered(state) } else { None }
+}
+
+/// Counts a page, and returns the reason to give the list up: a server that never sends the last page would be asked for
+/// ever.
+fn endless(state: &mut State, next: &str) -> Option<String> {
+    let PageCount { total, empty, objects } = state.pages;
+    let (total, empty) = (total + 1, if objects == 0 { empty + 1 } else { 0 });
+    state.pages = PageCount { total, empty, objects: 0 };
+    match &state.phase {
+        Phase::Paged { continue_token: Some(token) } if token == next => {
+            Some("the server returned the same continue token twice".to_owned())
+        }
+        _ if empty >= MAX_EMPTY_PAGES => {
+            Some(format!("the server returned {empty} pages without objects in a row"))
+        }
+        _ if total >= MAX_PAGES => Some(format!("the server returned {total} pages")),
+        _ => None,
+    }
+}
+
+/// Starts the list over after a wait.
+fn give_up_pages<R>(state: &mut State, reason: &str) -> Vec<Output<R>> {
+    state.phase = Phase::Paged { continue_token: None };
+    state.pages = PageCount::default();
+    let message = format!("{}: the list does not end: {reason}", state.resource);
+    let mut outputs = report_responses(state, message);
+    outputs.extend(retry(state, Duration::ZERO));
+    outputs
+}
+
+/// Reports an outage of responses, once.
+fn report_responses<R>(state: &mut State, message: String) -> Vec<Output<R>> {
+    if state.outage_of_responses {
+        return Vec::new();
+    }
+    state.outage_of_responses = true;
+    state.outage = Some(message.clone());
+    let outage = Outage { resource: Some(state.resource), reason: OutageReason::Refused, message };
+    vec![Output::Send(Notice::Outage(outage))]
+}
+
 fn initial_end<R>(state: &mut State, version: String) -> Vec<Output<R>> {
     if state.is_watching() {
-        record_event(state, version);
-        return Vec::new();
+        return record_event(state, version);
     }
     // `expired` is kept: the end of a list does not show that watches work, and a server on which every watch expires
     // must not be listed in a loop.
@@ -264,21 +342,23 @@ fn listed<R>(state: &mut State, version: String) -> Output<R> {
     state.version = version;
     state.phase = Phase::Watching { received: false };
     state.method_failures = 0;
+    state.pages = PageCount::default();
     state.listed = true;
     Output::Send(Notice::Event(Event::InitDone))
 }
 
 /// Records an event of a watch as a success. Initial objects of a stream are not a success, and their versions cannot
 /// be resumed from.
-fn record_event(state: &mut State, version: String) {
+fn record_event<R>(state: &mut State, version: String) -> Vec<Output<R>> {
     if !state.is_watching() {
-        return;
+        return Vec::new();
     }
     (state.failures, state.expired) = (0, 0);
     state.phase = Phase::Watching { received: true };
     if !version.is_empty() {
         state.version = version;
     }
+    recovered(state).into_iter().collect()
 }
 
 /// A watch that is closed early and without an event is repeated only after a wait.
@@ -290,9 +370,19 @@ fn closed<R>(state: &mut State, lasted: Duration) -> Vec<Output<R>> {
     if state.was_healthy(lasted) {
         (state.failures, state.expired) = (0, 0);
         state.phase = Phase::Watching { received: false };
-        return vec![Output::Request(state.request())];
+        let mut outputs: Vec<Output<R>> = recovered(state).into_iter().collect();
+        outputs.push(Output::Request(state.request()));
+        return outputs;
     }
-    retry(state, Duration::ZERO)
+    let mut outputs = Vec::new();
+    if state.failures + 1 >= SHORT_WATCHES {
+        let (resource, times) = (state.resource, state.failures + 1);
+        let message =
+            format!("{resource}: the server has ended {times} watches in a row at once, without an event");
+        outputs = report_responses(state, message);
+    }
+    outputs.extend(retry(state, Duration::ZERO));
+    outputs
 }
 
 fn failed<R>(state: &mut State, failure: Failure, lasted: Duration) -> Vec<Output<R>> {
@@ -407,12 +497,19 @@ fn expired<R>(state: &mut State) -> Vec<Output<R>> {
     state.phase = state.first_list();
     state.failures = state.expired;
     state.expired += 1;
-    match state.failures {
-        0 => vec![Output::Request(state.request())],
-        failures => {
-            vec![Output::Wait { failures, at_least: Duration::ZERO }, Output::Request(state.request())]
-        }
+    let mut outputs = Vec::new();
+    if state.expired >= SHORT_WATCHES {
+        let (resource, times) = (state.resource, state.expired);
+        let message = format!(
+            "{resource}: the version of {times} watches in a row had expired: each begins with a new list"
+        );
+        outputs = report_responses(state, message);
     }
+    if state.failures > 0 {
+        outputs.push(Output::Wait { failures: state.failures, at_least: Duration::ZERO });
+    }
+    outputs.push(Output::Request(state.request()));
+    outputs
 }
 
 /// Repeats the request after a wait.
@@ -434,9 +531,12 @@ fn report<R>(state: &mut State, failure: &Failure) -> Vec<Output<R>> {
         FailureKind::Dropped if state.failures > 0 => OutageReason::Unreachable,
         FailureKind::Dropped | FailureKind::Expired => return Vec::new(),
     };
-    if state.outage.as_ref() == Some(&failure.message) {
+    if state.outage.as_ref() == Some(&failure.message) || state.outage_of_responses && state.is_watching() {
         return Vec::new();
     }
+    // The server accepts watches whose responses break at once, as behind a proxy that sends pages of its own.
+    state.outage_of_responses =
+        state.is_watching() && failure.kind == FailureKind::Dropped && state.failures + 1 >= SHORT_WATCHES;
     state.outage = Some(failure.message.clone());
     let outage = Outage { resource: Some(state.resource), reason, message: failure.message.clone() };
     vec![Output::Send(Notice::Outage(outage))]
@@ -453,9 +553,7 @@ fn continue_without<R>(state: &mut State, reason: OutageReason, failure: &Failur
         _ => return None,
     };
     let mut outputs = Vec::new();
-    if state.outage.take().is_some() {
-        outputs.push(Output::Send(Notice::Recovered(Some(state.resource))));
-    }
+    outputs.extend(recovered(state));
     if !std::mem::replace(&mut state.absent, true) {
         outputs.push(Output::LogAbsent(refusal));
     }

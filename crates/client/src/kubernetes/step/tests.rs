@@ -287,6 +287,81 @@ fn all_pages_form_one_list_and_a_watch_follows() {
 }
 
 #[test]
+fn a_list_that_does_not_end_is_given_up_and_reported_once() {
+    let mut inputs = only_pages();
+    for _ in 0..2 {
+        inputs.extend([Input::Opened, item("a"), page("t1"), Input::Opened, item("b"), page("t1")]);
+    }
+    inputs.extend([Input::Opened, page("")]);
+    let outage = "outage Service: the list does not end: the server returned the same continue token twice";
+    assert_eq!(
+        run(Server::Lists, inputs)[2..],
+        [
+            "init",
+            "+a",
+            "page t1",
+            "",
+            "+b",
+            &format!("{outage}, wait 1, pages"),
+            "init",
+            "+a",
+            "page t1",
+            "",
+            "+b",
+            "wait 2, pages",
+            "init",
+            "recovered, done, watch 10",
+        ]
+    );
+    // Another token on each page, and no object.
+    let mut inputs = only_pages();
+    for number in 0..MAX_EMPTY_PAGES {
+        inputs.extend([Input::Opened, page(&format!("t{number}"))]);
+    }
+    let lines = run(Server::Lists, inputs);
+    let last = lines.last().map(String::as_str).unwrap_or_default();
+    assert!(last.contains("100 pages without objects in a row, wait 1, pages"), "{last}");
+    // A page of objects in between is a sign of progress.
+    let mut inputs = only_pages();
+    for number in 0..3 * MAX_EMPTY_PAGES {
+        inputs.push(Input::Opened);
+        inputs.extend(number.is_multiple_of(50).then(|| item("a")));
+        inputs.push(page(&format!("t{number}")));
+    }
+    assert!(!run(Server::Lists, inputs).iter().any(|line| line.contains("outage")));
+}
+
+#[test]
+fn watches_that_end_at_once_are_reported_once_and_until_one_has_an_event() {
+    let mut inputs = vec![Input::Opened, page("")];
+    for _ in 0..4 {
+        inputs.extend([Input::Opened, closed(SHORT)]);
+    }
+    inputs.extend([Input::Opened, bookmark("11")]);
+    let outage = "outage Service: the server has ended 3 watches in a row at once, without an event";
+    assert_eq!(
+        run(Server::Lists, inputs)[4..],
+        [
+            "wait 1, watch 10",
+            "",
+            "wait 2, watch 10",
+            "",
+            &format!("{outage}, wait 3, watch 10"),
+            "",
+            "wait 4, watch 10",
+            "",
+            "recovered",
+        ]
+    );
+    let mut inputs = vec![Input::Opened, page("")];
+    for _ in 0..5 {
+        inputs.extend([Input::Opened, fail(FailureKind::Dropped, "garbage", SHORT)]);
+    }
+    let reports = run(Server::Lists, inputs).iter().filter(|line| line.contains("outage")).count();
+    assert_eq!(reports, 2, "the second failure, and the third as one that lasts");
+}
+
+#[test]
 fn an_expired_page_starts_the_list_over() {
     let mut inputs = only_pages();
     inputs.extend([
@@ -358,7 +433,7 @@ fn if_every_watch_expires_streams_are_delayed() {
             "wait 1, stream 10",
             "init",
             "done",
-            "wait 2, stream 10"
+            "outage Service: the version of 3 watches in a row had expired: each begins with a new list, wait 2, stream 10"
         ]
     );
 }
@@ -395,11 +470,11 @@ fn an_expired_watch_is_listed_again_at_once_but_repeated_expiry_is_delayed() {
             "init",
             "done, watch 10",
             "",
-            "wait 2, list 10",
+            "outage Service: the version of 3 watches in a row had expired: each begins with a new list, wait 2, list 10",
             "init",
             "done, watch 10",
             "",
-            "",
+            "recovered",
             "list 20"
         ]
     );
