@@ -19,7 +19,9 @@ mod outages;
 mod pace;
 mod presence;
 mod reload;
+mod repetition;
 mod report;
+mod rivals;
 mod server_thread;
 mod settings;
 mod setup;
@@ -35,10 +37,12 @@ use outages::Outages;
 use pace::Pace;
 use portway_client::{Notice, Recorder};
 use portway_dataplane::{DriftSignal, Outcome, Settings};
-use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, Service, ServiceCidr};
+use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
 use portway_model::{Cluster, ClusterEvent, Family, FrontendKind, Identity, NodeState, ServiceName};
 use presence::Presence;
 use reload::ConfigFile;
+use repetition::Repetition;
+use rivals::{Repairs, Rival};
 use setup::{open_source, serve};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -104,11 +108,14 @@ pub enum AgentError {
 const BETWEEN_REPAIRS: Duration = Duration::from_secs(1);
 /// The longest time between two heartbeats of the loop.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// The time between two checks whether the proxy that the agent stands back for has ended.
+const CHECK_RIVAL: Duration = Duration::from_secs(1);
 /// How many notices of the source are handled before the loop checks its other events.
 const BURST: usize = 4096;
 
 /// Runs until SIGTERM or SIGINT. The rules stay in place.
 pub async fn run(options: Options) -> Result<(), AgentError> {
+    rivals::set_own_name();
     let system = |operation| move |source| AgentError::System { operation, source };
     let node = addresses::node_name(options.config.hostname_override.as_deref());
     let initial = settings::initial(&options.config);
@@ -154,7 +161,9 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         counts: LocalCounts::default(),
         change_log: ChangeLog::default(),
         presence: Presence::default(),
-        other_agent: false,
+        rival: None,
+        repairs: Repairs::default(),
+        repetition: Repetition::default(),
         totals: Totals::default(),
         unsynced: true,
         outages: Outages::default(),
@@ -166,22 +175,23 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         set_verbosity: options.set_verbosity,
     };
     tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
-    agent.check_other_agent();
+    agent.check_rivals(true);
     agent.report_start();
     agent.report_warnings(&options.warnings, &agent.config);
 
     let mut heartbeat = Instant::now() + HEARTBEAT;
     loop {
         agent.health.lock().beat(Timestamp::now());
-        let due = agent.pace.due();
+        let serves = agent.rival.is_none();
+        let due = agent.pace.due().filter(|_| serves);
         let retry = agent.ports.next_retry();
-        let leftovers = backends.leftovers_due();
+        let leftovers = backends.leftovers_due().filter(|_| serves);
         tokio::select! {
             biased;
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             Some(result) = servers.join_next() => if let Ok(Err(e)) = result { return Err(e.into()) },
-            signal = backends.drift_signal() => {
+            signal = backends.drift_signal(), if serves => {
                 let mode = backends.mode().name();
                 match signal {
                     DriftSignal::Attributed { process } => {
@@ -217,9 +227,14 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
             changed = file.changed() => agent.reload(changed),
             // The next turn of the loop is the heartbeat.
             () = until(Some(heartbeat)) => {
-                heartbeat = Instant::now() + HEARTBEAT;
-                agent.check_other_agent();
+                if agent.check_rivals(false) {
+                    // The rules of the other proxy may be those of this one, changed.
+                    backends.mark_stale();
+                    agent.repair_soon();
+                }
+                heartbeat = Instant::now() + if agent.rival.is_some() { CHECK_RIVAL } else { HEARTBEAT };
                 agent.outages.remind(Instant::now());
+                agent.report_repetitions();
             }
             () = until(retry) => {
                 let unavailable = agent.ports.retry(Instant::now());
@@ -229,7 +244,8 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     }
     tracing::info!("stopping; the rules stay in place");
     server_thread.loop_has_ended();
-    if let Some(settings) = &agent.settings {
+    // The rules of a node that another proxy serves are not prepared for the end of this agent.
+    if let Some(settings) = agent.settings.as_ref().filter(|_| agent.rival.is_none()) {
         backends.stop(settings);
     }
     agent.ports.close().await;
@@ -261,8 +277,12 @@ struct Agent {
     counts: LocalCounts,
     change_log: ChangeLog,
     presence: Presence,
-    /// Another agent runs in this network namespace, which was reported.
-    other_agent: bool,
+    /// The other proxy of this node that the agent stands back for: it programs nothing until that one ends.
+    rival: Option<Rival>,
+    /// The last repairs of rules that another process had changed.
+    repairs: Repairs,
+    /// The log lines about fields of rejected objects.
+    repetition: Repetition<(ResourceType, String, String, String)>,
     totals: Totals,
     /// The last sync failed, or none was made yet: the next success is logged.
     unsynced: bool,
@@ -313,7 +333,8 @@ impl Agent {
         self.metrics.service_changes_pending(services as usize);
         self.metrics.endpoint_changes_pending(endpoints as usize);
         self.check_node();
-        if self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
+        let serves = self.rival.is_none();
+        if serves && self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
             self.mark_queued(&self.families);
         }
         for rejected in self.cluster.take_rejections() {
@@ -499,6 +520,7 @@ impl Agent {
         }
         if !report.drift.is_empty() {
             self.last_repair = Some(Instant::now());
+            self.repairs.record(Instant::now());
             self.report_repair(family, &report.drift);
         }
         tracing::debug!(

@@ -1,6 +1,6 @@
 //! Stops, kills and restarts of the agent.
 
-use crate::agent_lab::{AgentLab, wait_timeout};
+use crate::agent_lab::{AgentLab, WEB, wait_timeout};
 use crate::http::Page;
 use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
@@ -11,7 +11,8 @@ use std::thread;
 
 pub(crate) const TESTS: &[Test] = &[
     ("cleanup_refuses_while_an_agent_runs", cleanup_refuses),
-    ("another_agent_is_reported", another_agent),
+    ("a_second_agent_stands_back_until_the_first_ends", another_agent),
+    ("an_agent_stands_back_while_kube_proxy_runs", beside_kube_proxy),
     ("sigterm_ends_the_agent_and_rules_stay", |lab| signalled(lab, Signal::TERM)),
     ("sigint_ends_the_agent_and_rules_stay", |lab| signalled(lab, Signal::INT)),
     ("a_restart_adopts_existing_rules", restart),
@@ -150,9 +151,42 @@ fn another_agent(lab: &mut AgentLab) -> Outcome {
         })
     };
     others(lab, 1)?;
-    lab.stop()?;
+    // It repairs nothing, and applies no change: the first agent does.
+    let before = lab.agent()?.log().count("repaired rules");
+    lab.nft(&["delete", "table", "ip", "portway"])?;
+    lab.web_works()?;
+    crate::mode_change::follows_changes(lab)?;
+    let after = lab.agent()?.log().count("repaired rules");
+    ensure(after > before, || "the first agent did not repair the rules".to_owned())?;
+    let rules = |lab: &AgentLab| lab.nft(&["list", "table", "ip", "portway"]);
+    lab.kill()?;
+    lab.nft(&["delete", "table", "ip", "portway"])?;
+    // With the first agent gone, the second one programs the node.
     others(lab, 0)?;
+    lab.web_works()?;
+    rules(lab)?;
     second.child().kill()?;
     second.wait()?;
     Ok(())
+}
+
+/// A process with the name of kube-proxy in the network namespace of the node.
+fn beside_kube_proxy(lab: &mut AgentLab) -> Outcome {
+    let program = lab.path("kube-proxy");
+    std::fs::copy("/bin/sleep", &program)?;
+    let mut kube_proxy = std::process::Command::new(&program);
+    kube_proxy.args(["600"]);
+    let mut kube_proxy = lab.node().spawn(kube_proxy)?;
+    let process = kube_proxy.child().id();
+    lab.start(&["--proxy-mode=nftables"])?;
+    lab.logged(&["ERROR", &format!("kube-proxy (process {process})"), "this agent stands back"])?;
+    lab.metric("portway_other_agents", |others| others == 1.0)?;
+    lab.reaches_no_pod(SocketAddr::new(WEB[0], 80))?;
+    let tables = lab.nft(&["list", "tables"])?;
+    ensure(!tables.contains("portway"), || format!("the agent created tables:\n{tables}"))?;
+    kube_proxy.child().kill()?;
+    kube_proxy.wait()?;
+    lab.logged(&["has ended: this agent programs the Services of this node"])?;
+    lab.web_works()?;
+    lab.metric("portway_other_agents", |others| others == 0.0).map(drop)
 }

@@ -4,6 +4,7 @@
 //! when the agent exits or is killed. No process connects to the socket: a second agent, or `portway cleanup`, tries to
 //! bind the same name, and fails if an agent has it.
 
+use super::rivals::{self, Rival};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -26,16 +27,18 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Binds the name. True if another agent has it.
-    pub(crate) fn announce(&mut self) -> bool {
+    /// Binds the name. Returns the other agent that has it.
+    pub(crate) fn announce(&mut self) -> Option<Rival> {
         if self.socket.is_some() {
-            return false;
+            return None;
         }
         match bind() {
             Ok(socket) => self.socket = Some(socket),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return true,
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Some(rivals::find_agent().unwrap_or_else(Rival::hidden_agent));
+            }
             Err(error) => tracing::debug!(%error, "cannot bind the agent's socket"),
         }
-        false
+        None
     }
 }

@@ -1,6 +1,6 @@
 //! Reports about objects and rules: log lines, metrics and Kubernetes Events.
 
-use super::Agent;
+use super::{Agent, rivals};
 use crate::config::{Config, LocalDetection, Warnings};
 use crate::health;
 use portway_client::Regarding;
@@ -8,12 +8,10 @@ use portway_dataplane::{Drift, Mode, Refused};
 use portway_model::api::{Node, Resource, Service};
 use portway_model::{Family, NodeState, Rejected, ServiceChange, ServiceName};
 use portway_serve::RejectedObject;
+use std::time::Instant;
 
 /// The number of rejected objects that the status page shows at most.
 const REJECTIONS_SHOWN: usize = 100;
-
-/// Logged if another agent runs.
-const OTHER_AGENT: &str = "another agent programs the Services of this node too; the two undo each other's changes: stop one of them";
 
 /// Logged if pods of this node are not recognized.
 const NO_LOCAL_DETECTION: &str = "clusterCIDR is empty, so pods of this node are not recognized: traffic from outside to cluster \
@@ -76,19 +74,42 @@ impl Agent {
         }
     }
 
-    /// Reports, once, that another agent programs the same network namespace: each would undo the changes of the other.
-    pub(super) fn check_other_agent(&mut self) {
-        let other = self.presence.announce();
-        self.metrics.other_agents(usize::from(other));
-        match (self.other_agent, other) {
-            (false, true) => {
-                tracing::error!("{OTHER_AGENT}");
-                self.recorder.warn(self.regarding_node(), "AnotherProxy", OTHER_AGENT);
+    /// Looks for another proxy on this node, and reports one that was found or has ended. Kube-proxy is looked for at the
+    /// start, while the agent stands back, and when rules have to be repaired again and again. True if the agent serves
+    /// again.
+    pub(super) fn check_rivals(&mut self, at_start: bool) -> bool {
+        let look = at_start || self.rival.is_some() || self.repairs.are_frequent(Instant::now());
+        let found = match self.presence.announce() {
+            Some(rival) => Some(rival),
+            None if look => rivals::find_kube_proxy(),
+            None => None,
+        };
+        self.metrics.other_agents(usize::from(found.is_some()));
+        let resumes = match (&self.rival, &found) {
+            (None, Some(rival)) => {
+                let message = format!(
+                    "{rival} programs the Services of this node: this agent stands back and programs nothing until that \
+                     process has ended; stop one of the two"
+                );
+                tracing::error!("{message}");
+                self.recorder.warn(self.regarding_node(), "AnotherProxy", &message);
+                false
             }
-            (true, false) => tracing::info!("the other agent has ended"),
-            _ => {}
+            (Some(rival), None) => {
+                tracing::info!("{rival} has ended: this agent programs the Services of this node");
+                true
+            }
+            _ => false,
+        };
+        self.rival = found;
+        resumes
+    }
+
+    /// Logs the messages about rejected objects that were held back.
+    pub(super) fn report_repetitions(&mut self) {
+        for held_back in self.repetition.due(Instant::now()) {
+            tracing::warn!(count = held_back.count, "{}", held_back.message);
         }
-        self.other_agent = other;
     }
 
     fn regarding_node(&self) -> Regarding {
@@ -107,12 +128,17 @@ impl Agent {
         self.recorder.warn(self.regarding_node(), "ServiceRulesRepaired", &format!("{family}: {drift}"));
     }
 
-    pub(super) fn report(&self, rejected: &Rejected) {
+    pub(super) fn report(&mut self, rejected: &Rejected) {
         let (state, reason) = match rejected.partial {
             true => ("partially programmed", "PartiallyProgrammed"),
             false => ("rejected", "NotProgrammed"),
         };
-        tracing::warn!("{state}: {rejected}");
+        let message = format!("{state}: {rejected}");
+        let field =
+            (rejected.resource, rejected.namespace.clone(), rejected.name.clone(), rejected.field.clone());
+        if self.repetition.may_log(field, &message, Instant::now()) {
+            tracing::warn!("{message}");
+        }
         self.metrics.rejected(rejected.resource, rejected.class);
         let regarding = Regarding {
             resource: rejected.resource,

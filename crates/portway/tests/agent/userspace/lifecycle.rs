@@ -158,8 +158,8 @@ fn two_agents(lab: &mut AgentLab) -> Outcome {
     let mut command = std::process::Command::new(crate::agent_lab::PORTWAY);
     command.arg("proxy").args(lab.flags()).arg("--proxy-mode=userspace");
     let mut second = portway_lab::Agent::run(lab.node(), command)?;
-    second.wait_for(&format!("process={pid}"), wait_timeout())?;
-    // Both agents send changes to the relay.
+    second.wait_for("this agent stands back", wait_timeout())?;
+    // The first agent goes on.
     for _ in 0..3 {
         crate::mode_change::follows_changes(lab)?;
         lab.web_works()?;
