@@ -1,4 +1,4 @@
-//! Connection tracking: lists flows, deletes flows, and looks up the original destination of one flow.
+//! Connection tracking: lists, creates and deletes flows, and looks up the original destination of one flow.
 //!
 //! The kernel can filter a listing by protocol and original destination (`CTA_FILTER`, Linux 5.8); an older kernel
 //! ignores the filter, so the caller has to filter again. A flow to delete is identified by its original direction; a
@@ -9,6 +9,10 @@
 use crate::message::{Attrs, Buffer, attrs};
 use crate::{DecodeError, Result, Socket};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+mod create;
+
+pub use create::{NewFlow, create};
 
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = NFNL_SUBSYS_CTNETLINK << 8 | 1;
@@ -50,6 +54,19 @@ pub struct Tuple {
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
+}
+
+impl Tuple {
+    /// The other direction, without translation.
+    pub fn reversed(&self) -> Tuple {
+        Tuple {
+            source: self.destination,
+            destination: self.source,
+            protocol: self.protocol,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+        }
+    }
 }
 
 /// A tracked flow.

@@ -17,6 +17,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ const THREADS: usize = 8;
 const STACK: usize = 128 * 1024;
 /// How long listeners stay open at least after no rule points to them, for packets that are on their way.
 const MIN_QUIET: Duration = Duration::from_millis(300);
+/// How long the agent waits at most until the kernel has taken over the UDP flows.
+const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// The state that all threads share.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ pub(crate) struct Shared {
     settings: RwLock<UserspaceSettings>,
     listeners: RwLock<Vec<Arc<Listener>>>,
     stop: RwLock<Option<Stop>>,
+    /// Asks the UDP worker to hand its flows over to the kernel; it drops the sender afterwards.
+    hand_over: Mutex<Option<Sender<()>>>,
     pub(crate) limits: Arc<Limits>,
     /// The number of bytes in pipes.
     pub(crate) waiting: Arc<AtomicUsize>,
@@ -78,6 +83,10 @@ impl Shared {
     pub(crate) fn stop(&self) -> Option<Stop> {
         *read(&self.stop)
     }
+
+    pub(crate) fn take_hand_over(&self) -> Option<Sender<()>> {
+        lock(&self.hand_over).take()
+    }
 }
 
 /// The engine. It stops when the last reference is dropped, as after [`Engine::stop`].
@@ -114,6 +123,7 @@ impl Engine {
             settings: RwLock::new(settings),
             listeners: RwLock::default(),
             stop: RwLock::default(),
+            hand_over: Mutex::default(),
             limits,
             waiting: Arc::default(),
             accepted_at_loopback: AtomicU64::new(0),
@@ -287,6 +297,16 @@ impl Engine {
         // The next relay needs these ports.
         self.update_loopback(Loopback::close);
         self.wake();
+    }
+
+    /// Has the kernel translate the flows of UDP sessions to the endpoints that they have, so that the clients keep
+    /// their pods. The rules must point to endpoints already.
+    pub fn hand_over_udp(&self) {
+        let (pending, ended) = mpsc::channel();
+        *lock(&self.shared.hand_over) = Some(pending);
+        self.wake();
+        // The sender is dropped when all flows are handed over.
+        _ = ended.recv_timeout(HAND_OVER);
     }
 
     /// Whether [`Engine::stop`] was called.

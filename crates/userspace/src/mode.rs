@@ -179,19 +179,36 @@ impl Userspace {
         Userspace { rules, relay, families, next_check: now + CHECK_INTERVAL }
     }
 
-    /// Points the rules at the real endpoints. Open connections stay with the relay.
+    /// Points the rules at the real endpoints. Open TCP connections stay with the relay. UDP flows keep the endpoints
+    /// that the relay chose for them; those that it no longer knows get one by the rules.
     fn hand_over_to_kernel(&mut self, settings: &Settings) -> Result<(), Error> {
         let settings = settings_for_rules(settings);
+        self.point_at_endpoints(&settings, |plan, listeners| match listeners {
+            Some(ports) => redirect::to_endpoints_with_listeners(plan, ports),
+            None => redirect::to_endpoints(plan),
+        })?;
+        if let Err(error) = self.relay.hand_over_udp() {
+            tracing::debug!(%error, "the relay has handed over no UDP flows");
+        }
+        self.point_at_endpoints(&settings, |plan, _| redirect::to_endpoints(plan))
+    }
+
+    fn point_at_endpoints(
+        &mut self,
+        settings: &Settings,
+        render: impl Fn(&ServicePlan, Option<&ListenerPorts>) -> ServicePlan,
+    ) -> Result<(), Error> {
         let mut result = Ok(());
         for state in &mut self.families {
             state.handed_over = true;
             if state.superseded {
                 continue;
             }
-            let all = state.plans.iter();
-            let all = all.map(|(name, plan)| (name.clone(), Some(redirect::to_endpoints(plan)))).collect();
+            let plan = |plan| render(plan, state.listeners.as_ref());
+            let all = state.plans.iter().map(|(name, of_service)| (name.clone(), Some(plan(of_service))));
+            let all = all.collect();
             // A family that fails does not keep the other one at the relay.
-            result = result.and(self.rules.sync(state.family, &settings, all).map(drop));
+            result = result.and(self.rules.sync(state.family, settings, all).map(drop));
         }
         result
     }

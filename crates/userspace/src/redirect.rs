@@ -72,11 +72,36 @@ pub fn to_listeners(plan: &ServicePlan, ports: &ListenerPorts) -> ServicePlan {
         *port = PortPlan {
             cluster: replace(&port.cluster, cluster),
             local: replace(&port.local, local),
-            also_serving: [].into(),
+            also_serving: endpoints_of_flows(port),
             here: [].into(),
             affinity: None,
             ..port.clone()
         };
+    }
+    plan
+}
+
+/// The endpoints that UDP flows may have which the kernel translates itself, since the relay was not running when they
+/// began or has handed them over.
+fn endpoints_of_flows(port: &PortPlan) -> Box<[Target]> {
+    if port.protocol != Protocol::Udp {
+        return [].into();
+    }
+    let mut targets: Vec<Target> =
+        port.cluster.iter().chain(&port.local).chain(&port.also_serving).copied().collect();
+    targets.sort();
+    targets.dedup();
+    targets.into()
+}
+
+/// The plan for the rules while the relay hands over to the kernel: the real endpoints, while UDP flows may still have
+/// a listener.
+pub fn to_endpoints_with_listeners(plan: &ServicePlan, ports: &ListenerPorts) -> ServicePlan {
+    let mut plan = to_endpoints(plan);
+    for port in plan.ports.iter_mut().filter(|port| port.protocol == Protocol::Udp) {
+        let listeners =
+            EndpointScope::ALL.into_iter().filter_map(|scope| ports.listener(port.protocol, scope));
+        port.also_serving = port.also_serving.iter().copied().chain(listeners).collect();
     }
     plan
 }

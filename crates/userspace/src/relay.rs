@@ -196,6 +196,7 @@ impl Session {
             }
             Request::CountLoopback => return Answer::LoopbackCounts(engine.loopback_counts()),
             Request::Agents => return Answer::Agents(self.agents.load(Relaxed)),
+            Request::HandOverUdp => engine.hand_over_udp(),
             Request::Leave { limit, quiet } => {
                 tracing::info!(open = engine.open(), "shutting down on request; open connections may finish");
                 engine.stop(limit, quiet);

@@ -174,6 +174,11 @@ impl RelayClient {
         self.state().call(&Request::CommitRoutes(family)).map(drop)
     }
 
+    /// Asks the relay to hand its UDP flows over to the kernel.
+    pub fn hand_over_udp(&self) -> io::Result<()> {
+        self.state().call(&Request::HandOverUdp).map(drop)
+    }
+
     /// The counters of all Service ports; empty without a relay. It uses a connection of its own, so that a scrape does
     /// not wait for a long request.
     pub fn counts(&self) -> Vec<(PortId, Counts)> {

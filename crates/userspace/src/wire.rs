@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// The release and, after the slash, the version of the messages below.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/6");
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/7");
 /// The maximum length of a message, which is longer than all plans of the largest cluster.
 const MAX_LENGTH: u32 = 1 << 30;
 
@@ -44,6 +44,8 @@ pub(crate) enum Request {
     CountLoopback,
     /// Asks for the number of agents.
     Agents,
+    /// The rules point to endpoints: the kernel is to translate the flows of UDP sessions.
+    HandOverUdp,
     /// Shut down: no rule points to the relay any more, or none will after `quiet`. Open connections may finish within
     /// `limit`; without one, within the drain time-out of the settings.
     Leave { limit: Option<Duration>, quiet: Duration },

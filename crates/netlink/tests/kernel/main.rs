@@ -1,5 +1,6 @@
 //! Tests of the wire formats with a real kernel. Each test has its own network namespace.
 
+mod conntrack;
 mod genl;
 mod guest;
 mod ipset;

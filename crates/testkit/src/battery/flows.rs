@@ -1,6 +1,8 @@
 //! UDP flows and TCP connections that exist when endpoints change.
 
-use super::{CLIENT, Case, Expect, LabNetwork, POD1, Script, Sender, Source, Step, all, apply, tcp, udp};
+use super::{
+    CLIENT, Case, Expect, LabNetwork, POD1, PODS, Script, Sender, Source, Step, all, apply, tcp, udp,
+};
 use crate::objects::Endpoint;
 use portway_model::Protocol::{Tcp, Udp};
 use std::net::SocketAddr;
@@ -11,6 +13,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "udp_flow_is_refused_when_the_last_endpoint_is_removed", script: last_removed },
     Case { name: "udp_flow_to_a_node_port_moves", script: node_port },
     Case { name: "udp_flow_stays_while_its_endpoint_answers", script: stays },
+    Case { name: "udp_flows_keep_their_endpoint_when_agents_stop_and_start", script: restart },
     Case { name: "tcp_connection_survives_changes_and_restart", script: tcp_survives },
 ];
 
@@ -94,6 +97,30 @@ fn stays(net: &LabNetwork) -> Script {
         udp(POD1, net.at_cluster_ip(1), all(&["pod2b"], Source::Own)),
         ask("flow", &["pod1b"]),
     ])
+}
+
+fn restart(net: &LabNetwork) -> Script {
+    let flows = ["flow1", "flow2", "flow3"];
+    let ask_all = || flows.map(|id| ask(id, &["pod1b"]));
+    let mut steps = vec![apply(net.service("dns", 1).udp().node_port(30053)), dns(net, &["pod1b"])];
+    steps.extend([
+        open("flow1", POD1, net.at_cluster_ip(1), Udp),
+        open("flow2", CLIENT, net.at_cluster_ip(1), Udp),
+        open("flow3", CLIENT, net.node_port(1, 30053), Udp),
+    ]);
+    steps.extend(ask_all());
+    // New flows have other endpoints too.
+    steps.push(dns(net, PODS));
+    steps.push(udp(CLIENT, net.at_cluster_ip(1), all(PODS, Source::Node(1))));
+    for step in [Step::StopAgents, Step::StartAgents] {
+        steps.push(step);
+        steps.push(udp(CLIENT, net.at_cluster_ip(1), all(PODS, Source::Node(1))));
+        steps.extend(ask_all());
+    }
+    // A flow leaves an endpoint that is removed, whoever translates it.
+    steps.push(dns(net, &["pod2b"]));
+    steps.extend(flows.map(|id| ask(id, &["pod2b"])));
+    Script::steps(steps)
 }
 
 fn tcp_survives(net: &LabNetwork) -> Script {

@@ -50,6 +50,21 @@ fn listeners_replace_endpoints_and_the_rest_stays() {
 }
 
 #[test]
+fn udp_flows_may_have_endpoints_while_the_relay_serves_and_listeners_while_it_hands_over() {
+    let mut plan = web();
+    plan.ports[0].protocol = Protocol::Udp;
+    let endpoints = plan.ports[0].cluster.to_vec();
+    assert!(!endpoints.is_empty());
+    let port = &to_listeners(&plan, &LISTENERS).ports[0];
+    assert_eq!((&port.cluster[..], &port.also_serving[..]), (&[listener(5001)][..], &endpoints[..]));
+    let port = &to_endpoints_with_listeners(&plan, &LISTENERS).ports[0];
+    assert_eq!(
+        (&port.cluster[..], &port.also_serving[..]),
+        (&endpoints[..], &[listener(5001), listener(5002)][..])
+    );
+}
+
+#[test]
 fn with_policy_local_each_scope_has_its_listener() {
     let plan = local_policy(&["a", "c"]);
     let port = &plan.ports[0];

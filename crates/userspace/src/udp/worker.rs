@@ -1,5 +1,6 @@
 //! The thread that relays datagrams.
 
+use super::hand_over;
 use super::sessions::{Key, Session, Sessions};
 use super::timeouts::Timeouts;
 use crate::balance::{Lease, Port};
@@ -95,6 +96,9 @@ impl Worker {
                     WAKER => {
                         _ = rustix::io::read(&self.waker, &mut [0; 8]);
                         self.reload();
+                        if let Some(_ended) = self.shared.take_hand_over() {
+                            self.hand_over(&mut datagram);
+                        }
                     }
                     listener if listener & LISTENER != 0 => {
                         self.receive_from_clients((listener & !LISTENER) as usize, &mut datagram);
@@ -104,6 +108,31 @@ impl Worker {
             }
             self.expire();
         }
+    }
+
+    /// Has the kernel translate the flows of all sessions, and ends them. Sessions at loopback addresses stay: the kernel
+    /// does not forward such packets.
+    fn hand_over(&mut self, datagram: &mut [u8]) {
+        // Datagrams that have arrived still go through the relay.
+        for listener in self.listeners.iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
+            self.receive_from_clients(listener, datagram);
+        }
+        let mut handed_over = 0;
+        for slot in self.sessions.filter(|_| true) {
+            let Some(session) = self.sessions.get(slot) else { continue };
+            let listener = self.listeners.get(session.key.0);
+            let Some(listener) = listener.filter(|l| !l.address.ip().is_loopback()) else { continue };
+            if let Some(tracker) = &mut self.tracker {
+                match hand_over::hand_over(tracker, listener, session, self.kernel.stream) {
+                    Ok(done) => handed_over += u64::from(done),
+                    Err(error) => {
+                        tracing::debug!(%error, client = %session.key.1, "cannot hand over a UDP flow")
+                    }
+                }
+            }
+            self.sessions.remove(slot);
+        }
+        tracing::debug!(handed_over, "the kernel translates the UDP flows");
     }
 
     /// Watches new listeners, releases old ones, and ends sessions that the new routes do not allow, after the engine

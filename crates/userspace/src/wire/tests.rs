@@ -131,6 +131,7 @@ fn requests() -> Vec<Request> {
         | Request::Count
         | Request::CountLoopback
         | Request::Agents
+        | Request::HandOverUdp
         | Request::Leave { .. } => {}
     }
     let (name, deleted) = (ServiceName::new("default", "web"), ServiceName::new("kube-system", "gone"));
@@ -151,6 +152,7 @@ fn requests() -> Vec<Request> {
         Request::Count,
         Request::CountLoopback,
         Request::Agents,
+        Request::HandOverUdp,
         Request::Leave { limit: None, quiet: Duration::from_secs(60) },
         Request::Leave { limit: Some(Duration::from_millis(2500)), quiet: Duration::ZERO },
     ]
