@@ -8,6 +8,7 @@
 //! Numbers of the kernel interface have the kernel's names; the documentation of each module names the header.
 
 pub mod conntrack;
+pub mod credentials;
 mod error;
 pub mod genl;
 pub mod ipset;

@@ -21,10 +21,8 @@ pub(crate) struct Flags {
 
 /// Removes the objects, or lists them with `--dry-run`, and prints one line for each.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
-    if !flags.dry_run && !flags.force && agent::agent_is_running() {
-        anyhow::bail!(
-            "an agent runs in this network namespace and would restore the rules: stop it first, or use --force"
-        );
+    if !flags.dry_run && !flags.force {
+        refuse_beside_an_agent()?;
     }
     let settings = settings(&flags.exclude_cidrs);
     let (found, errors) =
@@ -42,8 +40,18 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     into_result(errors)
 }
 
+/// A running agent would restore its rules at once.
+fn refuse_beside_an_agent() -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !agent::agent_is_running(),
+        "an agent runs in this network namespace and would restore the rules: stop it first, or use portway cleanup --force"
+    );
+    Ok(())
+}
+
 /// `kube-proxy --cleanup`: removes the objects and logs them; prints nothing on success.
 pub(crate) fn remove(exclude: &[IpNet]) -> anyhow::Result<()> {
+    refuse_beside_an_agent()?;
     let (removed, errors): (Vec<Leftover>, _) = agent::cleanup(&settings(exclude));
     for leftover in removed {
         tracing::info!("removed {leftover}");

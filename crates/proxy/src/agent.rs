@@ -39,10 +39,9 @@ use portway_client::{Notice, Recorder};
 use portway_dataplane::{DriftSignal, Outcome, Settings};
 use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
 use portway_model::{Cluster, ClusterEvent, Family, FrontendKind, Identity, NodeState, ServiceName};
-use presence::Presence;
 use reload::ConfigFile;
 use repetition::Repetition;
-use rivals::{Repairs, Rival};
+use rivals::Rivals;
 use setup::{open_source, serve};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -115,7 +114,7 @@ const BURST: usize = 4096;
 
 /// Runs until SIGTERM or SIGINT. The rules stay in place.
 pub async fn run(options: Options) -> Result<(), AgentError> {
-    rivals::set_own_name();
+    rivals::processes::set_own_name();
     let system = |operation| move |source| AgentError::System { operation, source };
     let node = addresses::node_name(options.config.hostname_override.as_deref());
     let initial = settings::initial(&options.config);
@@ -160,9 +159,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         ports,
         counts: LocalCounts::default(),
         change_log: ChangeLog::default(),
-        presence: Presence::default(),
-        rival: None,
-        repairs: Repairs::default(),
+        rivals: Rivals::default(),
         repetition: Repetition::default(),
         totals: Totals::default(),
         unsynced: true,
@@ -175,14 +172,14 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         set_verbosity: options.set_verbosity,
     };
     tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
-    agent.check_rivals(true);
+    agent.check_rivals(&backends, true);
     agent.report_start();
     agent.report_warnings(&options.warnings, &agent.config);
 
-    let mut heartbeat = Instant::now() + HEARTBEAT;
+    let mut heartbeat = Instant::now();
     loop {
         agent.health.lock().beat(Timestamp::now());
-        let serves = agent.rival.is_none();
+        let serves = agent.rivals.serves();
         let due = agent.pace.due().filter(|_| serves);
         let retry = agent.ports.next_retry();
         let leftovers = backends.leftovers_due().filter(|_| serves);
@@ -227,12 +224,15 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
             changed = file.changed() => agent.reload(changed),
             // The next turn of the loop is the heartbeat.
             () = until(Some(heartbeat)) => {
-                if agent.check_rivals(false) {
-                    // The rules of the other proxy may be those of this one, changed.
+                if agent.check_rivals(&backends, false) {
+                    // The other proxy may have changed rules of this one. Before the first lists are complete there is
+                    // nothing to compare them with.
                     backends.mark_stale();
-                    agent.repair_soon();
+                    if agent.cluster.ready() {
+                        agent.repair_soon();
+                    }
                 }
-                heartbeat = Instant::now() + if agent.rival.is_some() { CHECK_RIVAL } else { HEARTBEAT };
+                heartbeat = Instant::now() + if agent.rivals.serves() { HEARTBEAT } else { CHECK_RIVAL };
                 agent.outages.remind(Instant::now());
                 agent.report_repetitions();
             }
@@ -245,7 +245,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     tracing::info!("stopping; the rules stay in place");
     server_thread.loop_has_ended();
     // The rules of a node that another proxy serves are not prepared for the end of this agent.
-    if let Some(settings) = agent.settings.as_ref().filter(|_| agent.rival.is_none()) {
+    if let Some(settings) = agent.settings.as_ref().filter(|_| agent.rivals.serves()) {
         backends.stop(settings);
     }
     agent.ports.close().await;
@@ -276,11 +276,7 @@ struct Agent {
     ports: ServicePorts,
     counts: LocalCounts,
     change_log: ChangeLog,
-    presence: Presence,
-    /// The other proxy of this node that the agent stands back for: it programs nothing until that one ends.
-    rival: Option<Rival>,
-    /// The last repairs of rules that another process had changed.
-    repairs: Repairs,
+    rivals: Rivals,
     /// The log lines about fields of rejected objects.
     repetition: Repetition<(ResourceType, String, String, String)>,
     totals: Totals,
@@ -333,8 +329,11 @@ impl Agent {
         self.metrics.service_changes_pending(services as usize);
         self.metrics.endpoint_changes_pending(endpoints as usize);
         self.check_node();
-        let serves = self.rival.is_none();
-        if serves && self.cluster.ready() && self.cluster.has_changes() && self.pace.request(Instant::now()) {
+        if self.rivals.serves()
+            && self.cluster.ready()
+            && self.cluster.has_changes()
+            && self.pace.request(Instant::now())
+        {
             self.mark_queued(&self.families);
         }
         for rejected in self.cluster.take_rejections() {
@@ -520,7 +519,7 @@ impl Agent {
         }
         if !report.drift.is_empty() {
             self.last_repair = Some(Instant::now());
-            self.repairs.record(Instant::now());
+            self.rivals.record_repair(Instant::now());
             self.report_repair(family, &report.drift);
         }
         tracing::debug!(

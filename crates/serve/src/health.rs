@@ -94,6 +94,11 @@ impl HealthState {
         self.parts.entry(part.to_string()).or_default().waiting_since.get_or_insert(now.instant);
     }
 
+    /// Records that updates wait no longer, since another process serves.
+    pub fn stand_back(&mut self) {
+        self.parts.values_mut().for_each(|part| part.waiting_since = None);
+    }
+
     /// Records a sync of all updates.
     pub fn synced(&mut self, now: Timestamp, part: impl Display) {
         self.parts.insert(part.to_string(), PartHealth { synced: Some(now.wall), waiting_since: None });

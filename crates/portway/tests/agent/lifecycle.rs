@@ -12,7 +12,8 @@ use std::thread;
 pub(crate) const TESTS: &[Test] = &[
     ("cleanup_refuses_while_an_agent_runs", cleanup_refuses),
     ("a_second_agent_stands_back_until_the_first_ends", another_agent),
-    ("an_agent_stands_back_while_kube_proxy_runs", beside_kube_proxy),
+    ("an_agent_stands_back_while_kube_proxy_runs", behind_kube_proxy),
+    ("an_agent_goes_on_beside_a_kube_proxy_that_starts_later", beside_kube_proxy),
     ("sigterm_ends_the_agent_and_rules_stay", |lab| signalled(lab, Signal::TERM)),
     ("sigint_ends_the_agent_and_rules_stay", |lab| signalled(lab, Signal::INT)),
     ("a_restart_adopts_existing_rules", restart),
@@ -171,12 +172,39 @@ fn another_agent(lab: &mut AgentLab) -> Outcome {
 }
 
 /// A process with the name of kube-proxy in the network namespace of the node.
-fn beside_kube_proxy(lab: &mut AgentLab) -> Outcome {
+/// A process with the name of kube-proxy, on the node.
+fn start_kube_proxy(lab: &AgentLab) -> Result<portway_lab::Process, libtest_mimic::Failed> {
     let program = lab.path("kube-proxy");
     std::fs::copy("/bin/sleep", &program)?;
     let mut kube_proxy = std::process::Command::new(&program);
     kube_proxy.args(["600"]);
-    let mut kube_proxy = lab.node().spawn(kube_proxy)?;
+    Ok(lab.node().spawn(kube_proxy)?)
+}
+
+fn beside_kube_proxy(lab: &mut AgentLab) -> Outcome {
+    lab.start(&["--proxy-mode=nftables"])?;
+    lab.web_works()?;
+    lab.nft(&["add", "table", "ip", "kube-proxy"])?;
+    let mut kube_proxy = start_kube_proxy(lab)?;
+    let process = format!("kube-proxy (process {})", kube_proxy.child().id());
+    lab.logged(&[
+        "ERROR",
+        &process,
+        "was started on this node",
+        "table ip kube-proxy",
+        "stop one of the two",
+    ])?;
+    lab.metric("portway_other_agents", |others| others == 1.0)?;
+    crate::mode_change::follows_changes(lab)?;
+    lab.web_works()?;
+    kube_proxy.child().kill()?;
+    kube_proxy.wait()?;
+    lab.logged(&[&process, "has ended"])?;
+    lab.metric("portway_other_agents", |others| others == 0.0).map(drop)
+}
+
+fn behind_kube_proxy(lab: &mut AgentLab) -> Outcome {
+    let mut kube_proxy = start_kube_proxy(lab)?;
     let process = kube_proxy.child().id();
     lab.start(&["--proxy-mode=nftables"])?;
     lab.logged(&["ERROR", &format!("kube-proxy (process {process})"), "this agent stands back"])?;

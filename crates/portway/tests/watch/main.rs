@@ -19,7 +19,7 @@ type Run = fn(&mut WatchLab) -> Result<(), String>;
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    let table: [(&'static str, Run); 9] = [
+    let table: [(&'static str, Run); 11] = [
         ("a_streamed_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Streamed)),
         ("a_cached_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Cached)),
         ("a_paged_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Paged)),
@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         ("objects_can_be_requested_as_json", json),
         ("a_forbidden_list_is_logged_with_the_missing_rbac_rule", forbidden),
         ("an_event_is_written_for_a_rejected_object", event),
+        ("events_about_the_node_have_kube_proxys_names", node_events),
+        ("taking_over_from_another_agent_during_an_outage_removes_no_rule", take_over_in_an_outage),
         ("healthz_fails_while_the_node_object_is_missing", missing_node),
     ];
     let test = |(name, run): (&'static str, Run)| {
@@ -252,6 +254,73 @@ fn event(lab: &mut WatchLab) -> Result<(), String> {
     // The Service that holds the address is deleted: the other Service gets it.
     lab.api.delete(Service::TYPE, "default", "web");
     lab.apply(lab.net.slice("duplicate", &Endpoint::all(&["pod1b"])));
+    lab.expect(1, &["pod1b"])
+}
+
+fn node_events(lab: &mut WatchLab) -> Result<(), String> {
+    let config = lab.kubeconfig.with_extension("yaml");
+    let text = format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: \"\"\nclusterCIDR: 10.244.0.0/16\n\
+         hostnameOverride: node1\nmetricsPort: 1\nclientConnection: {{kubeconfig: {}}}\n",
+        lab.kubeconfig.display()
+    );
+    std::fs::write(&config, text).map_err(|e| e.to_string())?;
+    lab.service("web", 1, &["pod1a"]);
+    // A load balancer's health-check port that another process has.
+    let health = lab
+        .net
+        .service("lb", 2)
+        .load_balancer_ips(&[lab.net.external_ip(1)], None)
+        .external_local()
+        .health_check_node_port(32000);
+    let taken =
+        AsRef::<Namespace>::as_ref(lab.lab.node(1)).run(|| std::net::TcpListener::bind("0.0.0.0:32000"));
+    let _taken = taken.map_err(|e| e.to_string())?;
+    lab.apply(health);
+    let binary = Path::new(env!("CARGO_BIN_EXE_portway"));
+    let flags = ["proxy".to_owned(), format!("--config={}", config.display())];
+    lab.agent = Some(Agent::start(lab.lab.node(1), binary, &flags).map_err(|e| e.to_string())?);
+    lab.expect(1, &["pod1a"])?;
+    let attempt = || {
+        let events = lab.api.events();
+        let is_ours = |e: &serde_json::Value| {
+            e["reportingController"] == "kube-proxy" && e["reportingInstance"] == "kube-proxy-node1"
+        };
+        let wanted = [
+            ("Node", "Normal", "Starting"),
+            ("Node", "Warning", "KubeProxyDefaultMode"),
+            ("Node", "Warning", "ConfigurationMistake"),
+            ("Service", "Warning", "FailedToStartServiceHealthcheck"),
+        ];
+        for (kind, level, reason) in wanted {
+            let found = events.iter().any(|e| {
+                e["regarding"]["kind"] == kind && e["type"] == level && e["reason"] == reason && is_ours(e)
+            });
+            if !found {
+                return Err(format!("no {level} Event {reason} of a {kind}: {events:?}"));
+            }
+        }
+        Ok(())
+    };
+    let seen = eventually(WAIT_TIMEOUT, attempt).map_err(|e| e.to_string());
+    std::fs::remove_file(&config).map_err(|e| e.to_string())?;
+    seen
+}
+
+fn take_over_in_an_outage(lab: &mut WatchLab) -> Result<(), String> {
+    lab.service("web", 1, &["pod1a"]);
+    lab.start(&[])?;
+    lab.expect(1, &["pod1a"])?;
+    let first = lab.agent.take();
+    lab.api.outage(true);
+    lab.start(&["--metrics-bind-address=127.0.0.1:10349", "--healthz-bind-address="])?;
+    lab.wait_for("this agent stands back")?;
+    first.map(Agent::kill);
+    lab.wait_for("has ended: this agent programs the Services of this node")?;
+    lab.wait_for("reason=\"")?;
+    lab.expect(1, &["pod1a"])?;
+    lab.service("web", 1, &["pod1b"]);
+    lab.api.outage(false);
     lab.expect(1, &["pod1b"])
 }
 

@@ -171,6 +171,17 @@ impl Backends {
         }
     }
 
+    /// The objects of other proxies and modes beside the rules of this one, as the end of a message.
+    pub(crate) fn objects_beside(&self, settings: Option<&Settings>) -> String {
+        let settings = settings.cloned().unwrap_or_default();
+        let found = leftovers::list_unused(&self.backend.locations(), &settings);
+        if found.is_empty() {
+            return String::new();
+        }
+        let names: Vec<String> = found.iter().map(ToString::to_string).collect();
+        format!(", with {}", names.join("; "))
+    }
+
     /// Whether the mode listens for changes by other processes.
     pub(crate) fn is_listening(&self) -> bool {
         self.backend.is_listening()

@@ -55,6 +55,11 @@ pub(super) fn remove_unused(used: &[Location], settings: &Settings) -> (Vec<Left
     clear(locations().filter(|(_, location)| !used.contains(location)), Clear::WhenIdle, settings)
 }
 
+/// Lists the objects in all locations except the `used` ones, as far as they can be listed.
+pub(super) fn list_unused(used: &[Location], settings: &Settings) -> Vec<Leftover> {
+    clear(locations().filter(|(_, location)| !used.contains(location)), Clear::List, settings).0
+}
+
 /// Lists the objects that Portway and kube-proxy created on this node, in any mode.
 pub fn find_leftovers(settings: &Settings) -> (Vec<Leftover>, Vec<Error>) {
     clear(locations(), Clear::List, settings)

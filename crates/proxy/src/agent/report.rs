@@ -1,6 +1,8 @@
 //! Reports about objects and rules: log lines, metrics and Kubernetes Events.
 
-use super::{Agent, rivals};
+use super::Agent;
+use super::backends::Backends;
+use super::rivals::Change;
 use crate::config::{Config, LocalDetection, Warnings};
 use crate::health;
 use portway_client::Regarding;
@@ -74,35 +76,37 @@ impl Agent {
         }
     }
 
-    /// Looks for another proxy on this node, and reports one that was found or has ended. Kube-proxy is looked for at the
-    /// start, while the agent stands back, and when rules have to be repaired again and again. True if the agent serves
-    /// again.
-    pub(super) fn check_rivals(&mut self, at_start: bool) -> bool {
-        let look = at_start || self.rival.is_some() || self.repairs.are_frequent(Instant::now());
-        let found = match self.presence.announce() {
-            Some(rival) => Some(rival),
-            None if look => rivals::find_kube_proxy(),
-            None => None,
+    /// Looks for another proxy on this node, and reports one that was found or has ended. True if the agent serves again
+    /// after it has stood back.
+    pub(super) fn check_rivals(&mut self, backends: &Backends, at_start: bool) -> bool {
+        let change = self.rivals.check(at_start, Instant::now());
+        self.metrics.other_agents(usize::from(self.rivals.exist()));
+        let warn = |message: String| {
+            tracing::error!("{message}");
+            self.recorder.warn(self.regarding_node(), "AnotherProxy", &message);
         };
-        self.metrics.other_agents(usize::from(found.is_some()));
-        let resumes = match (&self.rival, &found) {
-            (None, Some(rival)) => {
-                let message = format!(
+        match change {
+            None => {}
+            Some(Change::StandsBack(rival)) => {
+                self.health.lock().stand_back();
+                warn(format!(
                     "{rival} programs the Services of this node: this agent stands back and programs nothing until that \
                      process has ended; stop one of the two"
-                );
-                tracing::error!("{message}");
-                self.recorder.warn(self.regarding_node(), "AnotherProxy", &message);
-                false
+                ));
             }
-            (Some(rival), None) => {
+            Some(Change::Beside(rival)) => {
+                let objects = backends.objects_beside(self.settings.as_ref());
+                warn(format!(
+                    "{rival} was started on this node and programs its Services too{objects}; stop one of the two"
+                ));
+            }
+            Some(Change::Ended(rival)) => tracing::info!("{rival} has ended"),
+            Some(Change::Resumes(rival)) => {
                 tracing::info!("{rival} has ended: this agent programs the Services of this node");
-                true
+                return true;
             }
-            _ => false,
-        };
-        self.rival = found;
-        resumes
+        }
+        false
     }
 
     /// Logs the messages about rejected objects that were held back.

@@ -1,35 +1,38 @@
 //! Other proxies that program the Services of this node: another agent, or kube-proxy.
 //!
-//! In: the list of processes in /proc. Out: the process that this agent stands back for, with its mode. Two proxies would
-//! undo each other's changes for ever. The agent that came second stands back: another agent holds the name of
-//! [`super::presence`], and kube-proxy does not know of Portway. Only processes of the same network namespace count.
+//! In: the other proxy that runs now, and whether rules have to be repaired again and again. Out: whether this agent
+//! serves, and what to report. Two proxies that use the same chains would undo each other's changes for ever, so one has
+//! to stand back: of two agents the second, and Portway if kube-proxy was there first, since kube-proxy does not know of
+//! Portway. If kube-proxy starts later, Portway goes on as long as the two do not use the same chains: its rules would
+//! otherwise grow stale beside those of kube-proxy.
 
+pub(crate) mod processes;
+
+use super::presence::Presence;
 use std::collections::VecDeque;
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The name of this process in `ps` and `ss`, also if it was started as `kube-proxy`.
-const OWN_NAME: &std::ffi::CStr = c"portway";
-
-/// So many repairs within [`WINDOW`] raise the suspicion that another proxy runs.
+/// So many repairs within [`WINDOW`] mean that another proxy changes the same rules.
 const REPAIRS: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
+
+/// Kube-proxy has ended if its process was not seen for so long: it may be about to be started again.
+const ABSENCE: Duration = Duration::from_secs(10);
 
 /// Another proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rival {
-    name: String,
+    pub(crate) kind: RivalKind,
     /// Not known if the process is in another container.
-    process: Option<u32>,
-    mode: Option<String>,
+    pub(crate) process: Option<u32>,
+    pub(crate) mode: Option<String>,
 }
 
-impl Rival {
-    /// Another agent whose process cannot be seen from this one's container.
-    pub(crate) fn hidden_agent() -> Rival {
-        Rival { name: "another portway agent".to_owned(), process: None, mode: None }
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RivalKind {
+    Agent,
+    KubeProxy,
 }
 
 impl fmt::Display for Rival {
@@ -37,88 +40,116 @@ impl fmt::Display for Rival {
         let process = self.process.map(|process| format!("process {process}"));
         let mode = self.mode.as_ref().map(|mode| format!("mode {mode}"));
         let known: Vec<String> = [process, mode].into_iter().flatten().collect();
-        f.write_str(&self.name)?;
+        f.write_str(match self.kind {
+            RivalKind::Agent => "another portway agent",
+            RivalKind::KubeProxy => "kube-proxy",
+        })?;
         if known.is_empty() { Ok(()) } else { write!(f, " ({})", known.join(", ")) }
     }
 }
 
-/// Names this process `portway`, so that other agents tell it from kube-proxy.
-pub(crate) fn set_own_name() {
-    _ = rustix::thread::set_name(OWN_NAME);
+/// The other proxy of this node, and what this agent does about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Alone,
+    /// Kube-proxy started after this agent, and both serve.
+    Beside(Rival),
+    /// This agent programs nothing.
+    StandsBack { rival: Rival, seen: Instant },
 }
 
-/// Finds kube-proxy in this network namespace.
-pub(crate) fn find_kube_proxy() -> Option<Rival> {
-    find(Path::new("/proc"), |name, _| name == "kube-proxy")
+/// A change that has to be reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The agent stands back.
+    StandsBack(Rival),
+    /// Another proxy runs, and the agent serves too.
+    Beside(Rival),
+    /// The other proxy has ended, and the agent serves again.
+    Resumes(Rival),
+    /// The other proxy has ended. The agent was serving.
+    Ended(Rival),
 }
 
-/// Finds another agent in this network namespace.
-pub(crate) fn find_agent() -> Option<Rival> {
-    find(Path::new("/proc"), |name, arguments| {
-        name == "portway" && !arguments.iter().any(|argument| argument == "relay")
-    })
+/// What the agent knows about other proxies.
+#[derive(Debug, Default)]
+pub(crate) struct Rivals {
+    presence: Presence,
+    state: State,
+    repairs: Repairs,
 }
 
-fn find(proc: &Path, is_rival: impl Fn(&str, &[String]) -> bool) -> Option<Rival> {
-    let namespace = |process: &Path| std::fs::read_link(process.join("ns/net")).ok();
-    let own = namespace(&proc.join("self"))?;
-    let of_number = |entry: std::fs::DirEntry| -> Option<(u32, PathBuf)> {
-        let process = entry.file_name().to_str()?.parse().ok()?;
-        (process != std::process::id()).then(|| (process, entry.path()))
-    };
-    let processes = std::fs::read_dir(proc).ok()?.flatten().filter_map(of_number);
-    for (process, path) in processes {
-        let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default().trim_end().to_owned();
-        let arguments = arguments(&path);
-        // A process that has ended has no arguments.
-        if !arguments.is_empty() && is_rival(&name, &arguments) && namespace(&path).as_ref() == Some(&own) {
-            let mode = mode(&path, &arguments);
-            return Some(Rival { name, process: Some(process), mode });
-        }
+impl Rivals {
+    /// Looks for other proxies.
+    pub(crate) fn check(&mut self, at_start: bool, now: Instant) -> Option<Change> {
+        let agent = self.presence.announce().map(|peer| processes::agent(peer.process));
+        let found = agent.or_else(processes::find_kube_proxy);
+        let may_stand_back = at_start || self.repairs.are_frequent(now);
+        let (state, change) = step(std::mem::take(&mut self.state), found, may_stand_back, now);
+        self.state = state;
+        change
     }
-    None
+
+    /// Records a repair of rules that another process had changed.
+    pub(crate) fn record_repair(&mut self, now: Instant) {
+        self.repairs.record(now);
+    }
+
+    /// Whether the agent programs Services.
+    pub(crate) fn serves(&self) -> bool {
+        !matches!(self.state, State::StandsBack { .. })
+    }
+
+    /// Whether another proxy runs.
+    pub(crate) fn exist(&self) -> bool {
+        self.state != State::Alone
+    }
 }
 
-fn arguments(process: &Path) -> Vec<String> {
-    let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
-    let arguments = line.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
-    arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
-}
-
-/// The mode that a proxy was started with: its flag, or the field in its configuration file, in its own file system.
-fn mode(process: &Path, arguments: &[String]) -> Option<String> {
-    let flag = |name: &str| {
-        let argument = |index: usize, argument: &String| match argument.strip_prefix(name)? {
-            "" => arguments.get(index + 1).cloned(),
-            rest => rest.strip_prefix('=').map(str::to_owned),
-        };
-        arguments.iter().enumerate().find_map(|(index, text)| argument(index, text))
+fn step(state: State, found: Option<Rival>, may_stand_back: bool, now: Instant) -> (State, Option<Change>) {
+    let stand_back = |rival: Rival| {
+        (State::StandsBack { rival: rival.clone(), seen: now }, Some(Change::StandsBack(rival)))
     };
-    let in_file = || {
-        let path = flag("--config")?;
-        let file = process.join("root").join(path.trim_start_matches('/'));
-        let text = std::fs::read_to_string(file).ok()?;
-        let value = text.lines().find_map(|line| line.strip_prefix("mode:"))?;
-        Some(value.trim().trim_matches(['"', '\'']).to_owned())
-    };
-    flag("--proxy-mode").or_else(in_file).filter(|mode| !mode.is_empty())
+    match (state, found) {
+        (State::Alone, None) => (State::Alone, None),
+        (State::Alone | State::Beside(_), Some(rival))
+            if may_stand_back || rival.kind == RivalKind::Agent =>
+        {
+            stand_back(rival)
+        }
+        (State::Beside(known), Some(rival)) if known == rival => (State::Beside(known), None),
+        (State::Alone | State::Beside(_), Some(rival)) => {
+            (State::Beside(rival.clone()), Some(Change::Beside(rival)))
+        }
+        (State::Beside(known), None) => (State::Alone, Some(Change::Ended(known))),
+        (State::StandsBack { rival: known, .. }, Some(rival)) if known == rival => {
+            (State::StandsBack { rival, seen: now }, None)
+        }
+        (State::StandsBack { .. }, Some(rival)) => stand_back(rival),
+        (State::StandsBack { rival, seen }, None)
+            if rival.kind == RivalKind::KubeProxy && now.saturating_duration_since(seen) < ABSENCE =>
+        {
+            (State::StandsBack { rival, seen }, None)
+        }
+        (State::StandsBack { rival, .. }, None) => (State::Alone, Some(Change::Resumes(rival))),
+    }
 }
 
 /// The times of the last repairs of changed rules.
 #[derive(Debug, Default)]
-pub(crate) struct Repairs(VecDeque<Instant>);
+struct Repairs(VecDeque<Instant>);
 
 impl Repairs {
-    /// Records a repair.
-    pub(crate) fn record(&mut self, now: Instant) {
+    fn record(&mut self, now: Instant) {
         self.0.push_back(now);
         while self.0.len() > REPAIRS {
             self.0.pop_front();
         }
     }
 
-    /// Whether repairs are so frequent that another proxy may run.
-    pub(crate) fn are_frequent(&self, now: Instant) -> bool {
+    /// Whether repairs are so frequent that another proxy changes the same rules.
+    fn are_frequent(&self, now: Instant) -> bool {
         let first = self.0.front().filter(|_| self.0.len() == REPAIRS);
         first.is_some_and(|first| now.saturating_duration_since(*first) < WINDOW)
     }
@@ -128,44 +159,64 @@ impl Repairs {
 mod tests {
     use super::*;
 
-    fn strings(texts: &[&str]) -> Vec<String> {
-        texts.iter().map(|text| (*text).to_owned()).collect()
+    fn rival(kind: RivalKind, process: u32) -> Rival {
+        Rival { kind, process: Some(process), mode: None }
+    }
+
+    /// The changes of each check, from the agent's start on, one check a second.
+    fn follow(checks: &[(Option<Rival>, bool)]) -> (State, Vec<Option<Change>>) {
+        let start = Instant::now();
+        let mut state = State::Alone;
+        let mut changes = Vec::new();
+        for (second, (found, may_stand_back)) in checks.iter().enumerate() {
+            let now = start + Duration::from_secs(second as u64);
+            let (next, change) = step(state, found.clone(), *may_stand_back, now);
+            state = next;
+            changes.push(change);
+        }
+        (state, changes)
     }
 
     #[test]
-    fn the_mode_is_read_from_the_flag_or_the_file() {
-        let process = std::env::temp_dir().join(format!("portway-rivals-{}", std::process::id()));
-        std::fs::create_dir_all(process.join("root/etc")).expect("a directory");
-        std::fs::write(process.join("root/etc/proxy.conf"), "kind: x\nmode: \"ipvs\"\n").expect("a file");
-        std::fs::write(process.join("root/etc/default.conf"), "kind: x\nmode: \"\"\n").expect("a file");
-        let read = |arguments: &[&str]| mode(&process, &strings(arguments));
-        assert_eq!(read(&["kube-proxy", "--proxy-mode=iptables"]).as_deref(), Some("iptables"));
-        assert_eq!(read(&["kube-proxy", "--proxy-mode", "nftables", "--v=2"]).as_deref(), Some("nftables"));
-        assert_eq!(read(&["kube-proxy", "--config=/etc/proxy.conf"]).as_deref(), Some("ipvs"));
-        assert_eq!(read(&["kube-proxy", "--config", "/etc/default.conf"]), None);
-        assert_eq!(read(&["kube-proxy", "--config-sync-period=1s"]), None);
-        std::fs::remove_dir_all(&process).expect("the directory");
+    fn of_two_agents_the_second_stands_back_until_the_first_has_ended() {
+        let first = rival(RivalKind::Agent, 7);
+        let found = Some(first.clone());
+        let (state, changes) = follow(&[(found.clone(), true), (found, false), (None, false), (None, false)]);
+        let resumes = Some(Change::Resumes(first.clone()));
+        assert_eq!(changes, [Some(Change::StandsBack(first)), None, resumes, None]);
+        assert_eq!(state, State::Alone);
     }
 
     #[test]
-    fn a_process_is_found_by_name_in_the_same_network_namespace_only() {
-        let proc = std::env::temp_dir().join(format!("portway-proc-{}", std::process::id()));
-        let add = |process: &str, name: &str, line: &str, namespace: &str| {
-            let path = proc.join(process);
-            std::fs::create_dir_all(path.join("ns")).expect("a directory");
-            std::fs::write(path.join("comm"), format!("{name}\n")).expect("a file");
-            std::fs::write(path.join("cmdline"), line.replace(' ', "\0")).expect("a file");
-            std::os::unix::fs::symlink(namespace, path.join("ns/net")).expect("a link");
-        };
-        add("self", "portway", "portway proxy", "net:[1]");
-        add("7", "kube-proxy", "kube-proxy --proxy-mode=ipvs", "net:[2]");
-        add("8", "kube-proxy", "", "net:[1]");
-        let kube_proxy = || find(&proc, |name, _| name == "kube-proxy");
-        assert_eq!(kube_proxy(), None, "in another namespace, and ended");
-        add("9", "kube-proxy", "kube-proxy --proxy-mode=ipvs", "net:[1]");
-        let found = kube_proxy().map(|rival| rival.to_string());
-        assert_eq!(found.as_deref(), Some("kube-proxy (process 9, mode ipvs)"));
-        std::fs::remove_dir_all(&proc).expect("the directory");
+    fn a_short_absence_of_kube_proxy_is_not_its_end() {
+        let (old, new) = (rival(RivalKind::KubeProxy, 7), rival(RivalKind::KubeProxy, 8));
+        let mut checks = vec![(Some(old.clone()), true)];
+        checks.extend(vec![(None, false); 5]);
+        checks.push((Some(new.clone()), false));
+        checks.extend(vec![(None, false); 10]);
+        let (state, changes) = follow(&checks);
+        let reported: Vec<(usize, Change)> = changes
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, change)| change.map(|change| (at, change)))
+            .collect();
+        let expected =
+            [(0, Change::StandsBack(old)), (6, Change::StandsBack(new.clone())), (16, Change::Resumes(new))];
+        assert_eq!(reported, expected);
+        assert_eq!(state, State::Alone);
+    }
+
+    #[test]
+    fn the_agent_goes_on_beside_a_later_kube_proxy_unless_they_undo_each_others_changes() {
+        let later = rival(RivalKind::KubeProxy, 7);
+        let found = Some(later.clone());
+        let (_, changes) =
+            follow(&[(None, true), (found.clone(), false), (found.clone(), false), (None, false)]);
+        let beside = Some(Change::Beside(later.clone()));
+        assert_eq!(changes, [None, beside.clone(), None, Some(Change::Ended(later.clone()))]);
+        let (state, changes) = follow(&[(None, true), (found.clone(), false), (found, true)]);
+        assert_eq!(changes, [None, beside, Some(Change::StandsBack(later))]);
+        assert!(matches!(state, State::StandsBack { .. }));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) const TESTS: &[Test] = &[
     ("a_killed_relay_is_replaced", relay_killed),
     ("a_relay_killed_before_a_change_is_replaced_by_that_sync", relay_killed_before_change),
     ("cleanup_ends_the_relay_after_its_last_connection", cleanup),
-    ("two_agents_share_a_relay", two_agents),
+    ("a_second_agent_stands_back_from_the_relay", two_agents),
     ("the_control_socket_is_private_and_removed", control_socket),
     ("listeners_are_at_an_address_of_the_node", listener_addresses),
     ("dialling_a_listener_directly_is_reset", dialled_directly),
