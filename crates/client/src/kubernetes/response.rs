@@ -8,7 +8,7 @@ use super::failure::{Failure, RequestContext};
 use super::object::{self, Frame};
 use super::request::{Request, Selection};
 use super::status::Status;
-use super::step::Input;
+use super::step::{HEALTHY, Input};
 use super::throttle::Unlimited;
 use super::transport::SendError;
 use super::wire::{Format, Frames, List};
@@ -59,6 +59,8 @@ enum Content {
         until: Instant,
         /// The initial objects are still being streamed, so [`INITIAL_SILENCE`] applies.
         initial: bool,
+        /// When the watch has lasted; none once that was reported.
+        lasts_at: Option<Instant>,
     },
 }
 
@@ -101,10 +103,13 @@ impl<'a> Response<'a> {
             Content::List { body, format, list } => {
                 next_item(body, *format, list, context, size).await.map(Some)
             }
-            Content::Watch { body, format, frames, until, initial } => {
-                let next = next_frame(body, *format, frames, context, size, *until, *initial).await;
-                if matches!(next, Ok(Some(Input::InitialEnd { .. }))) {
-                    *initial = false;
+            Content::Watch { body, format, frames, until, initial, lasts_at } => {
+                let limits = Limits { until: *until, initial: *initial, lasts_at: *lasts_at };
+                let next = next_frame(body, *format, frames, context, size, limits).await;
+                match next {
+                    Ok(Some(Input::InitialEnd { .. })) => *initial = false,
+                    Ok(Some(Input::Lasted)) => *lasts_at = None,
+                    _ => {}
                 }
                 next
             }
@@ -150,7 +155,8 @@ async fn head(
     // The server ends the watch after `seconds`; this limit is for a server that does not.
     let until = Instant::now() + Duration::from_secs(u64::from(seconds)) + TIMEOUT;
     let initial = matches!(request, Request::Stream { .. });
-    Ok(Content::Watch { body, format, frames: Frames::new(format), until, initial })
+    let lasts_at = Some(Instant::now() + HEALTHY);
+    Ok(Content::Watch { body, format, frames: Frames::new(format), until, initial, lasts_at })
 }
 
 fn accept(encoding: Encoding, request: &Request) -> &'static str {
@@ -197,15 +203,36 @@ async fn next_item<R: Resource>(
     complete.finish().map(Input::PageEnd).map_err(|error| Failure::malformed(context, &error))
 }
 
-/// The next input, or `None` at the end of the watch. `initial`: [`INITIAL_SILENCE`] applies between chunks.
+/// How long to wait for the next frame of a watch.
+#[derive(Clone, Copy)]
+struct Limits {
+    until: Instant,
+    /// [`INITIAL_SILENCE`] applies between chunks.
+    initial: bool,
+    lasts_at: Option<Instant>,
+}
+
+impl Limits {
+    /// When to stop waiting, and the input then; none for the end of the watch.
+    fn next<R>(self) -> (Instant, Option<Input<R>>) {
+        if self.initial {
+            return (self.until.min(Instant::now() + INITIAL_SILENCE), Some(Input::Silent));
+        }
+        match self.lasts_at {
+            Some(at) => (at, Some(Input::Lasted)),
+            None => (self.until, None),
+        }
+    }
+}
+
+/// The next input, or `None` at the end of the watch.
 async fn next_frame<R: Resource>(
     body: &mut Body,
     format: Format,
     frames: &mut Frames,
     context: RequestContext<'_>,
     size: &mut usize,
-    until: Instant,
-    initial: bool,
+    limits: Limits,
 ) -> Result<Option<Input<R>>, Failure> {
     loop {
         if let Some(bytes) = frames.next().map_err(|error| Failure::malformed(context, &error))? {
@@ -215,13 +242,12 @@ async fn next_frame<R: Resource>(
                 None => continue,
             }
         }
-        let end = if initial { until.min(Instant::now() + INITIAL_SILENCE) } else { until };
+        let (end, input) = limits.next();
         match timeout_at(end, chunk(body)).await {
             Ok(Ok(Some(bytes))) => frames.push(&bytes),
             Ok(Ok(None)) => return Ok(None),
             Ok(Err(error)) => return Err(Failure::dropped(context, &error)),
-            Err(_) if initial => return Ok(Some(Input::Silent)),
-            Err(_) => return Ok(None),
+            Err(_) => return Ok(input),
         }
     }
 }

@@ -27,15 +27,20 @@
 //! stream's initial objects. `InitDone` follows an `Init` of the same list. No failure deletes objects, except that an
 //! optional resource that the server does not serve becomes an empty list.
 
+mod outage;
+mod pages;
+
 use super::failure::{Failure, FailureKind};
 use super::request::Request;
 use super::wire::ListMeta;
-use crate::{Notice, Outage, OutageReason, Rejected};
+use crate::{Notice, OutageReason, Rejected};
+use outage::{End, Reported, USELESS_RESPONSES};
+use pages::{PageCount, page_end};
 use portway_api::{Event, ResourceType};
 use std::time::Duration;
 
 /// A watch that lasted this long counts as a success, however it ended.
-const HEALTHY: Duration = Duration::from_secs(5);
+pub(super) const HEALTHY: Duration = Duration::from_secs(5);
 
 /// How long to wait before an optional resource that is not served, or may not be read, is requested again.
 const ABSENT_RETRY: Duration = Duration::from_secs(600);
@@ -47,16 +52,6 @@ const FALLBACK_AFTER: u32 = 3;
 /// Consecutive silent streams after which the server is taken for one that does not stream. A single one may be a
 /// stalled connection.
 const SILENT_STREAMS: u32 = 2;
-
-/// Consecutive pages without objects after which a list is given up. With a selector a page may be empty, because the
-/// server counts objects before it selects them.
-const MAX_EMPTY_PAGES: u32 = 100;
-
-/// Pages after which a list is given up: 5 million objects.
-const MAX_PAGES: u32 = 10_000;
-
-/// Consecutive watches that ended at once, or had expired, after which that is an outage.
-const SHORT_WATCHES: u32 = 3;
 
 /// The state of a list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,12 +72,13 @@ pub(super) struct State {
     silent_streams: u32,
     /// Consecutive watches that ended without an event because their version had expired.
     expired: u32,
-    /// The message of the outage that was reported and is not over.
-    outage: Option<String>,
-    /// The outage is one of responses that the server accepts and that are of no use: it is not over when the server
-    /// accepts the next request, but when a response is complete or has an event.
-    outage_of_responses: bool,
-    /// The pages of the current list so far, and the consecutive ones without an object.
+    /// Consecutive paged lists that expired before they were complete.
+    expired_lists: u32,
+    /// Consecutive watches that the server ended at once, without an event.
+    short_watches: u32,
+    /// Whether the server accepted the current request.
+    accepted: bool,
+    outage: Option<Reported>,
     pages: PageCount,
     /// Whether the field selector may be dropped if the server does not support a field.
     may_drop_fields: bool,
@@ -90,13 +86,6 @@ pub(super) struct State {
     listed: bool,
     /// Whether [`Output::LogAbsent`] has been sent.
     absent: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct PageCount {
-    total: u32,
-    empty: u32,
-    objects: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +115,8 @@ pub(super) enum Input<R> {
     Bookmark { version: String },
     /// All objects of a stream that existed at the beginning have been sent.
     InitialEnd { version: String },
+    /// A watch has lasted for [`HEALTHY`], without an event so far.
+    Lasted,
     /// A stream was silent before the end of its initial objects.
     Silent,
     /// The server ended the watch regularly.
@@ -169,7 +160,9 @@ impl State {
             silent_streams: 0,
             expired: 0,
             outage: None,
-            outage_of_responses: false,
+            expired_lists: 0,
+            short_watches: 0,
+            accepted: false,
             pages: PageCount::default(),
             may_drop_fields: false,
             listed: false,
@@ -222,7 +215,7 @@ pub(super) fn step<R>(mut state: State, input: Input<R>) -> (State, Vec<Output<R
     let outputs = match input {
         Input::Opened => opened(&mut state),
         Input::Item(item) => {
-            state.pages.objects = state.pages.objects.saturating_add(1);
+            state.pages.count_object();
             vec![Output::Send(notice(item.map(Event::Apply)))]
         }
         Input::PageEnd(meta) => page_end(&mut state, meta),
@@ -235,10 +228,14 @@ pub(super) fn step<R>(mut state: State, input: Input<R>) -> (State, Vec<Output<R
         Input::Bookmark { .. } if !state.is_watching() => list_without_streaming(&mut state),
         Input::Bookmark { version } => record_event(&mut state, version),
         Input::InitialEnd { version } => initial_end(&mut state, version),
+        Input::Lasted => watch_works(&mut state).into_iter().collect(),
         Input::Silent => silent(&mut state),
         Input::Closed { lasted } => closed(&mut state, lasted),
         Input::Failed { failure, lasted } => failed(&mut state, failure, lasted),
     };
+    if outputs.iter().any(|output| matches!(output, Output::Request(_))) {
+        state.accepted = false;
+    }
     (state, outputs)
 }
 
@@ -252,80 +249,13 @@ fn notice<R>(change: Result<Event<R>, Box<Rejected>>) -> Notice<Event<R>> {
 /// `Init` is sent only after the server has accepted the request, so that a consumer is not left in a list that cannot
 /// begin.
 fn opened<R>(state: &mut State) -> Vec<Output<R>> {
-    let mut outputs = Vec::new();
-    if !state.outage_of_responses {
-        outputs.extend(recovered(state));
-    }
+    state.accepted = true;
+    let mut outputs: Vec<Output<R>> = state.end_outage(End::Accepted).into_iter().collect();
     if !state.is_watching() && !matches!(state.phase, Phase::Paged { continue_token: Some(_) }) {
+        state.pages = PageCount::default();
         outputs.push(Output::Send(Notice::Event(Event::Init)));
     }
     outputs
-}
-
-/// The end of the outage, if one was reported.
-fn recovered<R>(state: &mut State) -> Option<Output<R>> {
-    state.outage_of_responses = false;
-    let resource = state.resource;
-    state.outage.take().map(|_| Output::Send(Notice::Recovered(Some(resource))))
-}
-
-fn page_end<R>(state: &mut State, meta: ListMeta) -> Vec<Output<R>> {
-    let mut outputs = Vec::new();
-    if meta.continue_token.is_empty() {
-        outputs.extend(recovered_from_pages(state));
-        outputs.push(listed(state, meta.resource_version));
-    } else if let Some(reason) = endless(state, &meta.continue_token) {
-        return give_up_pages(state, &reason);
-    } else {
-        state.failures = if state.outage_of_responses { state.failures } else { 0 };
-        state.phase = Phase::Paged { continue_token: Some(meta.continue_token) };
-    }
-    outputs.push(Output::Request(state.request()));
-    outputs
-}
-
-/// A complete list ends an outage of pages. An outage of watches lasts until one of them has an event.
-fn recovered_from_pages<R>(state: &mut State) -> Option<Output<R>> {
-    if matches!(state.phase, Phase::Paged { .. }) { recovered(state) } else { None }
-}
-
-/// Counts a page, and returns the reason to give the list up: a server that never sends the last page would be asked for
-/// ever.
-fn endless(state: &mut State, next: &str) -> Option<String> {
-    let PageCount { total, empty, objects } = state.pages;
-    let (total, empty) = (total + 1, if objects == 0 { empty + 1 } else { 0 });
-    state.pages = PageCount { total, empty, objects: 0 };
-    match &state.phase {
-        Phase::Paged { continue_token: Some(token) } if token == next => {
-            Some("the server returned the same continue token twice".to_owned())
-        }
-        _ if empty >= MAX_EMPTY_PAGES => {
-            Some(format!("the server returned {empty} pages without objects in a row"))
-        }
-        _ if total >= MAX_PAGES => Some(format!("the server returned {total} pages")),
-        _ => None,
-    }
-}
-
-/// Starts the list over after a wait.
-fn give_up_pages<R>(state: &mut State, reason: &str) -> Vec<Output<R>> {
-    state.phase = Phase::Paged { continue_token: None };
-    state.pages = PageCount::default();
-    let message = format!("{}: the list does not end: {reason}", state.resource);
-    let mut outputs = report_responses(state, message);
-    outputs.extend(retry(state, Duration::ZERO));
-    outputs
-}
-
-/// Reports an outage of responses, once.
-fn report_responses<R>(state: &mut State, message: String) -> Vec<Output<R>> {
-    if state.outage_of_responses {
-        return Vec::new();
-    }
-    state.outage_of_responses = true;
-    state.outage = Some(message.clone());
-    let outage = Outage { resource: Some(state.resource), reason: OutageReason::Refused, message };
-    vec![Output::Send(Notice::Outage(outage))]
 }
 
 fn initial_end<R>(state: &mut State, version: String) -> Vec<Output<R>> {
@@ -335,14 +265,15 @@ fn initial_end<R>(state: &mut State, version: String) -> Vec<Output<R>> {
     // `expired` is kept: the end of a list does not show that watches work, and a server on which every watch expires
     // must not be listed in a loop.
     (state.failures, state.silent_streams) = (0, 0);
-    vec![listed(state, version)]
+    let mut outputs: Vec<Output<R>> = state.end_outage(End::List).into_iter().collect();
+    outputs.push(listed(state, version));
+    outputs
 }
 
 fn listed<R>(state: &mut State, version: String) -> Output<R> {
     state.version = version;
     state.phase = Phase::Watching { received: false };
-    state.method_failures = 0;
-    state.pages = PageCount::default();
+    (state.method_failures, state.expired_lists) = (0, 0);
     state.listed = true;
     Output::Send(Notice::Event(Event::InitDone))
 }
@@ -353,12 +284,17 @@ fn record_event<R>(state: &mut State, version: String) -> Vec<Output<R>> {
     if !state.is_watching() {
         return Vec::new();
     }
-    (state.failures, state.expired) = (0, 0);
     state.phase = Phase::Watching { received: true };
     if !version.is_empty() {
         state.version = version;
     }
-    recovered(state).into_iter().collect()
+    watch_works(state).into_iter().collect()
+}
+
+/// A watch had an event, or lasted.
+fn watch_works<R>(state: &mut State) -> Option<Output<R>> {
+    (state.failures, state.expired, state.short_watches) = (0, 0, 0);
+    state.end_outage(End::Watch)
 }
 
 /// A watch that is closed early and without an event is repeated only after a wait.
@@ -368,29 +304,34 @@ fn closed<R>(state: &mut State, lasted: Duration) -> Vec<Output<R>> {
         return retry(state, Duration::ZERO);
     }
     if state.was_healthy(lasted) {
-        (state.failures, state.expired) = (0, 0);
         state.phase = Phase::Watching { received: false };
-        let mut outputs: Vec<Output<R>> = recovered(state).into_iter().collect();
+        let mut outputs: Vec<Output<R>> = watch_works(state).into_iter().collect();
         outputs.push(Output::Request(state.request()));
         return outputs;
     }
+    state.short_watches += 1;
     let mut outputs = Vec::new();
-    if state.failures + 1 >= SHORT_WATCHES {
-        let (resource, times) = (state.resource, state.failures + 1);
+    if state.short_watches >= USELESS_RESPONSES {
+        let (resource, times) = (state.resource, state.short_watches);
         let message =
             format!("{resource}: the server has ended {times} watches in a row at once, without an event");
-        outputs = report_responses(state, message);
+        outputs.extend(state.begin_outage(OutageReason::Refused, message, End::Watch));
     }
     outputs.extend(retry(state, Duration::ZERO));
     outputs
 }
 
 fn failed<R>(state: &mut State, failure: Failure, lasted: Duration) -> Vec<Output<R>> {
+    let end = state.end_of_outage();
+    let mut outputs = Vec::new();
     if state.was_healthy(lasted) {
-        (state.failures, state.expired) = (0, 0);
+        outputs.extend(watch_works(state));
     }
     match (failure.kind, &state.phase) {
-        (FailureKind::Expired, Phase::Watching { .. }) => return expired(state),
+        (FailureKind::Expired, Phase::Watching { .. }) => {
+            outputs.extend(expired(state));
+            return outputs;
+        }
         (FailureKind::Invalid, Phase::Streaming { .. }) => return list_without_streaming(state),
         (FailureKind::Invalid, Phase::Cached { .. } | Phase::Paged { .. }) if state.may_drop_fields => {
             state.may_drop_fields = false;
@@ -418,6 +359,8 @@ fn failed<R>(state: &mut State, failure: Failure, lasted: Duration) -> Vec<Outpu
         }
         (_, Phase::Watching { .. }) => {}
         (kind, phase) => {
+            let paged = matches!(phase, Phase::Paged { .. });
+            state.expired_lists += u32::from(paged && kind == FailureKind::Expired);
             let streamed = matches!(phase, Phase::Streaming { .. });
             select_list_method(state, kind);
             // Not an outage, unless the list fails too. A server over an old etcd, for instance, refuses every stream.
@@ -428,7 +371,7 @@ fn failed<R>(state: &mut State, failure: Failure, lasted: Duration) -> Vec<Outpu
             }
         }
     }
-    let mut outputs = report(state, &failure);
+    outputs.extend(state.report(&failure, end));
     outputs.extend(retry(state, failure.retry_after.unwrap_or_default()));
     outputs
 }
@@ -498,12 +441,12 @@ fn expired<R>(state: &mut State) -> Vec<Output<R>> {
     state.failures = state.expired;
     state.expired += 1;
     let mut outputs = Vec::new();
-    if state.expired >= SHORT_WATCHES {
+    if state.expired >= USELESS_RESPONSES {
         let (resource, times) = (state.resource, state.expired);
         let message = format!(
             "{resource}: the version of {times} watches in a row had expired: each begins with a new list"
         );
-        outputs = report_responses(state, message);
+        outputs.extend(state.begin_outage(OutageReason::Refused, message, End::Watch));
     }
     if state.failures > 0 {
         outputs.push(Output::Wait { failures: state.failures, at_least: Duration::ZERO });
@@ -521,27 +464,6 @@ fn retry<R>(state: &mut State, at_least: Duration) -> Vec<Output<R>> {
     vec![Output::Wait { failures: state.failures, at_least }, Output::Request(state.request())]
 }
 
-/// Reports an outage when it begins or its message changes. A broken connection is reported only if the next one fails
-/// too.
-fn report<R>(state: &mut State, failure: &Failure) -> Vec<Output<R>> {
-    let reason = match failure.kind {
-        FailureKind::Outage(reason) => reason,
-        FailureKind::Invalid => OutageReason::Refused,
-        FailureKind::Unanswered => OutageReason::Unreachable,
-        FailureKind::Dropped if state.failures > 0 => OutageReason::Unreachable,
-        FailureKind::Dropped | FailureKind::Expired => return Vec::new(),
-    };
-    if state.outage.as_ref() == Some(&failure.message) || state.outage_of_responses && state.is_watching() {
-        return Vec::new();
-    }
-    // The server accepts watches whose responses break at once, as behind a proxy that sends pages of its own.
-    state.outage_of_responses =
-        state.is_watching() && failure.kind == FailureKind::Dropped && state.failures + 1 >= SHORT_WATCHES;
-    state.outage = Some(failure.message.clone());
-    let outage = Outage { resource: Some(state.resource), reason, message: failure.message.clone() };
-    vec![Output::Send(Notice::Outage(outage))]
-}
-
 /// Continues without an optional resource: sends an empty list, and requests the resource again after [`ABSENT_RETRY`].
 /// ServiceCIDRs, for instance, are in `v1` since Kubernetes 1.33; older servers do not serve them, and older roles do
 /// not allow them (RBAC is checked before the server checks whether it serves the resource).
@@ -553,7 +475,7 @@ fn continue_without<R>(state: &mut State, reason: OutageReason, failure: &Failur
         _ => return None,
     };
     let mut outputs = Vec::new();
-    outputs.extend(recovered(state));
+    outputs.extend(state.end_outage(End::Watch));
     if !std::mem::replace(&mut state.absent, true) {
         outputs.push(Output::LogAbsent(refusal));
     }

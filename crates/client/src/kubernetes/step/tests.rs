@@ -1,5 +1,6 @@
 //! Tables: inputs, and the outputs of each.
 
+use super::pages::MAX_EMPTY_PAGES;
 use super::*;
 use portway_api::{ObjectMeta, Resource, Service};
 use proptest::prelude::*;
@@ -353,12 +354,67 @@ fn watches_that_end_at_once_are_reported_once_and_until_one_has_an_event() {
             "recovered",
         ]
     );
+}
+
+#[test]
+fn responses_that_break_are_reported_once_and_until_one_is_of_use() {
+    let garbage = |n: u32| fail(FailureKind::Outage(OutageReason::Refused), &format!("garbage {n}"), SHORT);
     let mut inputs = vec![Input::Opened, page("")];
-    for _ in 0..5 {
-        inputs.extend([Input::Opened, fail(FailureKind::Dropped, "garbage", SHORT)]);
+    for n in 0..3 {
+        inputs.extend([Input::Opened, garbage(n)]);
     }
-    let reports = run(Server::Lists, inputs).iter().filter(|line| line.contains("outage")).count();
-    assert_eq!(reports, 2, "the second failure, and the third as one that lasts");
+    inputs.extend([Input::Opened, Input::Lasted]);
+    assert_eq!(
+        run(Server::Lists, inputs)[3..],
+        [
+            "",
+            "outage garbage 0, wait 1, watch 10",
+            "",
+            "wait 2, watch 10",
+            "",
+            "wait 3, watch 10",
+            "",
+            "recovered"
+        ]
+    );
+    // The same with lists.
+    let inputs = vec![Input::Opened, garbage(0), Input::Opened, garbage(1), Input::Opened, page("")];
+    assert_eq!(
+        run(Server::Lists, inputs)[1..],
+        [
+            "init",
+            "outage garbage 0, wait 1, list 0",
+            "init",
+            "wait 2, list 0",
+            "init",
+            "recovered, done, watch 10"
+        ]
+    );
+}
+
+#[test]
+fn lists_that_expire_again_and_again_are_an_outage() {
+    let expired = || fail(FailureKind::Expired, "410", SHORT);
+    let mut inputs = only_pages();
+    for _ in 0..3 {
+        inputs.extend([Input::Opened, item("a"), page("t1"), expired()]);
+    }
+    inputs.extend([Input::Opened, item("a"), page("")]);
+    let lines = run(Server::Lists, inputs);
+    let waits: Vec<&String> = lines.iter().filter(|line| line.contains("wait")).collect();
+    let outage = "outage Service: 3 lists in a row have expired before they were complete";
+    assert_eq!(
+        waits,
+        ["wait 1, pages", "wait 1, pages", "wait 2, pages", &format!("{outage}, wait 3, pages")]
+    );
+    assert_eq!(lines.last().map(String::as_str), Some("recovered, done, watch 10"));
+}
+
+#[test]
+fn refused_connections_are_not_counted_as_watches_that_ended_at_once() {
+    let mut inputs = vec![Input::Opened, page("")];
+    inputs.extend([unreachable(), unreachable(), unreachable(), Input::Opened, closed(SHORT)]);
+    assert_eq!(run(Server::Lists, inputs)[6..], ["recovered", "wait 4, watch 10"]);
 }
 
 #[test]
@@ -453,7 +509,7 @@ fn an_expired_watch_is_listed_again_at_once_but_repeated_expiry_is_delayed() {
     let expired = || fail(FailureKind::Expired, "410", SHORT);
     // As when a server restarts: unreachable for a while, then the version has expired.
     let mut inputs =
-        vec![Input::Opened, page(""), Input::Opened, unreachable(), unreachable(), Input::Opened, expired()];
+        vec![Input::Opened, page(""), closed(LONG), unreachable(), unreachable(), Input::Opened, expired()];
     for _ in 0..2 {
         inputs.extend([Input::Opened, page(""), Input::Opened, expired()]);
     }
@@ -512,11 +568,11 @@ fn an_outage_is_reported_once_until_it_changes_or_ends() {
 #[test]
 fn two_consecutive_broken_connections_are_an_outage_but_one_is_not() {
     let dropped = || fail(FailureKind::Dropped, "reset", SHORT);
-    let inputs =
-        vec![Input::Opened, page(""), Input::Opened, dropped(), Input::Opened, dropped(), Input::Opened];
+    let mut inputs = vec![Input::Opened, page(""), Input::Opened, dropped(), Input::Opened, dropped()];
+    inputs.extend([Input::Opened, Input::Lasted]);
     assert_eq!(
         run(Server::Lists, inputs)[4..],
-        ["wait 1, watch 10", "", "outage reset, wait 2, watch 10", "recovered"]
+        ["wait 1, watch 10", "", "outage reset, wait 2, watch 10", "", "recovered"]
     );
 }
 
@@ -610,7 +666,8 @@ fn any_input(state: &State, choice: u8) -> Input<Service> {
         (Phase::Paged { .. }, 4) => page("t"),
         (Phase::Cached { .. } | Phase::Paged { .. }, _) => page(""),
         (Phase::Watching { .. }, 2 | 3) => change("b", "20"),
-        (Phase::Watching { .. }, 4 | 5) => bookmark("21"),
+        (Phase::Watching { .. }, 4) => bookmark("21"),
+        (Phase::Watching { .. }, 5) => Input::Lasted,
         (Phase::Watching { .. }, _) => closed(lasted),
     }
 }
