@@ -198,7 +198,8 @@ impl AgentLab {
         let wanted = format!("write a line with {words:?}");
         let has = |line: &str, word: &str| match word {
             "ERROR" | "WARN" | "INFO" => line_has_level(line, word),
-            _ => line.contains(word),
+            // Quotes within a quoted message are escaped.
+            _ => line.contains(word) || line.contains(&word.replace('"', "\\\"")),
         };
         let matches = |line: &str| words.iter().all(|word| has(line, word));
         let line = self.agent()?.wait_until(&wanted, matches, wait_timeout())?;
