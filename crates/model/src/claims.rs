@@ -70,6 +70,16 @@ pub(crate) fn of(service: &Service) -> Vec<(Claim, String)> {
     all
 }
 
+/// Whether one of these claims is the external address of `claim`, at any port.
+fn has_address(claims: &[(Claim, String)], claim: Claim) -> bool {
+    let address = |claim: Claim| match claim {
+        Claim::Address(ip, ..) => Some(ip),
+        _ => None,
+    };
+    let wanted = address(claim);
+    wanted.is_some() && claims.iter().any(|(other, _)| address(*other) == wanted)
+}
+
 /// The holder of each claim, and the Services that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
@@ -92,9 +102,12 @@ impl Claims {
         let mut affected = Vec::new();
         for (claim, _) in old.iter().filter(|(c, _)| !new.iter().any(|(n, _)| n == c)) {
             affected.extend(self.release(name, *claim));
-            self.change_external(name, *claim, &mut affected, |services, name| {
-                services.retain(|s| s != name);
-            });
+            // Another port of the Service may still be at the address.
+            if !has_address(&new, *claim) {
+                self.change_external(name, *claim, &mut affected, |services, name| {
+                    services.retain(|s| s != name);
+                });
+            }
         }
         for (claim, _) in &new {
             let holder = self.holders.entry(*claim).or_insert_with(|| name.clone());

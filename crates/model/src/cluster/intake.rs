@@ -210,9 +210,10 @@ impl Cluster {
         match event {
             Event::Init => self.nodes.begin_list(),
             Event::Apply(object) => {
-                if object.metadata().is_some_and(|meta| meta.name == self.identity.node) {
-                    self.clear_faults(api::Node::TYPE, &self.identity.node.clone());
-                    let node = Node::read(&object);
+                if let Some(meta) = object.metadata().filter(|meta| meta.name == self.identity.node) {
+                    let mut faults = Vec::new();
+                    let node = Node::read(&object, &mut faults);
+                    self.set_faults(api::Node::TYPE, self.nodes.generation(), meta, &meta.name, faults, true);
                     self.nodes.apply((), node.clone());
                     self.set_node(node);
                 }

@@ -364,6 +364,44 @@ fn a_cluster_ip_wins_over_external_addresses_in_every_order() {
 }
 
 #[test]
+fn a_cluster_ip_wins_over_an_external_address_that_has_lost_a_port() {
+    let mut cluster = empty();
+    let ports = |all: &[u16]| {
+        let ports: Vec<_> =
+            all.iter().map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+        service("thief", 9, json!({"externalIPs": ["10.96.0.5"], "ports": ports}))
+    };
+    apply(&mut cluster, &ports(&[80, 443]));
+    apply(&mut cluster, &ports(&[80]));
+    assert_eq!(services_at(&mut cluster, "10.96.0.5"), ["thief"]);
+    cluster.take_changes();
+    apply(&mut cluster, &service("victim", 5, json!({})));
+    let changed: Vec<String> =
+        cluster.take_changes().services.iter().map(|c| c.name.name().to_owned()).collect();
+    assert_eq!(changed, ["thief", "victim"]);
+    assert_eq!(services_at(&mut cluster, "10.96.0.5"), ["victim"]);
+    assert_eq!(cluster.rejections().count(), 1);
+}
+
+#[test]
+fn a_node_address_that_cannot_be_used_is_left_out_and_reported() {
+    let mut cluster = empty();
+    let node = json!({"metadata": {"name": "node1"}, "spec": {"podCIDRs": ["010.244.1.0/24", "nonsense"]},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.168.050.011"},
+            {"type": "InternalIP", "address": "x"}, {"type": "Hostname", "address": "node1"}]}});
+    cluster.apply(ClusterEvent::Node(Event::Apply(serde_json::from_value(node).unwrap())));
+    assert_eq!(cluster.node().addresses, ["192.168.50.11".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(cluster.node().pod_cidrs, ["10.244.1.0/24".parse::<ipnet::IpNet>().unwrap()]);
+    let faults: Vec<String> = cluster.rejections().map(ToString::to_string).collect();
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    assert!(
+        faults[0].contains("status.addresses[1].address: \"x\" is not an IPv4 or IPv6 address"),
+        "{faults:?}"
+    );
+    assert!(faults[1].contains("spec.podCIDRs[1]"), "{faults:?}");
+}
+
+#[test]
 fn different_protocols_and_ports_are_no_conflict() {
     let mut cluster = empty();
     let at = |protocol: &str, port: u16| {

@@ -29,7 +29,7 @@ pub(super) fn address(field: &str, text: &str) -> Result<IpAddr, Fault> {
     }
 }
 
-pub(super) fn parse_ip(text: &str) -> Option<IpAddr> {
+pub(crate) fn parse_ip(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         let ip: Ipv6Addr = text.parse().ok()?;
         return Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4));
