@@ -66,10 +66,23 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            logging::print_last(format!("portway: {error:#}"), format);
+            logging::print_last(format!("portway: {}", with_causes(&error)), format);
             ExitCode::FAILURE
         }
     }
+}
+
+/// The message of an error with those of its causes. Many messages have their cause in them already.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// The format that the arguments ask for; needed before they are parsed, for mistakes in them.

@@ -37,10 +37,11 @@ use outages::Outages;
 use pace::Pace;
 use portway_client::{Notice, Recorder};
 use portway_dataplane::{DriftSignal, Outcome, Settings};
-use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
+use portway_model::api::{EndpointSlice, Node, ObjectMeta, Resource, Service, ServiceCidr};
 use portway_model::{Cluster, ClusterEvent, Family, FrontendKind, Identity, NodeState, ServiceName};
 use reload::ConfigFile;
 use repetition::Repetition;
+use report::ObjectReport;
 use rivals::Rivals;
 use setup::{open_source, serve};
 use std::collections::HashSet;
@@ -162,6 +163,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         rivals: Rivals::default(),
         repetition: Repetition::default(),
         totals: Totals::default(),
+        mode_failure: None,
         unsynced: true,
         outages: Outages::default(),
         node_state: None,
@@ -172,6 +174,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         set_verbosity: options.set_verbosity,
     };
     tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
+    agent.metrics.mode_active(true);
     agent.check_rivals(&backends, true);
     agent.report_start();
     agent.report_warnings(&options.warnings, &agent.config);
@@ -277,9 +280,11 @@ struct Agent {
     counts: LocalCounts,
     change_log: ChangeLog,
     rivals: Rivals,
-    /// The log lines about fields of rejected objects.
-    repetition: Repetition<(ResourceType, String, String, String)>,
+    /// The reports about objects, which are limited for each of them.
+    repetition: Repetition<ObjectReport>,
     totals: Totals,
+    /// Why the configured mode is not in force, as it was logged.
+    mode_failure: Option<String>,
     /// The last sync failed, or none was made yet: the next success is logged.
     unsynced: bool,
     outages: Outages,
@@ -312,10 +317,8 @@ impl Agent {
                 self.cluster.reject_undecodable(resource, &meta, reason);
             }
             Notice::Rejected(rejected) => {
-                tracing::warn!("rejected: {rejected}");
-                if let Some(resource) = rejected.resource {
-                    self.metrics.rejected(resource, "undecodable");
-                }
+                self.metrics.rejected(rejected.resource, "undecodable");
+                self.report_manifest(&rejected);
             }
             Notice::Outage(outage) => self.outages.begin(outage, Instant::now()),
             Notice::Recovered(resource) => self.outages.end(resource, Instant::now()),
@@ -426,7 +429,7 @@ impl Agent {
         let mut next = match Backends::open(&self.config, &settings) {
             Ok(next) => next,
             Err(error) => {
-                tracing::error!("stays in mode {from}: mode {to} cannot be used: {error}");
+                self.report_mode_failure(format!("stays in mode {from}: mode {to} cannot be used: {error}"));
                 return Ok(false);
             }
         };
@@ -436,7 +439,9 @@ impl Agent {
             failed |= !self.record(&outcome, next.failure_metric(), &[])?;
         }
         if failed {
-            tracing::error!("stays in mode {from}: not all rules of mode {to} could be written");
+            self.report_mode_failure(format!(
+                "stays in mode {from}: not all rules of mode {to} could be written"
+            ));
             // The rules that were written have no backend any more that updates them.
             drop(next);
             // Where both modes use the same tables, rules of the running mode may have been replaced: they are restored
@@ -451,6 +456,7 @@ impl Agent {
         self.metrics.set_mode_counters(next.counters());
         self.families = next.families();
         self.settings = Some(settings);
+        self.mode_failure = None;
         *backends = next;
         // Published before the log line, so that /configz shows the new mode to a reader of the log.
         self.config_sender.send_replace(Arc::new(self.config.clone()));
@@ -459,6 +465,15 @@ impl Agent {
             self.repair_soon();
         }
         Ok(true)
+    }
+
+    /// Logs why the configured mode cannot be used; once, although it is tried again and again.
+    fn report_mode_failure(&mut self, failure: String) {
+        match self.mode_failure.as_ref() == Some(&failure) {
+            true => tracing::debug!("{failure}"),
+            false => tracing::error!("{failure}; it is tried again"),
+        }
+        self.mode_failure = Some(failure);
     }
 
     /// Requests a repair at once, or a second after the last one, so that a process that keeps changing the rules does
@@ -574,7 +589,16 @@ impl Agent {
         // A new mode is published once it is in force.
         let mode = self.config_sender.borrow().mode;
         self.config_sender.send_replace(Arc::new(Config { mode, ..self.config.clone() }));
-        tracing::info!(fields = ?change.applied, "configuration applied");
+        let (mode, applied): (Vec<&str>, Vec<&str>) =
+            change.applied.iter().map(AsRef::as_ref).partition(|field: &&str| *field == "mode");
+        if !mode.is_empty() {
+            // It is in force when "the mode was switched" is logged.
+            tracing::info!(to = self.config.mode.as_str(), "the mode is to be switched");
+            self.metrics.mode_active(false);
+        }
+        if !applied.is_empty() {
+            tracing::info!(fields = ?applied, "configuration applied");
+        }
         self.health.lock().set_timeout(self.config.health_timeout());
         (self.set_verbosity)(self.config.logging.verbosity);
         apply_sysctls(&self.config);

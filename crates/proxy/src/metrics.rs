@@ -201,8 +201,9 @@ impl Metrics {
     }
 
     /// An object was rejected.
-    pub fn rejected(&self, resource: ResourceType, reason: &'static str) {
-        self.0.portway.rejected.get_or_create(&[("kind", resource.kind()), ("reason", reason)]).inc();
+    pub fn rejected(&self, resource: Option<ResourceType>, reason: &'static str) {
+        let kind = resource.map_or("unknown", |resource| resource.kind());
+        self.0.portway.rejected.get_or_create(&[("kind", kind), ("reason", reason)]).inc();
     }
 
     /// Sets the number of objects of a kind that are rejected now.

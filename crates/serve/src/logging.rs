@@ -31,7 +31,14 @@ pub const CHANGES: &str = "portway_changes";
 /// How long the last lines may take to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-static LOG: OnceLock<(Handle<Targets, Registry>, LogQueue)> = OnceLock::new();
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// The log of this process.
+struct Log {
+    filter: Handle<Targets, Registry>,
+    queue: LogQueue,
+    format: LogFormat,
+}
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +56,7 @@ pub fn start(format: LogFormat, verbosity: u32) {
         Err(error) => return eprintln!("portway: no logs: cannot start a thread: {error}"),
     };
     let (filter, handle) = reload::Layer::new(filter(verbosity));
-    LOG.set((handle, queue.clone())).ok();
+    LOG.set(Log { filter: handle, queue: queue.clone(), format }).ok();
     let registry = tracing_subscriber::registry().with(filter);
     let color = std::io::stderr().is_terminal();
     let started = match format {
@@ -66,16 +73,17 @@ pub fn start(format: LogFormat, verbosity: u32) {
 
 /// Waits until the lines so far are written, up to a second.
 pub fn flush() {
-    if let Some((_, queue)) = LOG.get() {
-        queue.flush(PATIENCE);
+    if let Some(log) = LOG.get() {
+        log.queue.flush(PATIENCE);
     }
 }
 
-/// Prints the last message of the process to standard error, after the lines so far. Waits up to a second: a pipe that is
+/// Prints the last message of the process to standard error, after the lines so far; in `format` if logging has not
+/// begun. Waits up to a second: a pipe that is
 /// not read must not keep the process from ending.
 pub fn print_last(message: String, format: LogFormat) {
     flush();
-    let message = match format {
+    let message = match LOG.get().map_or(format, |log| log.format) {
         LogFormat::Text => message,
         LogFormat::Json => json::error(&message).to_string(),
     };
@@ -89,8 +97,8 @@ pub fn print_last(message: String, format: LogFormat) {
 
 /// Sets the verbosity.
 pub fn set_verbosity(verbosity: u32) {
-    if let Some((handle, _)) = LOG.get()
-        && let Err(error) = handle.reload(filter(verbosity))
+    if let Some(log) = LOG.get()
+        && let Err(error) = log.filter.reload(filter(verbosity))
     {
         tracing::error!("the log level could not be changed: {error}");
     }

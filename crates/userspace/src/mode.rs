@@ -381,7 +381,7 @@ impl Mode for UserspaceMode {
     }
 
     fn settings(&self, all: Settings) -> Settings {
-        Settings { ipvs: IpvsSettings::default(), ..all }
+        Settings { ipvs: IpvsSettings::default(), drop_invalid: false, ..all }
     }
 
     /// How long the agent may wait for open connections before it ends.

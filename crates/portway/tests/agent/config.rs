@@ -72,6 +72,7 @@ fn invalid_flag(lab: &mut AgentLab) -> Outcome {
     for (flag, words) in [
         ("--masquerade-al", &["--masquerade-al", "--masquerade-all"][..]),
         ("--cluster-cidr=10.0.0.0/40", &["--cluster-cidr", "10.0.0.0/40"]),
+        ("--kubeconfig=/nowhere", &["kubeconfig /nowhere", "No such file"]),
     ] {
         let output = proxy(lab, &[flag])?;
         let message = stderr(&output);
@@ -79,6 +80,7 @@ fn invalid_flag(lab: &mut AgentLab) -> Outcome {
         ensure(words.iter().all(|word| message.contains(word)), || {
             format!("{flag}: no {words:?} in:\n{message}")
         })?;
+        ensure(message.matches("No such file").count() <= 1, || format!("the cause is repeated: {message}"))?;
     }
     Ok(())
 }

@@ -83,7 +83,7 @@ fn refused(lab: &mut AgentLab, variant: Variant) -> Outcome {
     lab.start_as(command)?;
     let program = format!("{}-restore refused line ", variant.program());
     let line = "-A KUBE-SERVICES -d 10.96.0.90/32";
-    lab.logged(&["ERROR", "left out", "service=\"default/refused\"", &program, line])?;
+    lab.logged(&["ERROR", "left out", "Service default/refused:", &program, line])?;
     lab.web_works()?;
     lab.reaches_no_pod("10.96.0.90:80".parse()?)?;
     // A rule that is refused later does not affect other Services either.
@@ -92,7 +92,7 @@ fn refused(lab: &mut AgentLab, variant: Variant) -> Outcome {
     ensure(lab.metrics()?.value(PARTIAL_FAILURES) == 0.0, || "the refused rule was tried again".to_owned())?;
     serve(lab, "refused-later", "10.96.0.92")?;
     serve(lab, "accepted-later", "10.96.0.93")?;
-    lab.logged(&["ERROR", "left out", "service=\"default/refused-later\"", "10.96.0.92/32"])?;
+    lab.logged(&["ERROR", "left out", "Service default/refused-later:", "10.96.0.92/32"])?;
     lab.reaches("10.96.0.93:80".parse()?, &["pod1b"])?;
     lab.web_works()?;
     lab.metric(PARTIAL_FAILURES, |n| n >= 1.0)?;

@@ -117,10 +117,20 @@ fn unusable_mode(lab: &mut AgentLab) -> Outcome {
     lab.logged(&["ERROR", "stays in mode nftables", "mode iptables cannot be used", "install the package"])?;
     // The agent still works, and reports the mode that is in force.
     follows_changes(lab)?;
+    lab.metric("portway_mode_active", |active| active == 0.0)?;
+    let lines = lab.agent()?.log().lines();
+    let applied =
+        lines.iter().find(|l| l.text.contains("configuration applied") && l.text.contains("\"mode\""));
+    ensure(applied.is_none(), || format!("{applied:?}"))?;
+    // The failure is retried, and logged once.
+    lab.metric("kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}", |n| n >= 4.0)?;
+    let errors = lab.agent()?.log().count("it is tried again");
+    ensure(errors == 1, || format!("{errors} lines about one failure"))?;
     let page = lab.status("/proxyMode")?;
     ensure(page.body == "nftables", || format!("/proxyMode is {}", page.body))?;
     install_tools(lab, Nft)?;
     lab.logged(&["the mode was switched", "to=\"iptables\""])?;
+    lab.metric("portway_mode_active", |active| active == 1.0)?;
     only_mode_in_force(lab, "iptables", Nft)?;
     traffic.end()
 }

@@ -19,7 +19,7 @@ type Run = fn(&mut WatchLab) -> Result<(), String>;
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    let table: [(&'static str, Run); 11] = [
+    let table: [(&'static str, Run); 12] = [
         ("a_streamed_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Streamed)),
         ("a_cached_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Cached)),
         ("a_paged_list_and_its_changes_are_programmed", |lab| list_and_changes(lab, Lists::Paged)),
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         ("objects_can_be_requested_as_json", json),
         ("a_forbidden_list_is_logged_with_the_missing_rbac_rule", forbidden),
         ("an_event_is_written_for_a_rejected_object", event),
+        ("a_field_that_changes_often_is_reported_once_in_a_while", often),
         ("events_about_the_node_have_kube_proxys_names", node_events),
         ("taking_over_from_another_agent_during_an_outage_removes_no_rule", take_over_in_an_outage),
         ("healthz_fails_while_the_node_object_is_missing", missing_node),
@@ -255,6 +256,28 @@ fn event(lab: &mut WatchLab) -> Result<(), String> {
     lab.api.delete(Service::TYPE, "default", "web");
     lab.apply(lab.net.slice("duplicate", &Endpoint::all(&["pod1b"])));
     lab.expect(1, &["pod1b"])
+}
+
+fn often(lab: &mut WatchLab) -> Result<(), String> {
+    lab.service("web", 1, &["pod1a"]);
+    lab.start(&[])?;
+    lab.expect(1, &["pod1a"])?;
+    for n in 0..100 {
+        lab.apply(lab.net.service("odd", 2).spec(serde_json::json!({"externalIPs": [format!("bad-{n}")]})));
+    }
+    lab.wait_for("bad-0")?;
+    let line = lab.wait_for("bad-99")?;
+    let lines = lab.agent.as_ref().map_or(0, |agent| agent.log().count("partially programmed"));
+    if lines > 3 || !line.contains("count=") {
+        return Err(format!("{lines} lines, and the last is {line}"));
+    }
+    let of_odd = |e: &&serde_json::Value| e["regarding"]["name"] == "odd";
+    let attempt = || {
+        let events: Vec<_> = lab.api.events().iter().filter(of_odd).map(|e| e["note"].to_string()).collect();
+        let last = events.iter().any(|note| note.contains("bad-99"));
+        if last && events.len() <= 3 { Ok(()) } else { Err(format!("{events:?}")) }
+    };
+    eventually(WAIT_TIMEOUT, attempt).map_err(|e| e.to_string())
 }
 
 fn node_events(lab: &mut WatchLab) -> Result<(), String> {

@@ -1,71 +1,66 @@
-//! Limits the log lines about one field of an object: a client that writes the same bad object again and again must not
-//! fill the log.
+//! Limits the reports about one field of an object: a client that writes the same bad object again and again must not
+//! fill the log, nor the API server with Events.
 //!
-//! In: a message about an object. Out: whether to log it now. The messages that were held back are counted, and the last
-//! of them is logged with their number when the interval is over.
+//! In: a report about an object. Out: the report, if it is to be made now. The reports that are held back are counted, and
+//! the last of them is made with their number when the interval is over.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// The shortest time between two lines about an object.
+/// The shortest time between two reports about an object.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The lines about each object.
+/// The reports about each object, or field of one.
 #[derive(Debug)]
-pub(crate) struct Repetition<K> {
-    objects: HashMap<K, Line>,
+pub(crate) struct Repetition<R> {
+    objects: HashMap<String, Entry<R>>,
 }
 
 #[derive(Debug)]
-struct Line {
-    logged: Instant,
+struct Entry<R> {
+    made: Instant,
     held_back: u64,
-    last: String,
+    last: Option<R>,
 }
 
-/// A message that was held back, and how many of the same object.
+/// The last report of those that were held back, and how many it stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct HeldBack {
-    pub(crate) message: String,
+pub(crate) struct HeldBack<R> {
+    pub(crate) report: R,
     pub(crate) count: u64,
 }
 
-impl<K> Default for Repetition<K> {
-    fn default() -> Repetition<K> {
+impl<R> Default for Repetition<R> {
+    fn default() -> Repetition<R> {
         Repetition { objects: HashMap::new() }
     }
 }
 
-impl<K: Eq + Hash> Repetition<K> {
-    /// Whether to log a message about an object now.
-    pub(crate) fn may_log(&mut self, object: K, message: &str, now: Instant) -> bool {
-        match self.objects.get_mut(&object) {
-            Some(line) => {
-                line.held_back += 1;
-                message.clone_into(&mut line.last);
-                false
-            }
-            None => {
-                self.objects.insert(object, Line { logged: now, held_back: 0, last: String::new() });
-                true
-            }
+impl<R> Repetition<R> {
+    /// Returns a report about an object if it is to be made now.
+    pub(crate) fn admit(&mut self, object: String, report: R, now: Instant) -> Option<R> {
+        if let Some(entry) = self.objects.get_mut(&object) {
+            entry.held_back += 1;
+            entry.last = Some(report);
+            return None;
         }
+        self.objects.insert(object, Entry { made: now, held_back: 0, last: None });
+        Some(report)
     }
 
-    /// The messages that are due, one for each object.
-    pub(crate) fn due(&mut self, now: Instant) -> Vec<HeldBack> {
+    /// The reports that are due, one for each object.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<HeldBack<R>> {
         let mut due = Vec::new();
-        self.objects.retain(|_, line| {
-            if now.saturating_duration_since(line.logged) < INTERVAL {
+        self.objects.retain(|_, entry| {
+            if now.saturating_duration_since(entry.made) < INTERVAL {
                 return true;
             }
-            let count = std::mem::take(&mut line.held_back);
-            line.logged = now;
-            if count > 0 {
-                due.push(HeldBack { message: std::mem::take(&mut line.last), count });
-            }
-            count > 0
+            let count = std::mem::take(&mut entry.held_back);
+            entry.made = now;
+            let last = entry.last.take();
+            let was_quiet = last.is_none();
+            due.extend(last.map(|report| HeldBack { report, count }));
+            !was_quiet
         });
         due
     }
@@ -76,21 +71,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_messages_are_counted_and_the_last_is_due_later() {
-        let (start, mut lines) = (Instant::now(), Repetition::default());
-        assert!(lines.may_log("a", "a1", start));
-        assert!(lines.may_log("b", "b1", start));
+    fn repeated_reports_are_counted_and_the_last_is_due_later() {
+        let (start, mut reports) = (Instant::now(), Repetition::default());
+        let admit = |reports: &mut Repetition<String>, object: &str, report: &str, now| {
+            reports.admit(object.to_owned(), report.to_owned(), now).is_some()
+        };
+        assert!(admit(&mut reports, "a", "a1", start));
+        assert!(admit(&mut reports, "b", "b1", start));
         for number in 2..=250 {
-            assert!(!lines.may_log("a", &format!("a{number}"), start));
+            assert!(!admit(&mut reports, "a", &format!("a{number}"), start));
         }
-        assert_eq!(lines.due(start + Duration::from_secs(9)), []);
-        let due = lines.due(start + INTERVAL);
-        assert_eq!(due, [HeldBack { message: "a250".to_owned(), count: 249 }]);
-        // b was quiet, so its next message is logged at once; that of a after another interval.
-        assert!(lines.may_log("b", "b2", start + INTERVAL));
-        assert!(!lines.may_log("a", "a251", start + INTERVAL));
-        assert_eq!(lines.due(start + 2 * INTERVAL).len(), 1);
-        assert_eq!(lines.due(start + 3 * INTERVAL), []);
-        assert!(lines.objects.is_empty(), "quiet objects are forgotten");
+        assert_eq!(reports.due(start + Duration::from_secs(9)), []);
+        let due = reports.due(start + INTERVAL);
+        assert_eq!(due, [HeldBack { report: "a250".to_owned(), count: 249 }]);
+        // b was quiet, so its next report is made at once; that of a after another interval.
+        assert!(admit(&mut reports, "b", "b2", start + INTERVAL));
+        assert!(!admit(&mut reports, "a", "a251", start + INTERVAL));
+        assert_eq!(reports.due(start + 2 * INTERVAL).len(), 1);
+        assert_eq!(reports.due(start + 3 * INTERVAL), []);
+        assert!(reports.objects.is_empty(), "quiet objects are forgotten");
     }
 }

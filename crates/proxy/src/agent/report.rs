@@ -23,6 +23,17 @@ const NO_LOCAL_DETECTION: &str = "clusterCIDR is empty, so pods of this node are
 const WITHOUT_MODE: &str = "no mode is configured: using nftables with the defaults of kube-proxy's mode iptables, so node \
     ports answer on every address of the node and on loopback addresses; set mode to choose";
 
+/// A report about an object: a log line, and perhaps an Event.
+#[derive(Debug)]
+pub(crate) struct ObjectReport {
+    /// Rules are missing that the mode should have been able to write.
+    is_error: bool,
+    message: String,
+    event: Option<(Regarding, &'static str, String)>,
+    /// The report is void once this is no longer among the rejections.
+    rejection: Option<Rejected>,
+}
+
 impl Agent {
     /// The Event with which kube-proxy too reports a start.
     pub(super) fn report_start(&self) {
@@ -111,9 +122,43 @@ impl Agent {
 
     /// Logs the messages about rejected objects that were held back.
     pub(super) fn report_repetitions(&mut self) {
-        for held_back in self.repetition.due(Instant::now()) {
-            tracing::warn!(count = held_back.count, "{}", held_back.message);
+        let due = self.repetition.due(Instant::now());
+        // The object may have been corrected meanwhile.
+        let is_over = |report: &ObjectReport| {
+            report.rejection.as_ref().is_some_and(|known| !self.cluster.rejections().any(|now| now == known))
+        };
+        for held_back in due.into_iter().filter(|held_back| !is_over(&held_back.report)) {
+            match held_back.report.is_error {
+                true => tracing::error!(count = held_back.count, "{}", held_back.report.message),
+                false => tracing::warn!(count = held_back.count, "{}", held_back.report.message),
+            }
+            self.write_event(held_back.report);
         }
+    }
+
+    /// Makes a report now, or holds it back if there was one about the same field a short while ago.
+    fn report_object(&mut self, field: String, report: ObjectReport) {
+        if let Some(report) = self.repetition.admit(field, report, Instant::now()) {
+            match report.is_error {
+                true => tracing::error!("{}", report.message),
+                false => tracing::warn!("{}", report.message),
+            }
+            self.write_event(report);
+        }
+    }
+
+    fn write_event(&self, report: ObjectReport) {
+        if let Some((regarding, reason, note)) = report.event {
+            self.recorder.warn(regarding, reason, &note);
+        }
+    }
+
+    /// Reports an object of a manifest that is not valid.
+    pub(super) fn report_manifest(&mut self, rejected: &portway_client::Rejected) {
+        let file = rejected.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+        let field = format!("{file} {}/{} {}", rejected.namespace, rejected.name, rejected.field);
+        let message = format!("rejected: {rejected}");
+        self.report_object(field, ObjectReport { is_error: false, message, event: None, rejection: None });
     }
 
     fn regarding_node(&self) -> Regarding {
@@ -138,19 +183,20 @@ impl Agent {
             false => ("rejected", "NotProgrammed"),
         };
         let message = format!("{state}: {rejected}");
-        let field =
-            (rejected.resource, rejected.namespace.clone(), rejected.name.clone(), rejected.field.clone());
-        if self.repetition.may_log(field, &message, Instant::now()) {
-            tracing::warn!("{message}");
-        }
-        self.metrics.rejected(rejected.resource, rejected.class);
+        let Rejected { resource, namespace, name, field, .. } = rejected;
+        let field = format!("{resource} {namespace}/{name} {field}");
+        self.metrics.rejected(Some(rejected.resource), rejected.class);
         let regarding = Regarding {
             resource: rejected.resource,
             namespace: rejected.namespace.clone(),
             name: rejected.name.clone(),
             uid: rejected.uid.clone(),
         };
-        self.recorder.warn(regarding, reason, &rejected.reason_with_field());
+        let event = Some((regarding, reason, rejected.reason_with_field()));
+        self.report_object(
+            field,
+            ObjectReport { is_error: false, message, event, rejection: Some(rejected.clone()) },
+        );
     }
 
     /// Publishes the objects that are rejected now to the status page.
@@ -171,20 +217,22 @@ impl Agent {
     }
 
     /// Reports a Service that the mode could not program.
-    pub(super) fn report_refused(&self, refused: &Refused) {
-        tracing::error!(service = %refused.service, "rules of a Service left out: {}", refused.reason);
-        self.metrics.rejected(Service::TYPE, "refused");
-        self.recorder.warn(self.regarding_service(&refused.service), "NotProgrammed", &refused.reason);
+    pub(super) fn report_refused(&mut self, refused: &Refused) {
+        self.metrics.rejected(Some(Service::TYPE), "refused");
+        let Refused { service, reason } = refused;
+        let message = format!("rules of a Service left out: Service {service}: {reason}");
+        let event = Some((self.regarding_service(service), "NotProgrammed", reason.clone()));
+        let report = ObjectReport { is_error: true, message, event, rejection: None };
+        self.report_object(format!("{service} refused"), report);
     }
 
     /// Reports a Service that is programmed, but not with everything that it asks for.
-    pub(super) fn report_degraded(&self, degraded: &Refused) {
-        tracing::warn!(service = %degraded.service, "{}", degraded.reason);
-        self.recorder.warn(
-            self.regarding_service(&degraded.service),
-            "ProgrammedWithLimitations",
-            &degraded.reason,
-        );
+    pub(super) fn report_degraded(&mut self, degraded: &Refused) {
+        let Refused { service, reason } = degraded;
+        let message = format!("Service {service}: {reason}");
+        let event = Some((self.regarding_service(service), "ProgrammedWithLimitations", reason.clone()));
+        let report = ObjectReport { is_error: false, message, event, rejection: None };
+        self.report_object(format!("{service} {reason}"), report);
     }
 
     pub(super) fn report_ports(&self, unavailable: Vec<health::PortUnavailable>) {

@@ -64,7 +64,7 @@ fn populated() -> Metrics {
     metrics.healthz(true);
     metrics.livez(false);
     metrics.drift_repaired(Family::V4, Drift { missing: 2, altered: 0, foreign: 1 });
-    metrics.rejected(portway_model::api::Service::TYPE, "port");
+    metrics.rejected(Some(portway_model::api::Service::TYPE), "port");
     metrics.rejected_now(portway_model::api::Service::TYPE, 1);
     metrics.api_connected(true);
     metrics
