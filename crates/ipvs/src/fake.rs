@@ -57,6 +57,8 @@ pub struct Fake {
     pub bound: BTreeSet<IpAddr>,
     /// The node's addresses on other devices.
     pub node_addresses: BTreeSet<IpAddr>,
+    /// Addresses that cannot be added to the device.
+    pub refused_addresses: BTreeSet<IpAddr>,
     /// Listing the node's addresses fails.
     pub fail_node_addresses: bool,
     /// Schedulers it does not have.
@@ -329,6 +331,9 @@ impl Kernel for Fake {
 
     fn change_addresses(&mut self, _: u32, add: bool, ips: &[IpAddr]) -> KernelResult<Vec<Failed>> {
         Ok(self.apply_each(ips, |fake, ip| {
+            if add && fake.refused_addresses.contains(ip) {
+                return Err(refused(Errno::ACCESS));
+            }
             let changed = if add { fake.bound.insert(*ip) } else { fake.bound.remove(ip) };
             fake.check_reset(*ip, "was added before its virtual server");
             match (changed, add) {

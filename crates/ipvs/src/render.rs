@@ -57,8 +57,19 @@ pub struct RenderContext<'a> {
     pub refused_objects: &'a RefusedObjects,
 }
 
-/// Virtual servers (`None`) and real servers that the kernel refused, with their Services. They are left out.
-pub type RefusedObjects = HashMap<(Key, Option<Target>), ServiceName>;
+/// The objects that the kernel refused, with their Services. They are left out.
+pub type RefusedObjects = HashMap<RefusedObject, ServiceName>;
+
+/// An object that the kernel refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RefusedObject {
+    /// A virtual server.
+    Server(Key),
+    /// A real server of a virtual server.
+    Target(Key, Target),
+    /// An address on `kube-ipvs0`.
+    Address(IpAddr),
+}
 
 impl RenderContext<'_> {
     /// The kernel objects of a Service.
@@ -179,7 +190,9 @@ impl Port<'_> {
                 objects.members.push((Set::ShortCut, Member { mark: Some((mark, u32::MAX)), ..member }));
             }
             // An address that the node has on another device stays there, and other programs may listen at it.
-            if frontend.kind != FrontendKind::NodePort && !self.context.node_addresses.contains(&ip) {
+            let refused = self.context.refused_objects.contains_key(&RefusedObject::Address(ip));
+            let on_device = frontend.kind != FrontendKind::NodePort && !refused;
+            if on_device && !self.context.node_addresses.contains(&ip) {
                 objects.addresses.push(ip);
                 objects.members.push((Set::IpvsIps, Member { ip: Some(ip), ..Member::default() }));
             }
@@ -267,8 +280,10 @@ impl Port<'_> {
         // Endpoints that are still serving keep their UDP flows and get no new ones.
         let also = self.port.also_serving.iter().map(|t| (*t, DRAINING_WEIGHT));
         let all = also.chain(targets.iter().map(|t| (*t, SERVING_WEIGHT)));
-        let refused = |target| self.context.refused_objects.contains_key(&(key, target));
-        let is_accepted = |target: Target| !refused(None) && !refused(Some(target));
+        let refused = |object| self.context.refused_objects.contains_key(&object);
+        let is_accepted = |target: Target| {
+            !refused(RefusedObject::Server(key)) && !refused(RefusedObject::Target(key, target))
+        };
         Server {
             protocol: self.port.protocol,
             scheduler: self.context.scheduler(self.plan),

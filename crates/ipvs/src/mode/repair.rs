@@ -6,12 +6,13 @@ use crate::commit::{Kernel, KernelResult, Object, Refusal, add_members, commit};
 use crate::diff::{SharedObjects, Transaction};
 use crate::listing::{Known, Listing, list};
 use crate::reconcile::reconcile;
-use crate::render::ServiceObjects;
+use crate::render::{RefusedObject, ServiceObjects};
 use crate::servers::{Key, Server};
 use crate::sets::Set;
 use portway_dataplane::{Drift, Error, Refused, Report, Scheduler};
-use portway_model::ServiceName;
+use portway_model::{ServiceName, ServicePlan};
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::time::Instant;
 
 /// The number of attempts of a repair; each attempt leaves out objects that the kernel refused in the previous one.
@@ -23,13 +24,15 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
     pub(super) fn leave_out(&mut self, refused: &[Refusal], report: &mut Report) -> bool {
         let before = self.refused_objects.len();
         for Refusal { object, error } in refused.iter().filter(|r| is_permanent(&r.error)) {
-            let key = match object {
-                Object::Server(key) => (*key, None),
-                Object::Target(key, target) => (*key, Some(*target)),
-                _ => continue,
+            let of_server = |key: &Key| self.servers.get(key).map(|expected| expected.service.clone());
+            let (object, service) = match object {
+                Object::Server(key) => (RefusedObject::Server(*key), of_server(key)),
+                Object::Target(key, target) => (RefusedObject::Target(*key, *target), of_server(key)),
+                Object::Address(ip) => (RefusedObject::Address(*ip), self.service_at(*ip)),
+                Object::Set(_) | Object::Scheduler(_) => continue,
             };
-            let Some(service) = self.servers.get(&key.0).map(|e| e.service.clone()) else { continue };
-            if self.refused_objects.insert(key, service.clone()).is_none() {
+            let Some(service) = service else { continue };
+            if self.refused_objects.insert(object, service.clone()).is_none() {
                 report.refused.push(Refused { service, reason: error.to_string() });
             }
         }
@@ -38,6 +41,14 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
             self.refused_since.get_or_insert_with(Instant::now);
         }
         is_new
+    }
+
+    /// The Service that is served at an address.
+    fn service_at(&self, ip: IpAddr) -> Option<ServiceName> {
+        let is_there = |plan: &&ServicePlan| {
+            plan.ports.iter().flat_map(|port| &port.frontends).any(|frontend| frontend.address == Some(ip))
+        };
+        self.plans.values().find(is_there).map(|plan| plan.name.clone())
     }
 
     /// Records schedulers that the kernel does not have. True if there was a new one.

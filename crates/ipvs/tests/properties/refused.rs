@@ -44,6 +44,29 @@ fn a_refused_endpoint_is_left_out_and_the_others_serve() {
 }
 
 #[test]
+fn an_address_that_cannot_be_added_is_left_out_and_the_others_serve() {
+    let mut cluster = two();
+    let mut mode = mode(Family::V4);
+    let refused = cluster.all(Family::V4);
+    let of_web = refused.iter().find(|(name, _)| name.name() == "web").and_then(|(_, plan)| plan.as_ref());
+    let ip = of_web.and_then(|plan| plan.ports[0].frontends[0].address).unwrap();
+    mode.program().kernel().refused_addresses.insert(ip);
+    let report = mode.sync(&settings(), refused).unwrap();
+    let services: Vec<String> = report.refused.iter().map(|r| r.service.to_string()).collect();
+    assert_eq!(services, ["default/web"]);
+    assert_eq!(mode.program().kernel().bound.len(), 1, "the address of the other Service");
+    assert!(mode.verify().unwrap().is_empty() && !sample(&mut mode));
+    // It is reported once, and tried again when the Service changes.
+    let report = mode.sync(&settings(), Vec::new()).unwrap();
+    assert!(report.refused.is_empty() && !report.full);
+    mode.program().kernel().refused_addresses.clear();
+    cluster.apply_hosts("web", &["b", "c"]);
+    mode.sync(&settings(), cluster.changes(Family::V4)).unwrap();
+    assert_eq!(mode.program().kernel().bound.len(), 2);
+    assert!(mode.verify().unwrap().is_empty());
+}
+
+#[test]
 fn a_frontend_whose_virtual_server_is_refused_is_rejected() {
     let mut cluster = two();
     cluster.apply(service("odd", 3).protocol(Protocol::Sctp));
