@@ -38,6 +38,13 @@ pub trait Mode: Sync {
     /// Opens the mode in the given families. Fails if the host does not support it or the process lacks the privilege.
     fn open(&self, options: &OpenOptions<'_>) -> Result<Box<dyn Backend>, Error>;
 
+    /// Sets what needs full privileges on the host and stays when the agent runs with fewer (`--init-only`), beyond what
+    /// [`Mode::open`] does. Returns warnings.
+    fn prepare(&self, settings: &Settings) -> Result<Vec<String>, Error> {
+        _ = settings;
+        Ok(Vec::new())
+    }
+
     /// All locations in which this mode, or the same mode of kube-proxy, may have left objects, in the order in which
     /// they can be cleared.
     fn locations(&self) -> Vec<Location>;

@@ -404,6 +404,15 @@ impl Mode for IpvsMode {
         Ok(Box::new(Families::open(options.families, open, drift)?))
     }
 
+    /// The device records the previous values of the sysctls, so it is created too.
+    fn prepare(&self, settings: &Settings) -> Result<Vec<String>, Error> {
+        let mut ipvs = Ipvs::open(&Tools::detect_and_log()?, Family::V4, settings.ipvs.scheduler)?;
+        ipvs.settings = settings.clone();
+        let mut report = Report::default();
+        ipvs.prepare_device(&mut report)?;
+        Ok(report.warnings)
+    }
+
     /// Rules refer to sets, and a set in use cannot be removed.
     fn locations(&self) -> Vec<Location> {
         let mut locations = rule_leftovers::locations();

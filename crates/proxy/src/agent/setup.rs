@@ -78,11 +78,16 @@ pub(super) fn serve(
     servers
 }
 
-/// The work of `--init-only`, which needs full privileges: sets sysctls, and opens the mode, which loads the kernel
-/// modules that it needs.
+/// The work of `--init-only`, which needs full privileges: sets sysctls, those of the mode included, and opens the
+/// mode, which loads the kernel modules that it needs.
 pub fn prepare(config: &Config) -> Result<(), AgentError> {
     apply_sysctls(config);
-    Ok(Backends::open(config, &settings::initial(config)).map(drop)?)
+    let (mode, settings) = (config.mode(), settings::initial(config));
+    drop(Backends::open(config, &settings)?);
+    for warning in mode.prepare(&mode.settings(settings))? {
+        tracing::warn!("{warning}");
+    }
+    Ok(())
 }
 
 /// Sets the sysctls of conntrack and `oom_score_adj`. Failures are logged, and do not stop the agent.

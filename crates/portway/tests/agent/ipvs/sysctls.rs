@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("sysctls_are_set_and_cleanup_restores_them", |lab| restored(lab, Event::Stop)),
     ("sysctls_are_restored_after_the_agent_was_killed", |lab| restored(lab, Event::Kill)),
     ("sysctls_are_restored_after_the_device_was_removed", |lab| restored(lab, Event::Removal)),
+    ("init_only_sets_the_sysctls_and_cleanup_restores_them", init_only),
     ("sysctls_no_longer_needed_are_restored_at_once", no_longer_needed),
 ];
 
@@ -158,6 +159,20 @@ fn clean_up(lab: &AgentLab) -> Outcome {
     ensure(left.is_empty(), || left.join("\n"))?;
     let printed = stdout_lines(&["cleanup"])?;
     ensure(printed == ["there was nothing to remove"], || format!("{printed:?}"))
+}
+
+fn init_only(lab: &mut AgentLab) -> Outcome {
+    set_initial_values(lab)?;
+    let flags = [&["proxy", "--init-only", "--proxy-mode=ipvs"], FLAGS].concat();
+    let output = lab.portway(&flags)?;
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure(output.status.success(), || message.clone())?;
+    have_values(lab, "after --init-only", |(_, _, wanted)| (*wanted).to_owned())?;
+    let servers = lab.servers()?;
+    ensure(servers.is_empty(), || format!("virtual servers were added: {servers:?}"))?;
+    let output = lab.portway(&["cleanup"])?;
+    ensure(output.status.success(), || String::from_utf8_lossy(&output.stderr).into_owned())?;
+    have_values(lab, "after cleanup", |(_, before, _)| (*before).to_owned())
 }
 
 fn no_longer_needed(lab: &mut AgentLab) -> Outcome {
