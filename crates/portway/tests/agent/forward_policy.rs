@@ -14,7 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Sets the policy of chain FORWARD in both families.
-fn set_policy(lab: &AgentLab, variant: Variant, policy: &str) -> Outcome {
+pub(crate) fn set_policy(lab: &AgentLab, variant: Variant, policy: &str) -> Outcome {
     for family in FAMILIES {
         lab.tool(&variant.of(family), &["-w", "-P", "FORWARD", policy], "")?;
     }

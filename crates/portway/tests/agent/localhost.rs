@@ -5,7 +5,7 @@ use crate::agent_lab::{AgentLab, NODE_PORT, wait_timeout};
 use crate::tool::{Legacy, Nft, Variant};
 use crate::{Outcome, Test, ensure, objects};
 use libtest_mimic::Failed;
-use portway_lab::{Probe, eventually};
+use portway_lab::{Conversation, Probe, Protocol, eventually};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("node_ports_answer_at_localhost_in_mode_userspace", |lab| {
         answers(lab, &["--proxy-mode=userspace", "--nodeport-addresses=localhost,primary"])
     }),
+    ("udp_flows_at_localhost_leave_a_removed_endpoint", udp_flow),
     ("neighbours_cannot_reach_loopback_addresses", |lab| martians(lab, Nft)),
     ("neighbours_cannot_reach_loopback_addresses_legacy", |lab| martians(lab, Legacy)),
     ("localhost_node_ports_can_be_switched_while_running", switched_while_running),
@@ -35,7 +36,7 @@ const PRIVATE_PORT: u16 = 9999;
 /// The node port of Service `shop`.
 const SHOP_PORT: u16 = 30002;
 
-fn localhost(port: u16) -> SocketAddr {
+pub(crate) fn localhost(port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
 }
 
@@ -49,7 +50,7 @@ fn route_localnet(lab: &AgentLab) -> Result<bool, Failed> {
 }
 
 /// Waits until a node port answers on the node at an address.
-fn answered(lab: &AgentLab, at: SocketAddr) -> Outcome {
+pub(crate) fn answered(lab: &AgentLab, at: SocketAddr) -> Outcome {
     eventually(wait_timeout(), || {
         let outcome = Probe::tcp(lab.node(), at).count(16).run();
         if outcome.all_answered() { Ok(()) } else { Err(format!("{at}: {outcome}")) }
@@ -75,7 +76,7 @@ fn apply_shop(lab: &AgentLab) {
     lab.apply("shop-slice.yaml", &objects::slice("shop", "shop", &lab.pod_ips("pod1a")[..1]));
 }
 
-fn answers(lab: &mut AgentLab, flags: &[&str]) -> Outcome {
+pub(crate) fn answers(lab: &mut AgentLab, flags: &[&str]) -> Outcome {
     apply_shop(lab);
     lab.start(flags)?;
     lab.web_works()?;
@@ -101,6 +102,30 @@ fn answers(lab: &mut AgentLab, flags: &[&str]) -> Outcome {
     // Without endpoints the port is refused.
     lab.delete("shop-slice.yaml");
     unanswered(lab, localhost(SHOP_PORT))
+}
+
+fn udp_flow(lab: &mut AgentLab) -> Outcome {
+    let [before, after] = ["pod1a", "pod1b"].map(|pod| objects::slice("dns", "dns", &lab.pod_ips(pod)[..1]));
+    let service = objects::service("dns", "10.96.0.53", "type: NodePort");
+    let port = format!("name: udp\n    port: 53\n    protocol: UDP\n    nodePort: {SHOP_PORT}");
+    lab.apply("dns.yaml", &service.replace("port: 80\n    protocol: TCP", &port));
+    lab.apply("dns-slice.yaml", &before);
+    lab.start(&[])?;
+    let begin = || {
+        Conversation::begin(lab.node(), Protocol::Udp, localhost(SHOP_PORT), Duration::from_secs(1))
+            .map_err(|e| e.to_string())
+    };
+    let mut flow = begin()?;
+    let mut answered_by = |pod: &str| {
+        eventually(wait_timeout(), || match flow.ask("who?") {
+            Ok(reply) if reply.server == pod => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    };
+    answered_by("pod1a")?;
+    lab.apply("dns-slice.yaml", &after);
+    answered_by("pod1b")?;
+    Ok(())
 }
 
 /// As kube-proxy's default mode, iptables, does it.

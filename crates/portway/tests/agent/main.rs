@@ -17,6 +17,7 @@ mod http;
 mod input;
 mod iptables;
 mod ipvs;
+mod kubeadm;
 mod lifecycle;
 mod localhost;
 mod metrics;
@@ -47,7 +48,7 @@ type Test = (&'static str, fn(&mut AgentLab) -> Outcome);
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn main() -> ExitCode {
-    let sections: [(&str, &'static [Test]); 16] = [
+    let sections: [(&str, &'static [Test]); 17] = [
         ("status", status::TESTS),
         ("input", input::TESTS),
         ("config", config::TESTS),
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         ("takeover", takeover::TESTS),
         ("faults", faults::TESTS),
         ("tampering", tampering::TESTS),
+        ("kubeadm", kubeadm::TESTS),
         ("localhost", localhost::TESTS),
         ("forward_policy", forward_policy::TESTS),
         ("iptables", iptables::TESTS),

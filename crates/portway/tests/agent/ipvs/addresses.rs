@@ -9,6 +9,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("node_ports_follow_the_addresses_of_the_node", node_addresses),
     ("node_ports_answer_at_configured_addresses_only", configured_addresses),
     ("an_external_ip_that_the_node_owns_is_served_there", external_ip),
+    ("node_ports_answer_at_localhost", |lab| {
+        crate::localhost::answers(lab, &["--proxy-mode=ipvs", "--nodeport-addresses=localhost,primary"])
+    }),
     ("a_removed_pod_link_causes_no_repair", removed_link),
 ];
 
