@@ -127,12 +127,14 @@ fn metrics_change(lab: &mut AgentLab) -> Outcome {
     lab.apply("web-v4.yaml", &slice.replace("  labels:", trigger));
     lab.reaches("10.96.0.1:80".parse()?, &["pod1a"])?;
     let local = objects::service("local", "10.96.0.2", "internalTrafficPolicy: Local");
-    lab.apply("local.yaml", &local);
+    // Two ports, each of which counts.
+    let ports = "protocol: TCP\n  - {name: udp, port: 53, protocol: UDP}";
+    lab.apply("local.yaml", &local.replace("protocol: TCP", ports));
     let remote = objects::slice("local", "local", &lab.pod_ips("pod1b")[..1]);
     lab.apply("local-slice.yaml", &remote.replace("nodeName: node1", "nodeName: node2"));
     let without_endpoints =
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv4\"}";
-    lab.metric(without_endpoints, |n| n == 1.0)?;
+    lab.metric(without_endpoints, |n| n == 2.0)?;
 
     let after = lab.metrics()?;
     let grew = |series: &str, least: f64| check_growth(&before, &after, series, least);
@@ -146,6 +148,8 @@ fn metrics_change(lab: &mut AgentLab) -> Outcome {
     grew("kubeproxy_sync_proxy_rules_endpoint_changes_total", 2.0)?;
     grew("kubeproxy_sync_proxy_rules_service_changes_total", 1.0)?;
     grew("kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}", 1.0)?;
+    let of_ipv6 = "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv6\"}";
+    ensure(after.value(of_ipv6) == before.value(of_ipv6), || "a slice of IPv4 counted for IPv6".to_owned())?;
     for pending in ["endpoint_changes_pending", "service_changes_pending"] {
         lab.metric(&format!("kubeproxy_sync_proxy_rules_{pending}"), |n| n == 0.0)?;
     }

@@ -4,9 +4,12 @@ use super::{
     CLIENT, Case, Expect, LabNetwork, NODE1, NODE2, POD1, POD2, PODS, Script, Source, Step, all, apply, tcp,
 };
 use crate::objects::{Endpoint, Service};
-use std::net::{IpAddr, SocketAddr};
+use portway_model::Family;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub(super) const CASES: &[Case] = &[
+    Case { name: "an_address_that_cannot_be_used_is_left_out_alone", script: bad_address },
+    Case { name: "a_cluster_ip_wins_over_an_external_ip", script: cluster_ip_wins },
     Case { name: "load_balancer_ip_policy_cluster", script: balancer_cluster },
     Case { name: "load_balancer_ip_policy_local", script: balancer_local },
     Case { name: "load_balancer_source_ranges", script: source_ranges },
@@ -51,6 +54,41 @@ fn local(service: Service, net: &LabNetwork, to: SocketAddr) -> Script {
         apply(net.slice("web", &[])),
         tcp(CLIENT, to, Expect::Refused),
         tcp(POD1, to, Expect::Refused),
+    ])
+}
+
+/// A load balancer's address that is a loopback address, as tunnels write it.
+fn bad_address(net: &LabNetwork) -> Script {
+    let loopback: IpAddr = match net.family {
+        Family::V4 => Ipv4Addr::LOCALHOST.into(),
+        Family::V6 => Ipv6Addr::LOCALHOST.into(),
+    };
+    let ips = [loopback, net.load_balancer_ip(1)];
+    Script::steps(vec![
+        apply(net.service("web", 1).node_port(30001).load_balancer_ips(&ips, None)),
+        apply(net.slice("web", &Endpoint::all(PODS))),
+        tcp(POD1, net.at_cluster_ip(1), all(PODS, Source::Any)),
+        tcp(CLIENT, net.node_port(2, 30001), all(PODS, Source::Node(2))),
+        tcp(CLIENT, at(net.load_balancer_ip(1)), all(PODS, Source::Node(1))),
+    ])
+}
+
+/// Another Service must not divert the traffic of a cluster IP, even if it was there first.
+fn cluster_ip_wins(net: &LabNetwork) -> Script {
+    let ask = |pods: &[&'static str]| tcp(POD1, net.at_cluster_ip(1), all(pods, Source::Any));
+    Script::steps(vec![
+        apply(net.service("thief", 2).external_ips(&[net.cluster_ip(1), net.external_ip(1)])),
+        apply(net.slice("thief", &Endpoint::all(&["pod2b"]))),
+        tcp(CLIENT, at(net.external_ip(1)), all(&["pod2b"], Source::Node(1))),
+        apply(net.service("web", 1)),
+        apply(net.slice("web", &Endpoint::all(&["pod1b"]))),
+        ask(&["pod1b"]),
+        Step::KillAgents,
+        Step::StartAgents,
+        ask(&["pod1b"]),
+        tcp(CLIENT, at(net.external_ip(1)), all(&["pod2b"], Source::Node(1))),
+        Step::DeleteService("web"),
+        ask(&["pod2b"]),
     ])
 }
 
