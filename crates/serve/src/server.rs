@@ -2,20 +2,24 @@
 //!
 //! A client that does not send its request in time is disconnected, and so is one whose connection is very old. If the
 //! maximum number of connections is reached, a new connection closes the oldest one: requests are answered at once, so
-//! the oldest connection is idle, and clients that open many idle connections cannot block a health probe.
+//! the oldest connection is idle, and clients that open many idle connections cannot block a health probe. A server uses
+//! at most an eighth of the process's file descriptors, and all that are started by [`Server::start_shared`] together a
+//! quarter, so that sockets and tools always find one.
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -23,6 +27,15 @@ use tokio::time::{sleep, timeout};
 const GRACE: Duration = Duration::from_secs(5);
 /// The pause before accepting again after an error, for example if there is no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The connections that the servers of [`Server::start_shared`] may have together.
+static SHARED: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(descriptors() / 4)));
+
+/// The number of file descriptors that the process may have.
+fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
+}
 
 /// The limits of a server.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +50,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { headers: Duration::from_secs(10), lifetime: Duration::from_secs(3600), connections: 256 }
+        let connections = (descriptors() / 8).clamp(1, 256);
+        Limits { headers: Duration::from_secs(10), lifetime: Duration::from_secs(3600), connections }
     }
 }
 
@@ -54,12 +68,28 @@ pub struct Server {
 impl Server {
     /// Starts the server. Must be called within a tokio runtime.
     pub fn start(listener: TcpListener, router: Router, limits: Limits) -> io::Result<Self> {
+        let own = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
+        Server::start_with(listener, router, limits, own)
+    }
+
+    /// Starts a server of which there may be many.
+    pub fn start_shared(listener: TcpListener, router: Router, limits: Limits) -> io::Result<Self> {
+        Server::start_with(listener, router, limits, SHARED.clone())
+    }
+
+    /// Starts the server with connections out of `descriptors`.
+    fn start_with(
+        listener: TcpListener,
+        router: Router,
+        limits: Limits,
+        descriptors: Arc<Semaphore>,
+    ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (stop, stopped) = watch::channel(());
         let (listening, closed) = oneshot::channel();
         tokio::spawn(async move {
             let mut connections = JoinSet::new();
-            accept(&listener, router, limits, stopped, &mut connections).await;
+            accept(&listener, router, limits, descriptors, stopped, &mut connections).await;
             drop(listener);
             drop(listening);
             // Connections that do not end in time are aborted when the set is dropped.
@@ -90,6 +120,7 @@ async fn accept(
     listener: &TcpListener,
     router: Router,
     limits: Limits,
+    descriptors: Arc<Semaphore>,
     mut stopped: watch::Receiver<()>,
     connections: &mut JoinSet<()>,
 ) {
@@ -102,13 +133,25 @@ async fn accept(
             Some(_) = connections.join_next() => open.retain(|connection| !connection.is_finished()),
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    if open.len() >= limits.connections
+                    let mut permit = descriptors.clone().try_acquire_owned().ok();
+                    if (open.len() >= limits.connections || permit.is_none())
                         && let Some(oldest) = open.pop_front()
                     {
                         oldest.abort();
                     }
-                    let answer = answer(stream, router.clone(), limits, stop.clone());
-                    open.push_back(connections.spawn(answer));
+                    if permit.is_none() {
+                        // The aborted connection releases its descriptor in its own task. Without one, the descriptors are
+                        // those of other servers, and the new connection is closed.
+                        let free = timeout(PAUSE, descriptors.clone().acquire_owned()).await;
+                        permit = free.ok().and_then(Result::ok);
+                    }
+                    if let Some(permit) = permit {
+                        let answer = answer(stream, router.clone(), limits, stop.clone());
+                        open.push_back(connections.spawn(async move {
+                            answer.await;
+                            drop(permit);
+                        }));
+                    }
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {

@@ -222,7 +222,7 @@ impl ServicePorts {
                 continue;
             }
             let started = listen(address, DualStack::No)
-                .and_then(|listener| Server::start(listener, router(Family::of(*ip)), LIMITS));
+                .and_then(|listener| Server::start_shared(listener, router(Family::of(*ip)), LIMITS));
             match started {
                 Ok(server) => open.servers.push(server),
                 Err(error) if ipv6_is_unavailable(*ip, &error) => {}

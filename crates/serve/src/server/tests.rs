@@ -80,3 +80,33 @@ async fn the_port_is_free_after_close_and_open_connections_end() {
     assert!(is_closed(&mut kept, PATIENCE).await);
     listen(address, DualStack::Yes).expect("the port is free");
 }
+
+#[tokio::test]
+async fn servers_that_share_descriptors_answer_when_these_are_used_up() {
+    let listen = || listen("127.0.0.1:0".parse().expect("an address"), DualStack::Yes).expect("a port");
+    let router = || Router::new().route("/", any(|| std::future::ready("here")));
+    let shared = Arc::new(Semaphore::new(4));
+    let limits = Limits { headers: LONG, ..limits() };
+    let start = || Server::start_with(listen(), router(), limits, shared.clone()).expect("a server");
+    let (server, other) = (start(), start());
+    let mut silent = Vec::new();
+    for _ in 0..6 {
+        silent.push(connect(&server).await);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(get(server.address(), "/").await.expect("an answer").body, "here");
+    assert!(is_closed(&mut silent[0], PATIENCE).await, "the oldest connection is still open");
+    // The other server has no connection to close, so the new one is closed.
+    silent.push(connect(&server).await);
+    let used_up = async || {
+        while shared.available_permits() > 0 {
+            tokio::task::yield_now().await
+        }
+    };
+    timeout(PATIENCE, used_up()).await.expect("the connection is accepted");
+    let mut refused = connect(&other).await;
+    assert!(is_closed(&mut refused, PATIENCE).await);
+    drop((silent, server));
+    let attempt = async || while get(other.address(), "/").await.is_err() {};
+    timeout(PATIENCE, attempt()).await.expect("an answer");
+}
