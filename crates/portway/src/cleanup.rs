@@ -4,6 +4,11 @@ use clap::Args;
 use ipnet::IpNet;
 use portway_dataplane::{IpvsSettings, Settings};
 use portway_proxy::agent::{self, Leftover};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// The time between two lines about the progress.
+const PROGRESS: Duration = Duration::from_secs(2);
 
 /// The flags of `portway cleanup`.
 #[derive(Debug, Args)]
@@ -25,8 +30,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         refuse_beside_an_agent()?;
     }
     let settings = settings(&flags.exclude_cidrs);
-    let (found, errors) =
-        if flags.dry_run { agent::find_leftovers(&settings) } else { agent::cleanup(&settings) };
+    let (found, errors) = if flags.dry_run { agent::find_leftovers(&settings) } else { clean_up(&settings) };
     let (verb, nothing_found) = match flags.dry_run {
         true => ("would remove", "there is nothing to remove"),
         false => ("removed", "there was nothing to remove"),
@@ -52,11 +56,39 @@ fn refuse_beside_an_agent() -> anyhow::Result<()> {
 /// `kube-proxy --cleanup`: removes the objects and logs them; prints nothing on success.
 pub(crate) fn remove(exclude: &[IpNet]) -> anyhow::Result<()> {
     refuse_beside_an_agent()?;
-    let (removed, errors): (Vec<Leftover>, _) = agent::cleanup(&settings(exclude));
+    let (removed, errors): (Vec<Leftover>, _) = clean_up(&settings(exclude));
     for leftover in removed {
         tracing::info!("removed {leftover}");
     }
     into_result(errors)
+}
+
+/// Removes the objects. What takes longer than [`PROGRESS`] is named on standard error, again and again.
+fn clean_up(settings: &Settings) -> (Vec<Leftover>, Vec<portway_dataplane::Error>) {
+    let (begins, begun) = mpsc::channel::<String>();
+    let report = move || {
+        let (mut location, mut since) = (String::new(), Instant::now());
+        loop {
+            match begun.recv_timeout(PROGRESS) {
+                Ok(next) => (location, since) = (next, Instant::now()),
+                Err(RecvTimeoutError::Timeout) => {
+                    eprintln!(
+                        "removing the objects of {location}: {} seconds so far",
+                        since.elapsed().as_secs()
+                    );
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    };
+    // Without the thread there is no progress, and nothing else is lost.
+    let progress = std::thread::Builder::new().spawn(report);
+    let result = agent::cleanup(settings, |location| _ = begins.send(location.to_owned()));
+    drop(begins);
+    if let Ok(progress) = progress {
+        _ = progress.join();
+    }
+    result
 }
 
 /// Settings under which virtual servers within `exclude` are not removed.

@@ -55,6 +55,11 @@ pub fn remove(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String>, E
         removed.push(format!("{count} chains, and the rules that jump to them"));
     }
     removed.extend(remove_by_tool(kernel, family)?);
+    if !removed.is_empty() {
+        // A counter cannot be deleted while a rule uses it.
+        kernel.delete_counter(INVALID_COUNTER);
+        kernel.delete_counter(KUBE_PROXY_COUNTER);
+    }
     Ok(removed)
 }
 
@@ -88,8 +93,6 @@ fn remove_by_tool(kernel: &mut impl Kernel, family: Family) -> Result<Vec<String
         Ok(script.finish()?.sections)
     });
     restored.map_err(|e| e.in_family(family))?;
-    kernel.delete_counter(INVALID_COUNTER);
-    kernel.delete_counter(KUBE_PROXY_COUNTER);
     check_opaque(kernel, &seen, family)?;
     Ok(describe(&tx, &seen))
 }

@@ -12,7 +12,42 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_restart_adopts_existing_rules_nf_tables", |lab| restart(lab, Nft)),
     ("a_restart_adopts_existing_rules_legacy", |lab| restart(lab, Legacy)),
     ("rules_stay_when_the_agent_is_killed", killed),
+    ("cleanup_removes_thousands_of_chains_nf_tables", |lab| thousands(lab, Nft)),
+    ("cleanup_removes_thousands_of_chains_legacy", |lab| thousands(lab, Legacy)),
 ];
+
+/// The chains of kube-proxy for many Services, beside those of another program.
+fn thousands(lab: &mut AgentLab, variant: Variant) -> Outcome {
+    use std::fmt::Write;
+    let mut rules = String::from("*nat\n:KUBE-SERVICES - [0:0]\n:OTHERS - [0:0]\n");
+    // The names end in 16 digits of base 32.
+    let letters = |n: i32| format!("{n:016}").bytes().map(|digit| char::from(digit - b'0' + b'A')).collect();
+    let names: Vec<String> =
+        (0..3000).map(|n| -> String { letters(n) }).map(|n| format!("KUBE-SVC-{n}")).collect();
+    for name in &names {
+        writeln!(rules, ":{name} - [0:0]")?;
+    }
+    rules += "-A PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j OTHERS\n-A OTHERS -j RETURN\n";
+    for (n, name) in names.iter().enumerate() {
+        writeln!(
+            rules,
+            "-A KUBE-SERVICES -d 10.97.{}.{}/32 -j {name}\n-A {name} -j RETURN",
+            n / 250,
+            n % 250
+        )?;
+    }
+    rules += "COMMIT\n";
+    lab.tool(&format!("{}-restore", variant.of("iptables")), &["--noflush"], &rules)?;
+    let output = lab.portway(&["cleanup"])?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure(output.status.success(), || format!("{text}{}", String::from_utf8_lossy(&output.stderr)))?;
+    ensure(text.contains("300"), || format!("the number of chains is not printed: {text}"))?;
+    let left = lab.save(variant, "iptables")?;
+    ensure(!left.contains("KUBE-"), || format!("chains are left:\n{left}"))?;
+    ensure(left.contains("-A OTHERS -j RETURN") && left.contains("-A PREROUTING -j OTHERS"), || {
+        format!("the rules of another program were removed:\n{left}")
+    })
+}
 
 /// A series of a family.
 fn series(name: &str, labels: &str) -> String {

@@ -65,7 +65,9 @@ pub fn find_leftovers(settings: &Settings) -> (Vec<Leftover>, Vec<Error>) {
     clear(locations(), Clear::List, settings)
 }
 
-/// Removes the objects that Portway and kube-proxy created on this node, in any mode.
-pub fn cleanup(settings: &Settings) -> (Vec<Leftover>, Vec<Error>) {
-    clear(locations(), Clear::Now, settings)
+/// Removes the objects that Portway and kube-proxy created on this node, in any mode. `begins` is called with each
+/// location before its objects are removed.
+pub fn cleanup(settings: &Settings, begins: impl Fn(&str)) -> (Vec<Leftover>, Vec<Error>) {
+    let locations = locations().inspect(|(_, location)| begins(&location.to_string()));
+    clear(locations, Clear::Now, settings)
 }
