@@ -2,6 +2,7 @@
 
 use portway_api::{EndpointSlice, Event, Node, ObjectMeta, Resource, ResourceType, Service, ServiceCidr};
 use serde::Serialize;
+use std::fmt;
 
 /// An event of one of the resources that [`crate::Cluster`] is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +15,30 @@ pub enum ClusterEvent {
     Node(Event<Node>),
     /// Of ServiceCIDRs.
     ServiceCidr(Event<ServiceCidr>),
+}
+
+impl fmt::Display for ClusterEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn write<R: Resource>(event: &Event<R>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "{} ", R::TYPE)?;
+            match event {
+                Event::Init => f.write_str("list begins"),
+                Event::InitDone => f.write_str("list is complete"),
+                Event::Apply(object) => {
+                    let meta = object.metadata();
+                    let part = |part: fn(&ObjectMeta) -> &String| meta.map_or("", |meta| part(meta).as_str());
+                    write!(f, "{}/{} changed", part(|meta| &meta.namespace), part(|meta| &meta.name))
+                }
+                Event::Delete { namespace, name, .. } => write!(f, "{namespace}/{name} was deleted"),
+            }
+        }
+        match self {
+            ClusterEvent::Service(event) => write(event, f),
+            ClusterEvent::EndpointSlice(event) => write(event, f),
+            ClusterEvent::Node(event) => write(event, f),
+            ClusterEvent::ServiceCidr(event) => write(event, f),
+        }
+    }
 }
 
 /// An object of one of these resources.

@@ -31,7 +31,7 @@ use crate::health;
 use crate::health::{Health, HealthState, MetricsPages, ServicePorts, Timestamp, listen_addresses};
 use crate::metrics::{Metrics, SyncKind, Traffic};
 use backends::Backends;
-use changes::{ChangeLog, Totals};
+use changes::{ChangeLog, Names, Totals};
 use local::LocalCounts;
 use outages::Outages;
 use pace::Pace;
@@ -303,7 +303,10 @@ struct Agent {
 impl Agent {
     fn handle_notice(&mut self, notice: Notice<ClusterEvent>) {
         match notice {
-            Notice::Event(event) => self.cluster.apply(event),
+            Notice::Event(event) => {
+                tracing::trace!("event: {event}");
+                self.cluster.apply(event);
+            }
             Notice::Rejected(portway_client::Rejected {
                 resource: Some(resource),
                 namespace,
@@ -373,6 +376,7 @@ impl Agent {
         self.check_proxy_headers(backends.mode(), &changes.services);
         self.change_log.log(self.config.logging.verbosity, &changes.services);
         self.totals.update(&changes.services);
+        tracing::debug!(services = %Names(&changes.services), "syncing");
         let (outcomes, drift_unnoticed) = backends.sync(&settings, changes.services);
         self.settings = Some(settings);
         let mut failed = false;

@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("changes_that_need_a_restart_are_logged_and_not_applied", needs_restart),
     ("write_config_to_writes_a_file_that_can_be_read_again", round_trip),
     ("version", version),
-    ("changed_services_are_logged_at_verbosity_2", changed_services),
+    ("each_verbosity_adds_lines", changed_services),
     ("json_lines_have_the_keys_of_klog", json_lines),
     ("init_only_sets_sysctls_and_programs_no_rules", init_only),
     ("the_binary_called_kube_proxy_takes_its_flags", kube_proxy),
@@ -134,7 +134,17 @@ fn changed_services(lab: &mut AgentLab) -> Outcome {
     lab.apply("web-v4.yaml", &objects::slice("web", "web-v4", &[]));
     lab.reaches_no_pod("10.96.0.1:80".parse()?)?;
     let log = lab.stop()?;
-    ensure(!log.contains("Service changed"), || "verbosity 0 has lines of verbosity 2".to_owned())
+    ensure(!log.contains("Service changed"), || "verbosity 0 has lines of verbosity 2".to_owned())?;
+    lab.start(&["--v=6"])?;
+    lab.logged(&["event: Service default/web changed"])?;
+    lab.logged(&["event: EndpointSlice list is complete"])?;
+    lab.logged(&["syncing", "services=\"default/web\""])?;
+    let log = lab.stop()?;
+    lab.start(&["--v=4"])?;
+    lab.logged(&["syncing", "services=\"default/web\""])?;
+    ensure(log.contains("event: ") && !lab.stop()?.contains("event: "), || {
+        "verbosity 4 has lines of verbosity 6".to_owned()
+    })
 }
 
 fn json_lines(lab: &mut AgentLab) -> Outcome {

@@ -3,6 +3,7 @@
 use portway_model::{ServiceChange, ServiceName, ServicePlan};
 use portway_serve::logging::CHANGES;
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 
 /// The verbosity from which changes are logged.
 const VERBOSITY: u32 = 2;
@@ -34,6 +35,19 @@ impl ChangeLog {
                 tracing::info!(target: CHANGES, service = %change.name, added, removed, "Service changed");
             }
         }
+    }
+}
+
+/// The names of changed Services; of many, the first ones and a number.
+pub(crate) struct Names<'a>(pub(crate) &'a [ServiceChange]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 20;
+        for (i, change) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{}", if i > 0 { ", " } else { "" }, change.name)?;
+        }
+        if self.0.len() > SHOWN { write!(f, " and {} more", self.0.len() - SHOWN) } else { Ok(()) }
     }
 }
 
