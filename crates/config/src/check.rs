@@ -37,7 +37,7 @@ impl Checks {
 }
 
 /// Sorts errors by line; errors of the command line come first.
-pub(crate) fn in_order(mut errors: Vec<ConfigError>) -> Vec<ConfigError> {
+pub fn in_order(mut errors: Vec<ConfigError>) -> Vec<ConfigError> {
     errors.sort_by_key(|error| match &error.origin {
         Origin::File { line, .. } => *line,
         Origin::Flag(_) => 0,

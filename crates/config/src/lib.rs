@@ -20,7 +20,7 @@ mod table;
 mod tree;
 mod value;
 
-pub use check::Checks;
+pub use check::{Checks, in_order};
 pub use duration::{InvalidDuration, format_duration, parse_duration};
 pub use error::{ConfigError, Origin, Problem, nearest as nearest_name};
 pub use flags::normalize_args;

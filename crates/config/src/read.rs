@@ -17,23 +17,26 @@ const SECTION: &str = "a section of fields";
 /// Fields that a file must have, with their only valid values.
 pub(crate) type Head = &'static [(&'static str, &'static str)];
 
-/// Reads the text of a file. All errors are reported at once, in the order of their lines.
+/// Reads the text of a file as far as possible: the values that could be read, and the errors of the others, in the order
+/// of their lines. A file of another kind, or with a syntax error, cannot be read at all.
 pub(crate) fn read(
     file_name: &str,
     text: &str,
     head: Head,
     fields: &[(&'static str, Kind)],
-) -> Result<Typed, Vec<ConfigError>> {
+) -> Result<(Typed, Vec<ConfigError>), Vec<ConfigError>> {
     let file: Arc<str> = file_name.into();
     let root = tree::read(text).map_err(|malformed| {
         let origin = Origin::File { name: file.clone(), line: malformed.line.unwrap_or(0) };
         vec![ConfigError { origin, field: String::new(), problem: Problem::Syntax(malformed.message) }]
     })?;
     let mut reader = Reader { file, head, fields, errors: Vec::new(), typed: Typed::default() };
-    reader.root(root);
+    if !reader.root(root) {
+        return Err(in_order(reader.errors));
+    }
     let Reader { errors, mut typed, .. } = reader;
     typed.mistakes = in_order(typed.mistakes);
-    if errors.is_empty() { Ok(typed) } else { Err(in_order(errors)) }
+    Ok((typed, in_order(errors)))
 }
 
 struct Reader<'a> {
@@ -45,7 +48,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn root(&mut self, root: Node) {
+    /// False if the file is of another kind.
+    fn root(&mut self, root: Node) -> bool {
         let line = root.line;
         let entries = match root.value {
             Tree::Null => Vec::new(),
@@ -54,9 +58,13 @@ impl Reader<'_> {
         for (name, expected) in self.head {
             self.must_be(name, expected, entries.iter().find(|(key, _)| key.name == *name));
         }
+        if !self.errors.is_empty() {
+            return false;
+        }
         let is_head = |key: &Key| self.head.iter().any(|(name, _)| *name == key.name);
         let entries = entries.into_iter().filter(|(key, _)| !is_head(key)).collect();
         self.section("", entries);
+        true
     }
 
     /// Rejects a file of another kind, for example a Deployment that was mounted by mistake.

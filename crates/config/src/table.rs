@@ -48,8 +48,13 @@ impl<C: 'static> Table<C> {
         &self.settings
     }
 
-    /// Reads the text of a file, YAML or JSON.
-    pub fn read(&self, file_name: &str, text: &str) -> Result<Typed, Vec<ConfigError>> {
+    /// Reads the text of a file, YAML or JSON, as far as possible. Returns the values, and the errors of those that cannot
+    /// be read.
+    pub fn read_partly(
+        &self,
+        file_name: &str,
+        text: &str,
+    ) -> Result<(Typed, Vec<ConfigError>), Vec<ConfigError>> {
         let in_file = self.settings.iter().filter(|setting| setting.in_file());
         let fields: Vec<(&'static str, Kind)> = in_file.map(|setting| (setting.path, setting.kind)).collect();
         read(file_name, text, self.head, &fields)

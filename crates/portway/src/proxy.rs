@@ -2,9 +2,7 @@
 
 use anyhow::{Context, anyhow, bail};
 use portway_proxy::agent::{self, Options};
-use portway_proxy::config::{
-    Config, ConfigError, ProxyFlags, Typed, VersionFlag, Warnings, merge, parse, print,
-};
+use portway_proxy::config::{Config, ConfigError, ProxyFlags, VersionFlag, Warnings, print, read};
 use portway_serve::logging;
 use std::path::Path;
 
@@ -67,13 +65,15 @@ fn raise_descriptor_limit() {
 
 fn read_config(flags: &ProxyFlags) -> anyhow::Result<(Config, Warnings)> {
     let file = flags.run.config.as_deref().map(read_file).transpose()?;
-    merge(flags, file).map_err(list_errors)
+    let file = file.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
+    read(flags, file).map_err(list_errors)
 }
 
-fn read_file(path: &Path) -> anyhow::Result<Typed> {
+/// The name and the text of the configuration file.
+fn read_file(path: &Path) -> anyhow::Result<(String, String)> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
-    parse(&path.display().to_string(), &text).map_err(list_errors)
+    Ok((path.display().to_string(), text))
 }
 
 /// One error that lists all errors of the configuration, one per line.

@@ -32,6 +32,8 @@ pub use merge::{IgnoredFlag, IgnoredReason, Warnings, merge};
 pub use portway_config::{Changes, ConfigError, Origin, Problem, Typed, normalize_args};
 pub use settings::table;
 
+use portway_config::in_order;
+
 /// The only valid `apiVersion` of a configuration file.
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// The only valid `kind` of a configuration file.
@@ -39,7 +41,23 @@ pub const KIND: &str = "KubeProxyConfiguration";
 
 /// Parses the text of a configuration file. All errors are reported at once, in the order of their lines.
 pub fn parse(file_name: &str, text: &str) -> Result<Typed, Vec<ConfigError>> {
-    table().read(file_name, text)
+    let (typed, errors) = table().read_partly(file_name, text)?;
+    if errors.is_empty() { Ok(typed) } else { Err(errors) }
+}
+
+/// The configuration of the flags and of a file, by name and text. All mistakes are reported at once: fields that cannot be
+/// read, invalid values, and then also unknown fields.
+pub fn read(flags: &ProxyFlags, file: Option<(&str, &str)>) -> Result<(Config, Warnings), Vec<ConfigError>> {
+    let file = file.map(|(name, text)| table().read_partly(name, text)).transpose()?;
+    let (typed, mut errors) = file.map_or((None, Vec::new()), |(typed, errors)| (Some(typed), errors));
+    let unknown = typed.as_ref().map(|typed| typed.mistakes().to_vec()).unwrap_or_default();
+    match merge(flags, typed) {
+        Ok(config) if errors.is_empty() => return Ok(config),
+        Ok(_) => {}
+        Err(more) => errors.extend(more),
+    }
+    errors.extend(unknown);
+    Err(in_order(errors))
 }
 
 /// The settings that differ between two configurations.

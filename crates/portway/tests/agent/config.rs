@@ -35,9 +35,10 @@ type InvalidFile = (&'static str, &'static [(u64, &'static str)]);
 /// are errors.
 const INVALID_FILES: &[InvalidFile] = &[
     (
-        "bindAddress: here\nconntrack:\n  min: [1]\n  maxPerCore: many\n",
-        // Values are checked only if every field can be parsed.
+        "bindAddress: here\nconntrack:\n  min: [1]\n  maxPerCore: many\nclusterCdir: x\n",
         &[
+            (3, "bindAddress: \"here\""),
+            (7, "clusterCdir"),
             (5, "conntrack.min: should be a whole number, but is a list"),
             (6, "conntrack.maxPerCore: should be a whole number, but is text"),
         ],

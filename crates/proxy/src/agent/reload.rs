@@ -3,7 +3,7 @@
 //! The file is polled, not watched: it usually is a mounted ConfigMap, where a symbolic link two levels up is
 //! replaced, and one `stat` every two seconds costs next to nothing.
 
-use crate::config::{Config, ConfigError, ProxyFlags, Warnings, merge, parse};
+use crate::config::{Config, ConfigError, ProxyFlags, Warnings, read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -67,8 +67,7 @@ impl ConfigFile {
         let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
         let all =
             |errors: Vec<ConfigError>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        let file = parse(&path.display().to_string(), &text).map_err(all)?;
-        merge(&self.flags, Some(file)).map_err(all)
+        read(&self.flags, Some((&path.display().to_string(), &text))).map_err(all)
     }
 }
 
