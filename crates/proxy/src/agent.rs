@@ -13,6 +13,7 @@
 mod addresses;
 mod backends;
 mod changes;
+mod conntrack_table;
 mod leftovers;
 mod local;
 mod outages;
@@ -32,6 +33,7 @@ use crate::health::{Health, HealthState, MetricsPages, ServicePorts, Timestamp, 
 use crate::metrics::{Metrics, SyncKind, Traffic};
 use backends::Backends;
 use changes::{ChangeLog, Names, Totals};
+use conntrack_table::ConntrackTable;
 use local::LocalCounts;
 use outages::Outages;
 use pace::Pace;
@@ -161,6 +163,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
         counts: LocalCounts::default(),
         change_log: ChangeLog::default(),
         rivals: Rivals::default(),
+        conntrack_table: ConntrackTable::default(),
         repetition: Repetition::default(),
         totals: Totals::default(),
         mode_failure: None,
@@ -238,6 +241,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
                 heartbeat = Instant::now() + if agent.rivals.serves() { HEARTBEAT } else { CHECK_RIVAL };
                 agent.outages.remind(Instant::now());
                 agent.report_repetitions();
+                agent.check_conntrack_table();
             }
             () = until(retry) => {
                 let unavailable = agent.ports.retry(Instant::now());
@@ -280,6 +284,7 @@ struct Agent {
     counts: LocalCounts,
     change_log: ChangeLog,
     rivals: Rivals,
+    conntrack_table: ConntrackTable,
     /// The reports about objects, which are limited for each of them.
     repetition: Repetition<ObjectReport>,
     totals: Totals,

@@ -112,6 +112,14 @@ impl Metrics {
         self.0.portway.mode_active.set(i64::from(active));
     }
 
+    /// The state of the kernel's table of connections, and the packets that were dropped since the last call.
+    pub(crate) fn conntrack_table(&self, entries: u64, limit: u64, dropped: u64) {
+        let portway = &self.0.portway;
+        portway.conntrack_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+        portway.conntrack_limit.set(i64::try_from(limit).unwrap_or(i64::MAX));
+        portway.conntrack_dropped.inc_by(dropped);
+    }
+
     /// How many other agents run in this network namespace.
     pub(crate) fn other_agents(&self, count: usize) {
         self.0.portway.other_agents.set(clamp(count));

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod affinity;
+mod conntrack;
 mod documented_rules;
 mod drain;
 mod drift;
@@ -46,6 +47,7 @@ pub(crate) const SECTIONS: &[(&str, &[Test])] = &[
     ("takeover_to_iptables", takeover::TO_IPTABLES),
     ("affinity", affinity::TESTS),
     ("modules", kernel::MODULES),
+    ("conntrack", conntrack::TESTS),
 ];
 
 /// Tests that need a kernel without ip_vs.

@@ -2,6 +2,7 @@
 
 use super::Agent;
 use super::backends::Backends;
+use super::conntrack_table::{self, Sample};
 use super::rivals::Change;
 use crate::config::{Config, LocalDetection, Warnings};
 use crate::health;
@@ -159,6 +160,28 @@ impl Agent {
         let field = format!("{file} {}/{} {}", rejected.namespace, rejected.name, rejected.field);
         let message = format!("rejected: {rejected}");
         self.report_object(field, ObjectReport { is_error: false, message, event: None, rejection: None });
+    }
+
+    /// Reports that the kernel's table of connections is full, or no longer.
+    pub(super) fn check_conntrack_table(&mut self) {
+        let Some(sample) = Sample::take() else { return };
+        let (dropped, change) = self.conntrack_table.update(sample, Instant::now());
+        self.metrics.conntrack_table(sample.entries, sample.limit, dropped);
+        match change {
+            Some(conntrack_table::Change::Full(Sample { entries, limit, .. })) => {
+                let message = format!(
+                    "the table of connections is full ({entries} of {limit}), and the kernel drops packets of new \
+                     connections: raise conntrack.maxPerCore or net.netfilter.nf_conntrack_max, or find the clients \
+                     with conntrack -L"
+                );
+                tracing::error!("{message}");
+                self.recorder.warn(self.regarding_node(), "ConntrackTableFull", &message);
+            }
+            Some(conntrack_table::Change::Over(dropped)) => {
+                tracing::info!(dropped, "the table of connections is no longer full");
+            }
+            None => {}
+        }
     }
 
     fn regarding_node(&self) -> Regarding {

@@ -226,6 +226,9 @@ pub(super) struct PortwaySeries {
     pub(super) api_connected: Gauge,
     pub(super) mode_active: Gauge,
     pub(super) other_agents: Gauge,
+    pub(super) conntrack_entries: Gauge,
+    pub(super) conntrack_limit: Gauge,
+    pub(super) conntrack_dropped: Counter,
 }
 
 impl PortwaySeries {
@@ -247,6 +250,13 @@ impl PortwaySeries {
                 "Whether all objects can be read from the API server or the manifests",
             ),
             other_agents: single(r, "other_agents", "Other agents that program the same network namespace"),
+            conntrack_entries: single(r, "conntrack_entries", "Connections in the table of the kernel"),
+            conntrack_limit: single(r, "conntrack_limit", "The largest number of connections in that table"),
+            conntrack_dropped: single(
+                r,
+                "conntrack_dropped_packets",
+                "Packets that were dropped because that table was full",
+            ),
             mode_active: single(r, "mode_active", "Whether the configured mode is the one that runs"),
         };
         for family in IpFamily::ALL {

@@ -41,6 +41,9 @@ portway_api_connected gauge
 portway_build_info gauge version
 portway_mode_active gauge
 portway_other_agents gauge
+portway_conntrack_entries gauge
+portway_conntrack_limit gauge
+portway_conntrack_dropped_packets_total counter
 kubernetes_build_info gauge build_date,compiler,git_commit,git_tree_state,git_version,go_version,major,minor,platform
 kubernetes_feature_enabled gauge name,stage
 ";
