@@ -227,6 +227,36 @@ async fn only_the_configured_certificate_authority_is_trusted() {
     wait_listed(&mut server.watch("insecure-skip-tls-verify: true", "").await).await;
 }
 
+/// A server that accepts connections and never answers the handshake, as behind a firewall that drops large packets.
+#[tokio::test]
+async fn a_handshake_that_stalls_is_an_outage() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let stalls = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            open.push(stream);
+        }
+    });
+    let mut server = Server::start("127.0.0.1", &[]).await;
+    server.port = port;
+    let notices = server.watch("insecure-skip-tls-verify: true", "").await;
+    // All time-outs end at once from here on: nothing else is left to wait for.
+    tokio::time::pause();
+    let found = async {
+        let mut notices = notices;
+        loop {
+            if let Notice::Outage(outage) = notices.next().await.unwrap() {
+                return (outage.reason, outage.message);
+            }
+        }
+    };
+    let (reason, message) = found.await;
+    assert_eq!(reason, OutageReason::Unreachable);
+    assert!(message.contains("no response within 60s"), "{message}");
+    stalls.abort();
+}
+
 #[tokio::test]
 async fn tls_server_name_is_expected_in_the_certificate_instead_of_the_host() {
     let server = Server::start("kubernetes.default.svc", &[]).await;

@@ -219,6 +219,34 @@ async fn after_a_broken_connection_a_watch_resumes_from_the_last_version() {
 }
 
 #[tokio::test]
+async fn truncated_messages_in_watches_are_one_outage_until_one_can_be_read() {
+    let api = Api::start().await;
+    let mut notices = start_lists(&api).await;
+    let mut stream = listed(&api, &mut notices).await;
+    stream.send(event("ADDED", "a", "11")).await;
+    assert_eq!(next(&mut notices).await, "+a");
+    // The length of the frame is that of the bytes, but the message in it is cut off.
+    let whole = event("ADDED", "b", "12");
+    let cut = &whole[4..whole.len() - 9];
+    let truncated = [&(cut.len() as u32).to_be_bytes()[..], cut].concat();
+    for attempt in 0..3 {
+        stream.send(&truncated).await;
+        let again = api.next().await;
+        assert_eq!(
+            (again.parameter("watch"), again.parameter("resourceVersion")),
+            (Some("true"), Some("11"))
+        );
+        stream = again.stream(STREAM).await;
+        if attempt == 0 {
+            let outage = next(&mut notices).await;
+            assert!(outage.starts_with("outage"), "{outage}");
+        }
+    }
+    stream.send(event("ADDED", "b", "12")).await;
+    assert_eq!(take(&mut notices, 2).await, ["recovered Service", "+b"], "the outage was reported once");
+}
+
+#[tokio::test]
 async fn after_a_410_event_the_resource_is_listed_again_at_once() {
     let api = Api::start().await;
     let mut notices = start_lists(&api).await;

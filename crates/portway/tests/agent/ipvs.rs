@@ -2,6 +2,7 @@
 
 mod addresses;
 mod affinity;
+mod clock;
 mod conntrack;
 mod documented_rules;
 mod drain;
@@ -48,6 +49,7 @@ pub(crate) const SECTIONS: &[(&str, &[Test])] = &[
     ("affinity", affinity::TESTS),
     ("modules", kernel::MODULES),
     ("conntrack", conntrack::TESTS),
+    ("clock", clock::TESTS),
 ];
 
 /// Tests that need a kernel without ip_vs.
