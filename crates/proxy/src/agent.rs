@@ -30,7 +30,7 @@ mod setup;
 use crate::config::{ALLOW_EXTERNAL_IPS, Config, ProxyFlags, Warnings, diff_live, keep_until_restart};
 use crate::health;
 use crate::health::{Health, HealthState, MetricsPages, ServicePorts, Timestamp, listen_addresses};
-use crate::metrics::{Metrics, SyncKind, Traffic};
+use crate::metrics::{Condition, Metrics, SyncKind, Traffic};
 use backends::Backends;
 use changes::{ChangeLog, Names, Totals};
 use conntrack_table::ConntrackTable;
@@ -242,6 +242,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
                 agent.outages.remind(Instant::now());
                 agent.report_repetitions();
                 agent.check_conntrack_table();
+                agent.metrics.condition(Condition::ConfigurationFileMissing, file.is_missing());
             }
             () = until(retry) => {
                 let unavailable = agent.ports.retry(Instant::now());

@@ -54,6 +54,31 @@ pub struct Drift {
     pub foreign: u64,
 }
 
+/// A state of the node or the configuration that keeps Services from working as expected, or that an operator should
+/// know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// No mode is configured.
+    DefaultMode,
+    /// Pods of this node are not recognized.
+    NoLocalDetection,
+    /// There is no Node object.
+    NodeMissing,
+    /// The configuration file is gone.
+    ConfigurationFileMissing,
+}
+
+impl Condition {
+    fn name(self) -> &'static str {
+        match self {
+            Condition::DefaultMode => "default_mode",
+            Condition::NoLocalDetection => "no_local_detection",
+            Condition::NodeMissing => "node_missing",
+            Condition::ConfigurationFileMissing => "configuration_file_missing",
+        }
+    }
+}
+
 /// All metrics of the process; clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Inner>);
@@ -110,6 +135,11 @@ impl Metrics {
     /// Whether the configured mode is the one that runs.
     pub(crate) fn mode_active(&self, active: bool) {
         self.0.portway.mode_active.set(i64::from(active));
+    }
+
+    /// Whether a condition holds.
+    pub(crate) fn condition(&self, condition: Condition, holds: bool) {
+        self.0.portway.conditions.get_or_create(&[("condition", condition.name())]).set(i64::from(holds));
     }
 
     /// The state of the kernel's table of connections, and the packets that were dropped since the last call.

@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 impl CounterSource for RelayClient {
     fn exposition(&self) -> String {
-        text(&self.counts()) + &loopback(self.loopback_counts())
+        text(&self.counts()) + &relay(self)
     }
 }
 
@@ -59,8 +59,16 @@ fn text(counts: &[(PortId, Counts)]) -> String {
     text
 }
 
+/// The exposition of the numbers that every mode with a relay has.
+pub(crate) fn relay(client: &RelayClient) -> String {
+    let name = "portway_relay_ended_total";
+    let help = "Relay processes that ended unexpectedly, and their connections with them.";
+    loopback(client.loopback_counts())
+        + &format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {}\n", client.ended())
+}
+
 /// The exposition of the numbers of listeners at loopback addresses, with the names of kube-proxy v1.37.
-pub(crate) fn loopback(counts: LoopbackCounts) -> String {
+fn loopback(counts: LoopbackCounts) -> String {
     let mut text = String::new();
     for (name, kind, help, numbers) in [
         (

@@ -247,6 +247,6 @@ struct Counters {
 impl CounterSource for Counters {
     fn exposition(&self) -> String {
         let of_mode = self.mode.as_ref().map(|mode| mode.exposition()).unwrap_or_default();
-        of_mode + &exposition::loopback(self.relay.loopback_counts())
+        of_mode + &exposition::relay(&self.relay)
     }
 }

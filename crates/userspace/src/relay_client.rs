@@ -13,7 +13,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the relay may take to start.
@@ -29,6 +30,8 @@ const TAKE_OVER_TIME: Duration = Duration::from_secs(60);
 pub struct RelayClient {
     start: Box<dyn Fn() -> Command + Send + Sync>,
     state: Mutex<State>,
+    /// How many relays have ended with their connections; read by scrapes, which must not wait for the state.
+    ended: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for RelayClient {
@@ -48,6 +51,7 @@ struct State {
     failed: Option<(Instant, String)>,
     /// The process of the last relay that was connected to.
     process: Option<u32>,
+    ended: Arc<AtomicU64>,
 }
 
 impl Drop for State {
@@ -68,7 +72,9 @@ fn reap(children: Vec<Child>) {
 impl RelayClient {
     /// Connects, once needed, to the running relay or to one that `start` starts.
     pub fn new(start: impl Fn() -> Command + Send + Sync + 'static) -> RelayClient {
-        RelayClient { start: Box::new(start), state: Mutex::default() }
+        let state = State::default();
+        let ended = state.ended.clone();
+        RelayClient { start: Box::new(start), state: Mutex::new(state), ended }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -194,6 +200,11 @@ impl RelayClient {
             Some(Answer::LoopbackCounts(counts)) => counts,
             _ => LoopbackCounts::default(),
         }
+    }
+
+    /// How many relays have ended unexpectedly.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Relaxed)
     }
 
     /// Whether another agent is connected to the relay too.
@@ -350,6 +361,7 @@ impl State {
         if self.stream.as_ref().is_some_and(is_closed) {
             self.stream = None;
             if let Some(process) = self.process.filter(|process| !process_is_running(*process)) {
+                self.ended.fetch_add(1, Relaxed);
                 tracing::warn!(process, "the relay process ended, and its open connections with it");
             }
         }

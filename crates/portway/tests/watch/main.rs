@@ -283,7 +283,7 @@ fn often(lab: &mut WatchLab) -> Result<(), String> {
 fn node_events(lab: &mut WatchLab) -> Result<(), String> {
     let config = lab.kubeconfig.with_extension("yaml");
     let text = format!(
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: \"\"\nclusterCIDR: 10.244.0.0/16\n\
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: \"\"\n\
          hostnameOverride: node1\nmetricsPort: 1\nclientConnection: {{kubeconfig: {}}}\n",
         lab.kubeconfig.display()
     );
@@ -313,6 +313,7 @@ fn node_events(lab: &mut WatchLab) -> Result<(), String> {
             ("Node", "Normal", "Starting"),
             ("Node", "Warning", "KubeProxyDefaultMode"),
             ("Node", "Warning", "ConfigurationMistake"),
+            ("Node", "Warning", "NoLocalDetection"),
             ("Service", "Warning", "FailedToStartServiceHealthcheck"),
         ];
         for (kind, level, reason) in wanted {

@@ -63,6 +63,11 @@ impl ConfigFile {
         }
     }
 
+    /// Whether the file is gone.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.missing >= MISSING
+    }
+
     fn read(&self, path: &Path) -> Result<(Config, Warnings), String> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
         let all =

@@ -6,6 +6,7 @@ use super::conntrack_table::{self, Sample};
 use super::rivals::Change;
 use crate::config::{Config, LocalDetection, Warnings};
 use crate::health;
+use crate::metrics::Condition;
 use portway_client::Regarding;
 use portway_dataplane::{Drift, Mode, Refused};
 use portway_model::api::{Node, Resource, Service};
@@ -51,9 +52,13 @@ impl Agent {
         if !warnings.unused.is_empty() {
             tracing::info!("without effect in Portway: {}", warnings.unused.join(", "));
         }
-        if config.local_detection == LocalDetection::None {
+        let no_detection = config.local_detection == LocalDetection::None;
+        self.metrics.condition(Condition::NoLocalDetection, no_detection);
+        if no_detection {
             tracing::warn!("{NO_LOCAL_DETECTION}");
+            self.recorder.warn(self.regarding_node(), "NoLocalDetection", NO_LOCAL_DETECTION);
         }
+        self.metrics.condition(Condition::DefaultMode, warnings.without_mode);
         if warnings.without_mode {
             tracing::warn!("{WITHOUT_MODE}");
             self.recorder.warn(self.regarding_node(), "KubeProxyDefaultMode", WITHOUT_MODE);
@@ -68,6 +73,8 @@ impl Agent {
         if !self.cluster.ready() || self.node_state == Some(state) {
             return;
         }
+        let missing = state == NodeState::Missing && !self.node_object_is_optional;
+        self.metrics.condition(Condition::NodeMissing, missing);
         let node = &self.node;
         match (self.node_state.replace(state), state) {
             (_, NodeState::Missing) if self.node_object_is_optional => {

@@ -41,6 +41,7 @@ portway_api_connected gauge
 portway_build_info gauge version
 portway_mode_active gauge
 portway_other_agents gauge
+portway_condition gauge condition
 portway_conntrack_entries gauge
 portway_conntrack_limit gauge
 portway_conntrack_dropped_packets_total counter
@@ -59,6 +60,7 @@ fn populated() -> Metrics {
     metrics.cleanup_failed(Family::V6);
     metrics.network_programmed(Family::V4, Duration::from_millis(700));
     metrics.endpoint_changes(5);
+    metrics.condition(Condition::NodeMissing, true);
     metrics.endpoint_changes_pending(2);
     metrics.service_changes(3);
     metrics.service_changes_pending(1);

@@ -90,6 +90,8 @@ fn relay_killed(lab: &mut AgentLab) -> Outcome {
     // A scrape without a relay must not keep the agent from noticing that the relay has ended.
     lab.status("/metrics")?;
     another_relay(lab, pid)?;
+    lab.logged(&["WARN", "the relay process ended, and its open connections with it"])?;
+    lab.metric("portway_relay_ended_total", |ended| ended == 1.0)?;
     lab.web_works()?;
     has_ended(pid)?;
     // The new relay has the same ports, so rules do not change and tracked flows stay valid.
