@@ -1,6 +1,6 @@
 //! One definition per setting: a program describes its settings in a [`Table`], and this crate does the rest.
 //!
-//! There are two steps, each a pure function. First, [`Table::read`] turns the text of a YAML or JSON file, and
+//! There are two steps, each a pure function. First, [`Table::read_partly`] turns the text of a YAML or JSON file, and
 //! [`Table::typed`] a command line, into [`Typed`]: the values as typed, each with its line or flag. Then
 //! [`Table::assign`] checks the values and assigns them to the program's own configuration type, which already has the
 //! defaults. The same table prints a configuration, compares two of them, builds the flags and their help, and writes

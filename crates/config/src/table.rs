@@ -92,7 +92,7 @@ impl<C: 'static> Table<C> {
         given.filter(|given| !given.value.is_unset()).collect()
     }
 
-    /// Prints a configuration as a file that [`Table::read`] reads, with every setting.
+    /// Prints a configuration as a file that [`Table::read_partly`] reads, with every setting.
     pub fn to_json(&self, config: &C) -> Json {
         let mut root = Map::new();
         root.extend(self.head.iter().map(|(name, value)| ((*name).to_owned(), Json::from(*value))));

@@ -100,7 +100,7 @@ async fn servers_that_share_descriptors_answer_when_these_are_used_up() {
     silent.push(connect(&server).await);
     let used_up = async || {
         while shared.available_permits() > 0 {
-            tokio::task::yield_now().await
+            tokio::task::yield_now().await;
         }
     };
     timeout(PATIENCE, used_up()).await.expect("the connection is accepted");

@@ -126,7 +126,7 @@ impl Worker {
                 match hand_over::hand_over(tracker, listener, session, self.kernel.stream) {
                     Ok(done) => handed_over += u64::from(done),
                     Err(error) => {
-                        tracing::debug!(%error, client = %session.key.1, "cannot hand over a UDP flow")
+                        tracing::debug!(%error, client = %session.key.1, "cannot hand over a UDP flow");
                     }
                 }
             }
