@@ -1,8 +1,9 @@
 //! The interface of a mode in the registry: checks the host, opens the mode, and clears its leftovers.
 
 use crate::{Backend, Error, IpvsSettings, Settings, UserspaceSettings};
-use portway_model::Family;
+use portway_model::{Family, ServiceName};
 use std::fmt;
+use std::net::IpAddr;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,12 @@ pub trait Mode: Sync {
     fn prepare(&self, settings: &Settings) -> Result<Vec<String>, Error> {
         _ = settings;
         Ok(Vec::new())
+    }
+
+    /// The Services that the rules in the kernel serve at cluster IPs, as an earlier run left them, if the rules name
+    /// their Services.
+    fn holders(&self) -> Vec<(IpAddr, ServiceName)> {
+        Vec::new()
     }
 
     /// All locations in which this mode, or the same mode of kube-proxy, may have left objects, in the order in which

@@ -4,11 +4,12 @@ use crate::render;
 use portway_dataplane::{
     Backend, Clear, Driver, Error, Families, Features, Location, Mode, OpenOptions, Section, Settings,
 };
-use portway_model::Family;
+use portway_model::{Family, ServiceName};
 use portway_xtables::commit::{Kernel, Tool};
 use portway_xtables::desired::Renderer;
 use portway_xtables::drift::TablesDetector;
 use portway_xtables::{Engine, Tools, leftovers};
+use std::net::IpAddr;
 use std::time::Instant;
 
 /// Renders the rules of this mode.
@@ -56,7 +57,47 @@ impl Mode for IptablesMode {
         leftovers::locations()
     }
 
+    fn holders(&self) -> Vec<(IpAddr, ServiceName)> {
+        let Ok((tools, _)) = Tools::detect() else { return Vec::new() };
+        let mut holders = Vec::new();
+        for family in Family::ALL {
+            if let Ok(mut tool) = Tool::open(&tools, family) {
+                // A listing that fails is that of a host without rules, or is reported by the first sync.
+                _ = tool.save(&mut |line| holders.extend(holder(line)));
+            }
+        }
+        holders
+    }
+
     fn clear(&self, location: &Location, how: Clear, _: &Settings) -> Result<Vec<String>, Error> {
         leftovers::clear(location, how)
+    }
+}
+
+/// The cluster IP of a rule of `KUBE-SERVICES`, and the Service in its comment.
+fn holder(line: &str) -> Option<(IpAddr, ServiceName)> {
+    let (address, rest) = line.strip_prefix("-A KUBE-SERVICES -d ")?.split_once('/')?;
+    let (comment, _) = rest.split_once("--comment \"")?.1.split_once(" cluster IP\"")?;
+    let (namespace, name) = comment.split_once('/')?;
+    let name = name.split_once(':').map_or(name, |(name, _)| name);
+    Some((address.parse().ok()?, ServiceName::new(namespace, name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_cluster_ip_is_in_the_comment_of_its_rule() {
+        let rule = |comment: &str| {
+            format!(
+                "-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment \"{comment}\" -m tcp --dport 80 -j X"
+            )
+        };
+        let held = Some(("10.96.0.1".parse().unwrap(), ServiceName::new("default", "web")));
+        assert_eq!(holder(&rule("default/web cluster IP")), held);
+        assert_eq!(holder(&rule("default/web:http cluster IP")), held);
+        assert_eq!(holder(&rule("default/web external IP")), None);
+        assert_eq!(holder("-A KUBE-NODEPORTS -p tcp -j X"), None);
     }
 }

@@ -16,6 +16,7 @@ use crate::types::{Family, PortName, ServiceName};
 use ipnet::IpNet;
 use portway_api::{ObjectMeta, Resource, ResourceType, Store};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -107,6 +108,8 @@ pub struct Cluster {
     zone_lists: Vec<Box<[Box<str>]>>,
     health: BTreeMap<ServiceName, HealthCheck>,
     started: bool,
+    /// The Services that had cluster IPs before the start.
+    holders: HashMap<IpAddr, ServiceName>,
     pending: Changes,
     rejections: BTreeMap<(ResourceType, String), Rejections>,
     new_rejections: Vec<Rejected>,
@@ -238,13 +241,25 @@ impl Cluster {
         all.into_iter().flat_map(|(_, ranges)| ranges).copied().collect()
     }
 
+    /// Tells which Services had which cluster IPs before the start: among Services of the same age they keep them.
+    pub fn set_holders(&mut self, holders: impl IntoIterator<Item = (IpAddr, ServiceName)>) {
+        self.holders = holders.into_iter().collect();
+    }
+
     /// Called once all resources have been listed: decides which Service holds which address, older Services first.
     fn start(&mut self) {
         self.started = true;
-        let mut all: Vec<(i64, &ServiceName, &Service)> =
-            self.services.iter().map(|(name, service)| (service.created, name, service)).collect();
-        all.sort_unstable_by_key(|(created, name, _)| (*created, *name));
-        for (_, name, service) in all {
+        let holders = std::mem::take(&mut self.holders);
+        let had_it = |name: &ServiceName, service: &Service| {
+            service.cluster_ips.iter().any(|ip| holders.get(ip) == Some(name))
+        };
+        let mut all: Vec<(i64, bool, &ServiceName, &Service)> = self
+            .services
+            .iter()
+            .map(|(name, service)| (service.created, !had_it(name, service), name, service))
+            .collect();
+        all.sort_unstable_by_key(|(created, is_new, name, _)| (*created, *is_new, *name));
+        for (_, _, name, service) in all {
             self.claims.update(name, None, Some(service));
         }
         self.pending.service_cidrs = Some(self.service_cidrs());

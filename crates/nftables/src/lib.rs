@@ -21,6 +21,7 @@ pub mod diff;
 pub mod drift;
 pub mod eval;
 pub mod fake;
+mod holders;
 pub mod leftovers;
 pub mod mode;
 mod probe;

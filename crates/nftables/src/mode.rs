@@ -8,7 +8,7 @@ use crate::render;
 use crate::rules::TableNames;
 use crate::slots;
 use crate::table::Table;
-use crate::{KUBE_PROXY_TABLE, TABLE, leftovers};
+use crate::{KUBE_PROXY_TABLE, TABLE, holders, leftovers};
 use portway_dataplane::trace::{Host, Packet, Trace};
 use portway_dataplane::{
     Backend, Clear, Committed, Drift, Error, Families, FamilyProgram, Features, Location, Mode, OpenOptions,
@@ -19,6 +19,7 @@ use portway_model::{Family, ServiceName, ServicePlan};
 use portway_netlink::nft::{self, list};
 use portway_xtables::ForwardPolicy;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Instant;
 
 /// The nftables mode for one family.
@@ -67,7 +68,7 @@ impl Nftables<Netlink> {
     }
 }
 
-fn nft_family(family: Family) -> nft::Family {
+pub(crate) fn nft_family(family: Family) -> nft::Family {
     match family {
         Family::V4 => nft::Family::Ipv4,
         Family::V6 => nft::Family::Ipv6,
@@ -275,6 +276,10 @@ impl Mode for NftablesMode {
     fn locations(&self) -> Vec<Location> {
         let tables = |family| [TABLE, KUBE_PROXY_TABLE].map(|table| leftovers::location(table, family));
         Family::ALL.into_iter().flat_map(tables).collect()
+    }
+
+    fn holders(&self) -> Vec<(IpAddr, ServiceName)> {
+        holders::holders()
     }
 
     fn clear(&self, location: &Location, how: Clear, _: &Settings) -> Result<Vec<String>, Error> {

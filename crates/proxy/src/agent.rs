@@ -31,6 +31,7 @@ use crate::config::{ALLOW_EXTERNAL_IPS, Config, ProxyFlags, Warnings, diff_live,
 use crate::health;
 use crate::health::{Health, HealthState, MetricsPages, ServicePorts, Timestamp, listen_addresses};
 use crate::metrics::{Condition, Metrics, SyncKind, Traffic};
+use crate::modes::MODES;
 use backends::Backends;
 use changes::{ChangeLog, Names, Totals};
 use conntrack_table::ConntrackTable;
@@ -147,6 +148,10 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     let mut file = ConfigFile::new(options.flags.clone());
     let ports = ServicePorts::new(health.clone(), server_thread.handle().clone());
     let mut cluster = Cluster::new(Identity { node: node.clone(), proxy_name: None });
+    if options.manifests.is_some() {
+        // Objects of an API server have a creation time, which decides.
+        cluster.set_holders(MODES.iter().flat_map(|mode| mode.holders()));
+    }
     cluster.set_external_ips_allowed(options.config.gate(ALLOW_EXTERNAL_IPS, true));
     let mut agent = Agent {
         cluster,

@@ -413,6 +413,12 @@ impl Element {
         self
     }
 
+    /// The comment of the element.
+    pub fn comment_text(&self) -> Option<&str> {
+        let [NFTNL_UDATA_SET_ELEM_COMMENT, _, text @ .., 0] = &**self.userdata.as_ref()? else { return None };
+        std::str::from_utf8(text).ok()
+    }
+
     pub(super) fn encode(&self, b: &mut Buffer, with_data: bool) {
         b.nest(NFTA_LIST_ELEM, |b| {
             if self.interval_end {

@@ -11,6 +11,12 @@ pub(crate) const TESTS: &[Test] = &[
     ("endpoints_that_cannot_be_used_are_logged_and_left_out", rejected_slice),
     ("an_object_is_programmed_without_the_value_at_fault_until_it_is_corrected", corrected),
     ("a_released_address_goes_to_the_service_that_waits", released_address),
+    ("an_address_stays_with_its_service_over_a_restart_in_mode_nftables", |lab| {
+        kept_address(lab, "nftables")
+    }),
+    ("an_address_stays_with_its_service_over_a_restart_in_mode_iptables", |lab| {
+        kept_address(lab, "iptables")
+    }),
     ("a_broken_manifest_keeps_its_last_good_content", broken_manifest),
     ("a_broken_manifest_at_the_start_does_not_affect_others", broken_at_the_start),
     ("an_invalid_object_of_a_manifest_is_counted_and_others_are_used", invalid_object),
@@ -197,6 +203,25 @@ fn released_address(lab: &mut AgentLab) -> Outcome {
     lab.reaches("10.96.0.1:80".parse()?, &["pod1b"])?;
     lab.metric("portway_rejected_objects{kind=\"Service\"}", |n| n == 0.0)?;
     Ok(())
+}
+
+/// Of Services of the same age the one that had the address keeps it, although its name sorts last.
+fn kept_address(lab: &mut AgentLab, mode: &str) -> Outcome {
+    let flag = format!("--proxy-mode={mode}");
+    let add = |lab: &AgentLab, name: &str, pod: &str| {
+        lab.apply(&format!("{name}.yaml"), &objects::service(name, "10.96.0.90", ""));
+        lab.apply(&format!("{name}-slice.yaml"), &objects::slice(name, name, &lab.pod_ips(pod)[..1]));
+    };
+    lab.start(&[&flag])?;
+    add(lab, "zebra", "pod1b");
+    lab.reaches("10.96.0.90:80".parse()?, &["pod1b"])?;
+    add(lab, "apple", "pod1a");
+    let lost = ["partially programmed", "Service default/apple:", "already held by Service default/zebra"];
+    lab.logged(&lost)?;
+    lab.stop()?;
+    lab.start(&[&flag])?;
+    lab.logged(&lost)?;
+    lab.reaches("10.96.0.90:80".parse()?, &["pod1b"])
 }
 
 fn broken_manifest(lab: &mut AgentLab) -> Outcome {
