@@ -232,15 +232,23 @@ async fn only_the_configured_certificate_authority_is_trusted() {
 async fn a_handshake_that_stalls_is_an_outage() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
+    let handshake = Arc::new(tokio::sync::Notify::new());
+    let begun = handshake.clone();
     let stalls = tokio::spawn(async move {
         let mut open = Vec::new();
-        while let Ok((stream, _)) = listener.accept().await {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            // The handshake has begun.
+            let mut byte = [0];
+            if stream.read_exact(&mut byte).await.is_ok() {
+                begun.notify_one();
+            }
             open.push(stream);
         }
     });
     let mut server = Server::start("127.0.0.1", &[]).await;
     server.port = port;
     let notices = server.watch("insecure-skip-tls-verify: true", "").await;
+    timeout(TIMEOUT, handshake.notified()).await.expect("no handshake");
     // All time-outs end at once from here on: nothing else is left to wait for.
     tokio::time::pause();
     let found = async {

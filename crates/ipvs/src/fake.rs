@@ -332,7 +332,7 @@ impl Kernel for Fake {
     fn change_addresses(&mut self, _: u32, add: bool, ips: &[IpAddr]) -> KernelResult<Vec<Failed>> {
         Ok(self.apply_each(ips, |fake, ip| {
             if add && fake.refused_addresses.contains(ip) {
-                return Err(refused(Errno::ACCESS));
+                return Err(refused(Errno::INVAL));
             }
             let changed = if add { fake.bound.insert(*ip) } else { fake.bound.remove(ip) };
             fake.check_reset(*ip, "was added before its virtual server");

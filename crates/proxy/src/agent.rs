@@ -47,7 +47,7 @@ use repetition::Repetition;
 use report::ObjectReport;
 use rivals::Rivals;
 use setup::{open_source, serve};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
     };
     tracing::info!(version = options.version, node = %agent.node, mode = agent.config.mode.as_str(), "portway proxy started");
     agent.metrics.mode_active(true);
-    agent.check_rivals(&backends, true);
+    agent.check_rivals(&mut backends, true);
     agent.report_start();
     agent.report_warnings(&options.warnings, &agent.config);
 
@@ -235,13 +235,18 @@ pub async fn run(options: Options) -> Result<(), AgentError> {
             changed = file.changed() => agent.reload(changed),
             // The next turn of the loop is the heartbeat.
             () = until(Some(heartbeat)) => {
-                if agent.check_rivals(&backends, false) {
+                let served = agent.rivals.serves();
+                if agent.check_rivals(&mut backends, false) {
                     // The other proxy may have changed rules of this one. Before the first lists are complete there is
                     // nothing to compare them with.
                     backends.mark_stale();
                     if agent.cluster.ready() {
                         agent.repair_soon();
                     }
+                }
+                if served && !agent.rivals.serves() {
+                    // The other proxy serves the health-check node ports too.
+                    agent.ports.sync(Instant::now(), &[], &BTreeMap::new()).await;
                 }
                 heartbeat = Instant::now() + if agent.rivals.serves() { HEARTBEAT } else { CHECK_RIVAL };
                 agent.outages.remind(Instant::now());
@@ -448,6 +453,7 @@ impl Agent {
                 return Ok(false);
             }
         };
+        next.set_rival(self.rivals.exist());
         let (outcomes, drift_unnoticed) = next.sync(&settings, self.cluster.plans());
         let mut failed = false;
         for outcome in outcomes {
@@ -610,6 +616,7 @@ impl Agent {
             // It is in force when "the mode was switched" is logged.
             tracing::info!(to = self.config.mode.as_str(), "the mode is to be switched");
             self.metrics.mode_active(false);
+            self.mode_failure = None;
         }
         if !applied.is_empty() {
             tracing::info!(fields = ?applied, "configuration applied");

@@ -183,14 +183,14 @@ impl Userspace {
     /// that the relay chose for them; those that it no longer knows get one by the rules.
     fn hand_over_to_kernel(&mut self, settings: &Settings) -> Result<(), Error> {
         let settings = settings_for_rules(settings);
-        self.point_at_endpoints(&settings, |plan, listeners| match listeners {
+        let pointed = self.point_at_endpoints(&settings, |plan, listeners| match listeners {
             Some(ports) => redirect::to_endpoints_with_listeners(plan, ports),
             None => redirect::to_endpoints(plan),
-        })?;
+        });
         if let Err(error) = self.relay.hand_over_udp() {
             tracing::debug!(%error, "the relay has handed over no UDP flows");
         }
-        self.point_at_endpoints(&settings, |plan, _| redirect::to_endpoints(plan))
+        pointed.and(self.point_at_endpoints(&settings, |plan, _| redirect::to_endpoints(plan)))
     }
 
     fn point_at_endpoints(

@@ -107,7 +107,12 @@ impl<'a> Response<'a> {
                 let limits = Limits { until: *until, initial: *initial, lasts_at: *lasts_at };
                 let next = next_frame(body, *format, frames, context, size, limits).await;
                 match next {
-                    Ok(Some(Input::InitialEnd { .. })) => *initial = false,
+                    Ok(Some(Input::InitialEnd { .. })) => {
+                        // The watch begins now.
+                        *initial = false;
+                        self.since = Instant::now();
+                        *lasts_at = Some(self.since + HEALTHY);
+                    }
                     Ok(Some(Input::Lasted)) => *lasts_at = None,
                     _ => {}
                 }

@@ -115,7 +115,7 @@ pub(super) enum Input<R> {
     Bookmark { version: String },
     /// All objects of a stream that existed at the beginning have been sent.
     InitialEnd { version: String },
-    /// A watch has lasted for [`HEALTHY`], without an event so far.
+    /// A watch has lasted for [`HEALTHY`].
     Lasted,
     /// A stream was silent before the end of its initial objects.
     Silent,

@@ -11,6 +11,7 @@ use crate::servers::{Key, Server};
 use crate::sets::Set;
 use portway_dataplane::{Drift, Error, Refused, Report, Scheduler};
 use portway_model::{ServiceName, ServicePlan};
+use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -28,7 +29,11 @@ impl<K: Kernel, R: portway_xtables::commit::Kernel> Ipvs<K, R> {
             let (object, service) = match object {
                 Object::Server(key) => (RefusedObject::Server(*key), of_server(key)),
                 Object::Target(key, target) => (RefusedObject::Target(*key, *target), of_server(key)),
-                Object::Address(ip) => (RefusedObject::Address(*ip), self.service_at(*ip)),
+                // Not an address that could not be removed, nor one of a device that is gone or switched off.
+                Object::Address(ip) if self.shared.has_address(*ip) && !is_of_device(error) => {
+                    (RefusedObject::Address(*ip), self.service_at(*ip))
+                }
+                Object::Address(_) => continue,
                 Object::Set(_) | Object::Scheduler(_) => continue,
             };
             let Some(service) = service else { continue };
@@ -253,6 +258,12 @@ fn is_permanent(error: &portway_netlink::Error) -> bool {
     let depends_on_others =
         error.is_exists() || error.is_not_found() || portway_netlink::ipvs::is_no_service(error);
     !depends_on_others && !error.is_transient()
+}
+
+/// Whether an error concerns all addresses of the device.
+fn is_of_device(error: &portway_netlink::Error) -> bool {
+    let of_device = [Errno::NODEV, Errno::NETDOWN, Errno::PERM, Errno::ACCESS];
+    of_device.iter().any(|errno| error.errno() == Some(errno.raw_os_error()))
 }
 
 fn and_more(n: usize) -> String {

@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("changes_that_need_a_restart_are_logged_and_not_applied", needs_restart),
     ("write_config_to_writes_a_file_that_can_be_read_again", round_trip),
     ("version", version),
-    ("each_verbosity_adds_lines", changed_services),
+    ("each_verbosity_adds_lines", verbosities),
     ("json_lines_have_the_keys_of_klog", json_lines),
     ("init_only_sets_sysctls_and_programs_no_rules", init_only),
     ("the_binary_called_kube_proxy_takes_its_flags", kube_proxy),
@@ -121,7 +121,7 @@ fn unknown_field(lab: &mut AgentLab) -> Outcome {
     ensure(page.body == "nftables", || page.body)
 }
 
-fn changed_services(lab: &mut AgentLab) -> Outcome {
+fn verbosities(lab: &mut AgentLab) -> Outcome {
     lab.start(&["--v=2"])?;
     lab.logged(&["INFO", "synced 1 Services, 4 endpoints in "])?;
     let pod = lab.pod_ips("pod1a")[0];

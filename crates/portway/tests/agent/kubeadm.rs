@@ -17,8 +17,8 @@ const SECOND_ADDRESS: &str = "172.31.99.9";
 fn unchanged(lab: &mut AgentLab) -> Outcome {
     set_policy(lab, Nft, "DROP")?;
     lab.add_address(&format!("{SECOND_ADDRESS}/24"))?;
-    let second = lab.node_ips()[0].to_string();
-    lab.client_runs("ip", &["route", "add", &format!("{SECOND_ADDRESS}/32"), "via", &second])?;
+    let gateway = lab.node_ips()[0].to_string();
+    lab.client_runs("ip", &["route", "add", &format!("{SECOND_ADDRESS}/32"), "via", &gateway])?;
     lab.write("config.yaml", &format!("{HEADER}{FILE}"));
     lab.start(&[&format!("--config={}", lab.path("config.yaml").display())])?;
     lab.logged(&["no mode is configured"])?;

@@ -6,6 +6,7 @@ use crate::{Outcome, Test, ensure, objects};
 use portway_lab::eventually;
 use rustix::process::Signal;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -171,19 +172,21 @@ fn another_agent(lab: &mut AgentLab) -> Outcome {
     Ok(())
 }
 
-/// A process with the name of kube-proxy in the network namespace of the node.
 /// A process with the name of kube-proxy, on the node.
 fn start_kube_proxy(lab: &AgentLab) -> Result<portway_lab::Process, libtest_mimic::Failed> {
     let program = lab.path("kube-proxy");
-    std::fs::copy("/bin/sleep", &program)?;
+    // The name of a process is that of the path that was executed. A copy could still be open for writing in a process
+    // that another test has just forked.
+    std::os::unix::fs::symlink("/bin/sleep", &program)?;
     let mut kube_proxy = std::process::Command::new(&program);
-    kube_proxy.args(["600"]);
+    kube_proxy.arg0("sleep").arg("600");
     Ok(lab.node().spawn(kube_proxy)?)
 }
 
 fn beside_kube_proxy(lab: &mut AgentLab) -> Outcome {
     lab.start(&["--proxy-mode=nftables"])?;
-    lab.web_works()?;
+    // Leftovers are removed before that line.
+    lab.logged(&["synced", "endpoints in"])?;
     lab.nft(&["add", "table", "ip", "kube-proxy"])?;
     let mut kube_proxy = start_kube_proxy(lab)?;
     let process = format!("kube-proxy (process {})", kube_proxy.child().id());
@@ -200,6 +203,8 @@ fn beside_kube_proxy(lab: &mut AgentLab) -> Outcome {
     kube_proxy.child().kill()?;
     kube_proxy.wait()?;
     lab.logged(&[&process, "has ended"])?;
+    // What it left is removed.
+    lab.logged(&["removed leftovers of a previous proxy mode", "table ip kube-proxy"])?;
     lab.metric("portway_other_agents", |others| others == 0.0).map(drop)
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Backends {
     logged_errors: Vec<std::mem::Discriminant<Error>>,
     /// This mode's rules are in force.
     in_force: bool,
+    /// Another proxy runs: what looks like leftovers may be its rules.
+    has_rival: bool,
 }
 
 /// A mode of the registry.
@@ -82,6 +84,7 @@ impl Backends {
             leftovers_due: Some(Instant::now()),
             logged_errors: Vec::new(),
             in_force: false,
+            has_rival: false,
         })
     }
 
@@ -140,9 +143,16 @@ impl Backends {
         (outcomes, unnoticed)
     }
 
-    /// When to remove leftovers of other modes: not before this mode's rules are in force.
+    /// When to remove leftovers of other modes: not before this mode's rules are in force, and not beside another proxy.
     pub(crate) fn leftovers_due(&self) -> Option<Instant> {
-        self.leftovers_due.filter(|_| self.in_force)
+        self.leftovers_due.filter(|_| self.in_force && !self.has_rival)
+    }
+
+    /// Records whether another proxy runs. When it has ended, its rules are leftovers.
+    pub(crate) fn set_rival(&mut self, has_rival: bool) {
+        if std::mem::replace(&mut self.has_rival, has_rival) && !has_rival {
+            self.leftovers_due = Some(Instant::now());
+        }
     }
 
     /// Removes the leftovers of other modes.

@@ -16,11 +16,17 @@ pub(crate) struct Sample {
     pub(crate) entries: u64,
     /// The largest number of connections.
     pub(crate) limit: u64,
-    /// Packets that were dropped because the table was full, since the start of the kernel.
+    /// Packets that connection tracking dropped since the start of the kernel: because the table was full, or because two
+    /// packets raced for one entry.
     pub(crate) dropped: u64,
 }
 
 impl Sample {
+    /// Whether the table is full, or was a moment ago.
+    fn is_full(&self) -> bool {
+        self.entries >= self.limit - self.limit / 20
+    }
+
     /// The table of this network namespace; none if the kernel does not track connections.
     pub(crate) fn take() -> Option<Sample> {
         let read = |path: &str| std::fs::read_to_string(Path::new("/proc").join(path)).ok();
@@ -64,7 +70,7 @@ impl ConntrackTable {
         let before = self.last.replace(sample).map_or(sample.dropped, |last| last.dropped);
         let new = sample.dropped.saturating_sub(before);
         let change = match self.full {
-            None if new > 0 => {
+            None if new > 0 && sample.is_full() => {
                 self.full = Some((before, now));
                 Some(Change::Full(sample))
             }
@@ -109,5 +115,8 @@ mod tests {
         assert_eq!(at(70, 110), (0, Some(Change::Over(10))));
         assert_eq!(at(75, 110), (0, None));
         assert_eq!(at(80, 111).0, 1);
+        let half = Sample { entries: 4, limit: 8, dropped: 5 };
+        let mut table = ConntrackTable { last: Some(Sample { dropped: 4, ..half }), full: None };
+        assert_eq!(table.update(half, start), (1, None), "a race of two packets");
     }
 }

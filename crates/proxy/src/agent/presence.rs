@@ -6,23 +6,30 @@
 //! one's: a process of another user is no agent.
 
 use portway_netlink::credentials::{self, Peer};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 const NAME: &str = "portway-agent";
 
-fn address() -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(NAME)
+fn listen() -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
-/// The holder of the name.
+/// The holder of the name. Does not wait: a process may hold the name and accept no connection.
 fn holder() -> io::Result<Peer> {
-    credentials::peer(&UnixStream::connect_addr(&address()?)?)
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(NAME.as_bytes())?)?;
+    credentials::peer(&UnixStream::from(socket))
 }
 
+/// Whether the holder may be an agent: a process of this user, or of root.
 fn is_agent(holder: &Peer) -> bool {
-    holder.user == rustix::process::geteuid().as_raw()
+    holder.user == 0 || holder.user == rustix::process::geteuid().as_raw()
 }
 
 /// Whether an agent runs in this network namespace.
@@ -35,17 +42,19 @@ pub fn agent_is_running() -> bool {
 pub(crate) struct Presence {
     /// Held as long as this agent runs.
     socket: Option<UnixListener>,
-    /// The process that has the name: it is asked once, because nothing accepts the connections that ask for it.
+    /// The process that has the name, which is asked once.
     other: Option<Peer>,
 }
 
 impl Presence {
     /// Takes the name. Returns the other agent that has it.
     pub(crate) fn announce(&mut self) -> Option<Peer> {
-        if self.socket.is_some() {
+        if let Some(socket) = &self.socket {
+            // Processes that asked who has the name.
+            while socket.accept().is_ok() {}
             return None;
         }
-        match address().and_then(|address| UnixListener::bind_addr(&address)) {
+        match listen() {
             Ok(socket) => (self.socket, self.other) = (Some(socket), None),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 if self.other.is_none() {

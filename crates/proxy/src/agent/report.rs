@@ -12,6 +12,7 @@ use portway_dataplane::{Drift, Mode, Refused};
 use portway_model::api::{Node, Resource, Service};
 use portway_model::{Family, NodeState, Rejected, ServiceChange, ServiceName};
 use portway_serve::RejectedObject;
+use std::collections::HashSet;
 use std::time::Instant;
 
 /// The number of rejected objects that the status page shows at most.
@@ -97,9 +98,10 @@ impl Agent {
 
     /// Looks for another proxy on this node, and reports one that was found or has ended. True if the agent serves again
     /// after it has stood back.
-    pub(super) fn check_rivals(&mut self, backends: &Backends, at_start: bool) -> bool {
+    pub(super) fn check_rivals(&mut self, backends: &mut Backends, at_start: bool) -> bool {
         let change = self.rivals.check(at_start, Instant::now());
         self.metrics.other_agents(usize::from(self.rivals.exist()));
+        backends.set_rival(self.rivals.exist());
         let warn = |message: String| {
             tracing::error!("{message}");
             self.recorder.warn(self.regarding_node(), "AnotherProxy", &message);
@@ -131,10 +133,13 @@ impl Agent {
     /// Logs the messages about rejected objects that were held back.
     pub(super) fn report_repetitions(&mut self) {
         let due = self.repetition.due(Instant::now());
+        if due.is_empty() {
+            return;
+        }
         // The object may have been corrected meanwhile.
-        let is_over = |report: &ObjectReport| {
-            report.rejection.as_ref().is_some_and(|known| !self.cluster.rejections().any(|now| now == known))
-        };
+        let current: HashSet<&Rejected> = self.cluster.rejections().collect();
+        let is_over =
+            |report: &ObjectReport| report.rejection.as_ref().is_some_and(|known| !current.contains(known));
         for held_back in due.into_iter().filter(|held_back| !is_over(&held_back.report)) {
             match held_back.report.is_error {
                 true => tracing::error!(count = held_back.count, "{}", held_back.report.message),

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// So many repairs within [`WINDOW`] mean that another proxy changes the same rules.
 const REPAIRS: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
+/// Repairs within this time are one.
+const ONE_REPAIR: Duration = Duration::from_millis(500);
 
 /// Kube-proxy has ended if its process was not seen for so long: it may be about to be started again.
 const ABSENCE: Duration = Duration::from_secs(10);
@@ -33,6 +35,13 @@ pub(crate) struct Rival {
 pub(crate) enum RivalKind {
     Agent,
     KubeProxy,
+}
+
+impl Rival {
+    /// Whether both are the same process. Its arguments, and so its mode, cannot be read while it exits.
+    fn is(&self, other: &Rival) -> bool {
+        (self.kind, self.process) == (other.kind, other.process)
+    }
 }
 
 impl fmt::Display for Rival {
@@ -88,6 +97,9 @@ impl Rivals {
         let may_stand_back = at_start || self.repairs.are_frequent(now);
         let (state, change) = step(std::mem::take(&mut self.state), found, may_stand_back, now);
         self.state = state;
+        if matches!(change, Some(Change::Resumes(_))) {
+            self.repairs = Repairs::default();
+        }
         change
     }
 
@@ -118,13 +130,13 @@ fn step(state: State, found: Option<Rival>, may_stand_back: bool, now: Instant) 
         {
             stand_back(rival)
         }
-        (State::Beside(known), Some(rival)) if known == rival => (State::Beside(known), None),
+        (State::Beside(known), Some(rival)) if known.is(&rival) => (State::Beside(known), None),
         (State::Alone | State::Beside(_), Some(rival)) => {
             (State::Beside(rival.clone()), Some(Change::Beside(rival)))
         }
         (State::Beside(known), None) => (State::Alone, Some(Change::Ended(known))),
-        (State::StandsBack { rival: known, .. }, Some(rival)) if known == rival => {
-            (State::StandsBack { rival, seen: now }, None)
+        (State::StandsBack { rival: known, .. }, Some(rival)) if known.is(&rival) => {
+            (State::StandsBack { rival: known, seen: now }, None)
         }
         (State::StandsBack { .. }, Some(rival)) => stand_back(rival),
         (State::StandsBack { rival, seen }, None)
@@ -141,7 +153,11 @@ fn step(state: State, found: Option<Rival>, may_stand_back: bool, now: Instant) 
 struct Repairs(VecDeque<Instant>);
 
 impl Repairs {
+    /// Both families are usually repaired at once, which counts as one repair.
     fn record(&mut self, now: Instant) {
+        if self.0.back().is_some_and(|last| now.saturating_duration_since(*last) < ONE_REPAIR) {
+            return;
+        }
         self.0.push_back(now);
         while self.0.len() > REPAIRS {
             self.0.pop_front();
@@ -229,6 +245,7 @@ mod tests {
         repairs.record(at(70));
         assert!(!repairs.are_frequent(at(70)));
         repairs.record(at(71));
+        repairs.record(at(71) + ONE_REPAIR / 2);
         assert!(repairs.are_frequent(at(71)));
         assert!(!repairs.are_frequent(at(111)));
     }

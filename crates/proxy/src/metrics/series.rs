@@ -255,13 +255,13 @@ impl PortwaySeries {
                 "condition",
                 "States of the node or the configuration that keep Services from working as expected",
             ),
-            other_agents: single(r, "other_agents", "Other agents that program the same network namespace"),
+            other_agents: single(r, "other_agents", "Other proxies that program the same network namespace"),
             conntrack_entries: single(r, "conntrack_entries", "Connections in the table of the kernel"),
             conntrack_limit: single(r, "conntrack_limit", "The largest number of connections in that table"),
             conntrack_dropped: single(
                 r,
                 "conntrack_dropped_packets",
-                "Packets that were dropped because that table was full",
+                "Packets that connection tracking dropped, because its table was full or two packets raced for an entry",
             ),
             mode_active: single(r, "mode_active", "Whether the configured mode is the one that runs"),
         };

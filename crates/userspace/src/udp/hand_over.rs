@@ -12,7 +12,7 @@ use rustix::net::getsockname;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Attempts to create an entry: a datagram of the client may create one in between.
+/// Attempts to create an entry: a datagram of the client or of the endpoint may create one in between.
 const ATTEMPTS: usize = 3;
 
 /// Has the kernel translate the flow of a session. False if there is no tracked flow, or the session's endpoint is
@@ -29,15 +29,16 @@ pub(super) fn hand_over(
     let reply = tuple(listener.address, session.key.1);
     let source = getsockname(&session.socket).ok().and_then(|address| address_of(address).ok());
     let (Some(source), Some(flow)) = (source, conntrack::find(tracker, &reply)?) else { return Ok(false) };
+    if SocketAddr::new(flow.original.destination, flow.original.destination_port) != session.original {
+        return Ok(false);
+    }
     let endpoint = SocketAddr::new(session.lease.target.ip, session.lease.target.port);
     // The flow of the session's own socket has the addresses that the client's flow is to be translated to.
     let own = tuple(source, endpoint);
-    conntrack::delete(
-        tracker,
-        &Flow { original: own, reply: own.reversed(), zone: flow.zone, translated: false },
-    )?;
+    let own = Flow { original: own, reply: own.reversed(), zone: flow.zone, translated: false };
     let new = NewFlow { original: flow.original, source, endpoint, zone: flow.zone, timeout };
     for _ in 0..ATTEMPTS {
+        conntrack::delete(tracker, &own)?;
         conntrack::delete(tracker, &flow)?;
         if conntrack::create(tracker, &new)? {
             return Ok(true);

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Datagrams that are read from one socket before others have their turn.
 const BATCH: usize = 64;
+/// Batches of each listener that are read before the sessions are handed over.
+const BATCHES: usize = 16;
 /// Events that are read at a time.
 const EVENTS: usize = 256;
 /// The size of the largest datagram.
@@ -114,11 +116,14 @@ impl Worker {
     /// does not forward such packets.
     fn hand_over(&mut self, datagram: &mut [u8]) {
         // Datagrams that have arrived still go through the relay.
-        for listener in self.listeners.iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
-            self.receive_from_clients(listener, datagram);
+        for _ in 0..BATCHES {
+            for listener in self.listeners.iter().map(|(slot, _)| slot).collect::<Vec<_>>() {
+                self.receive_from_clients(listener, datagram);
+            }
         }
         let mut handed_over = 0;
         for slot in self.sessions.filter(|_| true) {
+            self.receive_from_endpoint(slot, datagram);
             let Some(session) = self.sessions.get(slot) else { continue };
             let listener = self.listeners.get(session.key.0);
             let Some(listener) = listener.filter(|l| !l.address.ip().is_loopback()) else { continue };

@@ -49,7 +49,7 @@ impl State {
     ) -> Option<Output<R>> {
         let known = self.outage.as_ref();
         let is_known =
-            |known: &Reported| known.message == message || (known.end == end && end > End::Accepted);
+            |known: &Reported| known.message == message || (end > End::Accepted && known.end >= end);
         if known.is_some_and(is_known) {
             return None;
         }

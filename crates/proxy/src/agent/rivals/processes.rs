@@ -12,7 +12,7 @@ pub(crate) fn set_own_name() {
     _ = rustix::thread::set_name(OWN_NAME);
 }
 
-/// Finds kube-proxy in this network namespace. A process of another user is not one: it could not program rules.
+/// Finds kube-proxy in this network namespace: a process of root or of this user.
 pub(crate) fn find_kube_proxy() -> Option<Rival> {
     find(Path::new("/proc"), "kube-proxy")
 }
@@ -40,7 +40,7 @@ fn find(proc: &Path, name: &str) -> Option<Rival> {
         // A process that has ended has no arguments.
         if !arguments.is_empty()
             && namespace(&path).as_ref() == Some(&own_namespace)
-            && user(&path) == Some(own_user)
+            && user(&path).is_some_and(|user| user == 0 || user == own_user)
         {
             let mode = mode(&path, &arguments);
             return Some(Rival { kind: RivalKind::KubeProxy, process: Some(process), mode });
