@@ -16,29 +16,31 @@ pub(crate) const TESTS: &[Test] = &[
     ("cleanup_removes_hundreds_of_chains_legacy", |lab| many_chains(lab, Legacy)),
 ];
 
-/// The chains of kube-proxy for so many Services that they are removed by netlink, beside those of another program. The tool
-/// of an ordinary user cannot write many more at once.
+/// The chains of kube-proxy for so many Services that they are removed by netlink, beside those of another program. They are
+/// written in parts, since an ordinary user's tool has a small send buffer.
 fn many_chains(lab: &mut AgentLab, variant: Variant) -> Outcome {
     use std::fmt::Write;
-    let mut rules = String::from("*nat\n:KUBE-SERVICES - [0:0]\n:OTHERS - [0:0]\n");
+    let restore = |rules: &str| {
+        let text = format!("*nat\n{rules}COMMIT\n");
+        lab.tool(&format!("{}-restore", variant.of("iptables")), &["--noflush"], &text).map(drop)
+    };
+    restore(
+        ":KUBE-SERVICES - [0:0]\n:OTHERS - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j OTHERS\n-A OTHERS -j RETURN\n",
+    )?;
     // The names end in 16 digits of base 32.
     let letters = |n: i32| format!("{n:016}").bytes().map(|digit| char::from(digit - b'0' + b'A')).collect();
     let names: Vec<String> =
         (0..400).map(|n| -> String { letters(n) }).map(|n| format!("KUBE-SVC-{n}")).collect();
-    for name in &names {
-        writeln!(rules, ":{name} - [0:0]")?;
+    for (n, part) in names.chunks(50).enumerate() {
+        let mut rules = String::new();
+        for name in part {
+            writeln!(rules, ":{name} - [0:0]")?;
+        }
+        for (m, name) in part.iter().enumerate() {
+            writeln!(rules, "-A KUBE-SERVICES -d 10.97.{n}.{m}/32 -j {name}\n-A {name} -j RETURN")?;
+        }
+        restore(&rules)?;
     }
-    rules += "-A PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j OTHERS\n-A OTHERS -j RETURN\n";
-    for (n, name) in names.iter().enumerate() {
-        writeln!(
-            rules,
-            "-A KUBE-SERVICES -d 10.97.{}.{}/32 -j {name}\n-A {name} -j RETURN",
-            n / 250,
-            n % 250
-        )?;
-    }
-    rules += "COMMIT\n";
-    lab.tool(&format!("{}-restore", variant.of("iptables")), &["--noflush"], &rules)?;
     let output = lab.portway(&["cleanup"])?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure(output.status.success(), || format!("{text}{}", String::from_utf8_lossy(&output.stderr)))?;
