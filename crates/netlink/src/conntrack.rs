@@ -8,7 +8,7 @@
 
 use crate::message::{Attrs, Buffer, attrs};
 use crate::{DecodeError, Result, Socket};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 mod create;
 
@@ -57,6 +57,17 @@ pub struct Tuple {
 }
 
 impl Tuple {
+    /// The direction of UDP datagrams between two addresses.
+    pub fn udp(source: SocketAddr, destination: SocketAddr) -> Tuple {
+        Tuple {
+            source: source.ip(),
+            destination: destination.ip(),
+            protocol: UDP,
+            source_port: source.port(),
+            destination_port: destination.port(),
+        }
+    }
+
     /// The other direction, without translation.
     pub fn reversed(&self) -> Tuple {
         Tuple {

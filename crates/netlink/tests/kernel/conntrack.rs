@@ -11,14 +11,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 fn tuple(from: &str, to: &str) -> Tuple {
-    let (from, to) = (address(from), address(to));
-    Tuple {
-        source: from.ip(),
-        destination: to.ip(),
-        protocol: UDP,
-        source_port: from.port(),
-        destination_port: to.port(),
-    }
+    Tuple::udp(address(from), address(to))
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Presence {
     /// Takes the name. Returns the other agent that has it.
     pub(crate) fn announce(&mut self) -> Option<Peer> {
         if let Some(socket) = &self.socket {
-            // Processes that asked who has the name.
+            // Connections of other agents and of `portway cleanup`, which only read the credentials of this process.
             while socket.accept().is_ok() {}
             return None;
         }

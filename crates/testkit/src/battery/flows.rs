@@ -117,7 +117,7 @@ fn restart(net: &LabNetwork) -> Script {
         steps.push(udp(CLIENT, net.at_cluster_ip(1), all(PODS, Source::Node(1))));
         steps.extend(ask_all());
     }
-    // A flow leaves an endpoint that is removed, whoever translates it.
+    // When pod1b is removed, the flows leave it, whether the relay or the kernel's connection tracking translates them.
     steps.push(dns(net, &["pod2b"]));
     steps.extend(flows.map(|id| ask(id, &["pod2b"])));
     Script::steps(steps)

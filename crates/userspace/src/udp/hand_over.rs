@@ -6,7 +6,7 @@
 
 use super::sessions::Session;
 use crate::listeners::{Listener, address_of};
-use portway_netlink::conntrack::{self, Flow, NewFlow, Tuple, UDP};
+use portway_netlink::conntrack::{self, Flow, NewFlow, Tuple};
 use portway_netlink::{Result, Socket};
 use rustix::net::getsockname;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ pub(super) fn hand_over(
     if session.refused || session.lease.drains_until().is_some() {
         return Ok(false);
     }
-    let reply = tuple(listener.address, session.key.1);
+    let reply = Tuple::udp(listener.address, session.key.1);
     let source = getsockname(&session.socket).ok().and_then(|address| address_of(address).ok());
     let (Some(source), Some(flow)) = (source, conntrack::find(tracker, &reply)?) else { return Ok(false) };
     if SocketAddr::new(flow.original.destination, flow.original.destination_port) != session.original {
@@ -34,7 +34,7 @@ pub(super) fn hand_over(
     }
     let endpoint = SocketAddr::new(session.lease.target.ip, session.lease.target.port);
     // The flow of the session's own socket has the addresses that the client's flow is to be translated to.
-    let own = tuple(source, endpoint);
+    let own = Tuple::udp(source, endpoint);
     let own = Flow { original: own, reply: own.reversed(), zone: flow.zone, translated: false };
     let new = NewFlow { original: flow.original, source, endpoint, zone: flow.zone, timeout };
     for _ in 0..ATTEMPTS {
@@ -45,14 +45,4 @@ pub(super) fn hand_over(
         }
     }
     Ok(false)
-}
-
-fn tuple(from: SocketAddr, to: SocketAddr) -> Tuple {
-    Tuple {
-        source: from.ip(),
-        destination: to.ip(),
-        protocol: UDP,
-        source_port: from.port(),
-        destination_port: to.port(),
-    }
 }

@@ -9,7 +9,7 @@ use crate::engine::Shared;
 use crate::limits::{self, Use};
 use crate::listeners::{Listener, address_of, open_marked_socket};
 use portway_model::{Protocol, Target};
-use portway_netlink::conntrack::{self, Tuple, UDP};
+use portway_netlink::conntrack::{self, Tuple};
 use portway_netlink::{Protocol as NetlinkProtocol, Socket};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -270,13 +270,7 @@ impl Worker {
 
     /// The destination of a client's flow before the rules translated it.
     fn original_destination(&mut self, client: SocketAddr, listener: &Listener) -> SocketAddr {
-        let reply = Tuple {
-            source: listener.address.ip(),
-            destination: client.ip(),
-            protocol: UDP,
-            source_port: listener.address.port(),
-            destination_port: client.port(),
-        };
+        let reply = Tuple::udp(listener.address, client);
         let found = self.tracker.as_mut().map(|tracker| conntrack::find(tracker, &reply));
         match found {
             Some(Ok(Some(flow))) => {
