@@ -244,7 +244,7 @@ fn start(router: axum::Router) -> Server {
 #[tokio::test]
 async fn pages_are_served_as_the_page_says() {
     let (metrics, health) = (Metrics::new("test"), Health::new(HealthState::new(Duration::from_secs(60))));
-    let config = watch::channel(Arc::new(default_config())).1;
+    let config = watch::channel(Arc::new(Config { profiling: true, ..default_config() })).1;
     let rejections = watch::channel(Vec::new()).1;
     let health_server = start(healthz_router(health.clone(), metrics.clone()));
     let pages = MetricsPages { metrics, config, health, rejections, version: "test" };
@@ -261,7 +261,9 @@ async fn pages_are_served_as_the_page_says() {
                 continue;
             }
         };
-        if get(address, path).await.expect("an answer").status != 404 {
+        // A profile takes 30 s unless told otherwise.
+        let path = if path.ends_with("/profile") { format!("{path}?seconds=1") } else { path.to_owned() };
+        if get(address, &path).await.expect("an answer").status != 404 {
             served.insert(name);
         }
     }

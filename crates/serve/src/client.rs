@@ -16,7 +16,7 @@ pub struct Reply {
     /// The status code.
     pub status: u16,
     headers: String,
-    /// The body.
+    /// The body; what is not text in it is replaced.
     pub body: String,
 }
 
@@ -49,7 +49,7 @@ pub(crate) async fn get_without_timeout(address: SocketAddr, path: &str) -> io::
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await?;
-    Reply::parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP response"))
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Reply::parse(&String::from_utf8_lossy(&answer)).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP response"))
 }

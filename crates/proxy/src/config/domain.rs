@@ -26,7 +26,7 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// Whether the process ends if one of these addresses cannot be bound.
     pub bind_hard_fail: bool,
-    /// `enableProfiling`: accepted without effect, there are no profiling pages.
+    /// `enableProfiling`: whether there are profiles on `/debug/pprof`.
     pub profiling: bool,
     /// `showHiddenMetricsForVersion`: accepted without effect, no metric is hidden.
     pub show_hidden_metrics_for_version: Option<String>,

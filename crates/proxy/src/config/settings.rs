@@ -246,8 +246,8 @@ fn health_and_metrics() -> [Row; 7] {
             .help("Exit if one of these addresses cannot be bound, instead of retrying."),
         Row::switch("enableProfiling", field!(profiling), false)
             .flag("--profiling", BOOL)
-            .without_effect()
-            .help("Accepted because kube-proxy has it; there are no profiling pages."),
+            .live()
+            .help("Serve CPU profiles on /debug/pprof/profile of the metrics address, for `go tool pprof`."),
         Row::any_text("showHiddenMetricsForVersion", field!(show_hidden_metrics_for_version))
             .flag("--show-hidden-metrics-for-version", "VERSION")
             .without_effect()

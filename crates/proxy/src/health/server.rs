@@ -6,12 +6,11 @@
 use crate::config::{Config, print, table};
 use crate::metrics::Metrics;
 use axum::Router;
-use axum::http::StatusCode;
 use axum::routing::any;
 use portway_serve::metrics::CONTENT_TYPE;
 use portway_serve::{
     BindError, Health, HealthPage, RejectedObject, ServerName, Status, Timestamp, health_router, page,
-    serve_at,
+    profile_router, serve_at,
 };
 use serde_json::json;
 use std::convert::Infallible;
@@ -86,11 +85,11 @@ pub fn healthz_router(health: Health, metrics: Metrics) -> Router {
     })
 }
 
-/// The pages of the metrics server: `/metrics`, `/metrics/slis`, `/healthz`, `/proxyMode`, `/configz`, `/flagz` and
-/// `/statusz`.
+/// The pages of the metrics server: `/metrics`, `/metrics/slis`, `/healthz`, `/proxyMode`, `/configz`, `/flagz`,
+/// `/statusz` and `/debug/pprof`.
 pub fn metrics_router(pages: MetricsPages) -> Router {
     let MetricsPages { metrics, config, .. } = pages.clone();
-    let (mode_config, flags_config) = (config.clone(), config.clone());
+    let (mode_config, flags_config, profile_config) = (config.clone(), config.clone(), config.clone());
     let health = pages.health.clone();
     let mode = move || ready(page(TEXT, mode_config.borrow().mode.as_str().to_owned()));
     let configz = move || {
@@ -112,12 +111,8 @@ pub fn metrics_router(pages: MetricsPages) -> Router {
         .route("/statusz", any(statusz))
         .route("/flagz", any(flagz))
         .route("/metrics/slis", any(slis))
-        .route("/debug/pprof/{*profile}", any(|| ready((StatusCode::NOT_FOUND, NO_PROFILES))))
+        .merge(profile_router(move || profile_config.borrow().profiling, "enableProfiling"))
 }
-
-/// The answer of the pages on which kube-proxy serves profiles of the Go runtime.
-const NO_PROFILES: &str =
-    "Portway has no profiling pages; use perf, with the debug information of the release\n";
 
 /// The flags and their values, in kube-proxy's format.
 fn flagz(config: &Config) -> String {

@@ -73,7 +73,7 @@ async fn pages_of_kube_proxy_are_there() {
     assert!(ask("/metrics/slis").await.body.contains(&format!("{healthy} 0")));
     let profile = ask("/debug/pprof/profile").await;
     assert_eq!(profile.status, 404);
-    assert!(profile.body.contains("no profiling pages"), "{}", profile.body);
+    assert!(profile.body.contains("set enableProfiling"), "{}", profile.body);
 }
 
 #[tokio::test]
