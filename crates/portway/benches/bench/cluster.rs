@@ -149,7 +149,7 @@ impl Cluster {
         if n == 0 { format!("service-{:05}-real", self.setup.position) } else { format!("service-{n:05}") }
     }
 
-    fn service(&self, n: usize) -> Object {
+    pub(crate) fn service(&self, n: usize) -> Object {
         let node_port = self.setup.node_ports.then_some(20_000 + n as i32);
         service(&self.name(n), &vip(n).to_string(), node_port)
     }

@@ -9,6 +9,7 @@ mod guest;
 mod iptables;
 mod ipvs;
 mod lists;
+mod manifests;
 mod peer;
 mod plot;
 mod report;
@@ -62,7 +63,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20_000)]
     idle_connections: usize,
     /// Run only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,iptables,ipvs,lists,userspace")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,manifests,iptables,ipvs,lists,userspace")]
     only: Vec<Part>,
     /// Compare with this kube-proxy binary instead of running the parts
     #[arg(long, value_name = "FILE")]
@@ -108,6 +109,8 @@ impl Options {
 enum Part {
     /// The nftables mode
     Nftables,
+    /// Memory when Services are read from manifests, in the nftables mode
+    Manifests,
     /// The iptables mode, both variants
     Iptables,
     /// The ipvs mode, in a guest if the kernel has no ip_vs
@@ -158,6 +161,7 @@ fn measure(options: &Options) -> Result<Report, String> {
     let has = |part| options.only.contains(&part);
     let steps = [
         (Part::Nftables, 6 + options.sizes.len()),
+        (Part::Manifests, manifests::STEPS),
         (Part::Iptables, 2),
         (Part::Ipvs, 1),
         (Part::Lists, 3 * options.lists.len()),
@@ -172,6 +176,9 @@ fn measure(options: &Options) -> Result<Report, String> {
         for size in &options.sizes {
             sync::change_at(options, *size, &bar, &mut report)?;
         }
+    }
+    if has(Part::Manifests) {
+        manifests::measure(options, &bar, &mut report)?;
     }
     if has(Part::Iptables) {
         iptables::measure(options, &bar, &mut report)?;
