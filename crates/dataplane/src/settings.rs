@@ -24,6 +24,9 @@ pub struct Settings {
     /// Drop packets in conntrack state INVALID, so that a late packet of a pod is not answered with a reset. In the
     /// iptables mode only, as in kube-proxy: such a packet need not belong to a Service.
     pub drop_invalid: bool,
+    /// Leave the comments out of the rules for single endpoints. The engine of iptables sets this itself if there are
+    /// many.
+    pub terse: bool,
     /// No rule redirects packets from this node that have this bit in their mark.
     pub bypass_mark: Option<u32>,
     /// Settings of the ipvs mode.
@@ -195,6 +198,7 @@ impl Default for Settings {
             service_cidrs: Vec::new(),
             localhost_node_ports: false,
             drop_invalid: true,
+            terse: false,
             bypass_mark: None,
             ipvs: IpvsSettings::default(),
             userspace: UserspaceSettings::default(),

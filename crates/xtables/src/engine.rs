@@ -28,6 +28,10 @@ use std::time::{Duration, Instant};
 /// module may have been loaded.
 const RETRY_REFUSED: Duration = Duration::from_secs(300);
 
+/// With more endpoints than this, rules for single endpoints have no comments, as in kube-proxy: in the kernel a comment
+/// takes 288 bytes, more than half of such a rule, and the legacy variant copies all of them with every change.
+const MANY_ENDPOINTS: usize = 1000;
+
 /// The rules of a mode in the tables of iptables, in one family.
 #[derive(Debug)]
 pub struct Engine<K = Tool> {
@@ -49,6 +53,8 @@ pub struct Engine<K = Tool> {
     pub(crate) cannot_count: bool,
     /// The number of rules in each table.
     pub(crate) totals: HashMap<Table, usize>,
+    /// The number of endpoints in `plans`.
+    endpoints: usize,
     checks: Checks,
 }
 
@@ -83,6 +89,7 @@ impl<K: Kernel> Engine<K> {
             programmed: HashMap::new(),
             cannot_count: false,
             totals: HashMap::new(),
+            endpoints: 0,
             checks: Checks::default(),
         }
     }
@@ -219,6 +226,18 @@ impl<K: Kernel> Engine<K> {
         true
     }
 
+    /// Whether there are many endpoints after these changes. Once there are, a tenth of them has to go before rules have
+    /// comments again: that changes the rules of every Service.
+    fn has_many_endpoints(&mut self, changes: &PlanChanges) -> bool {
+        let count = |plan: &ServicePlan| plan.ports.iter().map(|p| p.cluster.len().max(p.local.len())).sum::<usize>();
+        for (name, new) in changes {
+            self.endpoints += new.as_ref().map_or(0, count);
+            self.endpoints = self.endpoints.saturating_sub(self.plans.get(name).map_or(0, count));
+        }
+        let limit = if self.settings.terse { MANY_ENDPOINTS - MANY_ENDPOINTS / 10 } else { MANY_ENDPOINTS };
+        self.endpoints > limit
+    }
+
     pub(crate) fn rebuild_base(&mut self) {
         let counting =
             self.settings.drop_invalid && !self.cannot_count && self.kernel.create_counter(INVALID_COUNTER);
@@ -250,8 +269,9 @@ impl<K: Kernel> Program for Engine<K> {
         state: State,
         _: &mut Report,
     ) -> Result<Option<Transaction>, Error> {
+        let terse = self.has_many_endpoints(&changes);
         // The rules of every Service depend on the settings.
-        let all = self.apply_settings(settings, state) | self.retry_refused();
+        let all = self.apply_settings(&Settings { terse, ..settings.clone() }, state) | self.retry_refused();
         let state = if all && state == State::InSync { State::Stale } else { state };
         let tx = self.stage_changes(changes, state);
         Ok((state == State::InSync).then_some(tx))

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// The time between checks of the policy, until the agent sets another.
 const CHECK_PERIOD: Duration = Duration::from_secs(30);
 
-/// The time until rules that could not be written are tried again.
+/// The time until rules that could not be written are tried again; it doubles with every failure.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 /// The rules that accept forwarded Service traffic.
@@ -64,6 +64,8 @@ struct Accepting {
     variant: Variant,
     family: Family,
     rules: Box<dyn Backend>,
+    /// How often in a row the rules could not be written; the first time was logged.
+    failures: u32,
 }
 
 impl ForwardPolicy {
@@ -105,7 +107,7 @@ impl ForwardPolicy {
                     rules.set_wake(self.wake.clone());
                     rules.set_audit_period(self.period);
                     tracing::info!(%tables, "the policy of chain FORWARD is DROP; adding rules that accept Service traffic");
-                    self.accepting.push(Accepting { variant, family, rules });
+                    self.accepting.push(Accepting { variant, family, rules, failures: 0 });
                     self.failed.retain(|failed| *failed != (variant, family));
                 }
                 Err(error) if !self.failed.contains(&(variant, family)) => {
@@ -177,15 +179,20 @@ impl Backend for ForwardPolicy {
             let tables = leftovers::location(accepting.variant, family);
             match accepting.rules.sync(family, settings, Vec::new()) {
                 Ok(own) => {
+                    accepting.failures = 0;
                     report.added += own.added;
                     report.removed += own.removed;
                     report.drift.merge(own.drift);
                     report.warnings.extend(own.warnings);
                 }
                 Err(error) => {
-                    report.warnings.push(warning(&tables, &error));
+                    if accepting.failures == 0 {
+                        report.warnings.push(warning(&tables, &error));
+                    }
                     self.retry = true;
-                    self.next_check = now + RETRY_PERIOD;
+                    let wait = RETRY_PERIOD.saturating_mul(1 << accepting.failures.min(16));
+                    self.next_check = now + wait.min(self.period);
+                    accepting.failures += 1;
                 }
             }
         }
@@ -267,3 +274,6 @@ impl Backend for ForwardPolicy {
         self.mode.is_listening() && self.accepting.iter().all(|a| a.rules.is_listening())
     }
 }
+
+#[cfg(test)]
+mod tests;

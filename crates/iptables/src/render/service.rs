@@ -141,12 +141,17 @@ impl<'a> Port<'a> {
     /// would not pass the node and would not be translated back.
     fn endpoint_rules(&self, target: Target) -> Vec<Rule> {
         let protocol = self.plan.protocol;
-        let hairpin = Rule::jump(Fixed::MarkMasq).source(IpNet::from(target.ip)).comment(self.name.clone());
-        let mut dnat = Rule::to(Action::Dnat(target)).protocol(protocol).comment(self.name.clone());
+        let hairpin = self.named(Rule::jump(Fixed::MarkMasq).source(IpNet::from(target.ip)));
+        let mut dnat = self.named(Rule::to(Action::Dnat(target)).protocol(protocol));
         if self.plan.affinity.is_some() {
             dnat = dnat.when(self.recent(target, None));
         }
         vec![hairpin, dnat.when(Match::Port { protocol, destination: None })]
+    }
+
+    /// A rule for a single endpoint, with the name of the Service port as its comment, unless there are very many.
+    fn named(&self, rule: Rule) -> Rule {
+        if self.settings.terse { rule } else { rule.comment(self.name.clone()) }
     }
 
     /// With `within`, matches clients that used the endpoint in the last so many seconds; without it, records the
@@ -165,13 +170,11 @@ impl<'a> Port<'a> {
         }
         if let Some(seconds) = self.plan.affinity {
             rules.extend(targets.iter().map(|t| {
-                Rule::jump(self.endpoint_chain(*t))
-                    .comment(self.name.clone())
-                    .when(self.recent(*t, Some(seconds)))
+                self.named(Rule::jump(self.endpoint_chain(*t))).when(self.recent(*t, Some(seconds)))
             }));
         }
         for (i, target) in targets.iter().enumerate() {
-            let rule = Rule::jump(self.endpoint_chain(*target)).comment(self.name.clone());
+            let rule = self.named(Rule::jump(self.endpoint_chain(*target)));
             let left = targets.len() - i;
             rules.push(if left > 1 { rule.when(Match::Random(Probability::one_in(left))) } else { rule });
         }

@@ -1,6 +1,6 @@
 //! The size of a script depends on the change, not on the number of Services.
 
-use portway_model::Family;
+use portway_model::{Family, Target};
 use portway_testkit::cluster::{TestCluster, service, settings};
 use portway_testkit::objects::Endpoint;
 use portway_xtables::Variant;
@@ -93,4 +93,38 @@ fn an_endpoint_change_writes_its_chain_and_the_chain_that_selects_it() {
     -X KUBE-SEP-NIMRB72CNAYKLM25
     COMMIT
     "#);
+}
+
+/// Whether the rules of an endpoint, and those that lead to the Service, have comments when it has `count` endpoints.
+fn comments(mode: &mut portway_iptables::Iptables<Fake>, count: u32) -> (bool, bool) {
+    let mut cluster = TestCluster::new().service(service("web", 1)).slice("web", &Endpoint::all(&["a"]));
+    let mut plans = cluster.all(Family::V4);
+    for plan in plans.iter_mut().filter_map(|(_, plan)| plan.as_mut()) {
+        let target = |n| Target { ip: std::net::Ipv4Addr::from(0x0af4_0000 + n).into(), port: 8080 };
+        plan.ports[0].cluster = (0..count).map(target).collect();
+    }
+    mode.sync(&settings(), plans).unwrap();
+    let rules = mode.program().wanted();
+    let mut listed = String::new();
+    let add = &mut |line: &str| listed.push_str(&format!("{line}\n"));
+    portway_xtables::commit::Kernel::save(mode.program().kernel(), add).unwrap();
+    let commented = |text: &str, chain: &str| {
+        let mut lines = text.lines().filter(|line| line.starts_with(&format!("-A {chain}"))).peekable();
+        assert!(lines.peek().is_some(), "{chain}");
+        lines.all(|line| line.contains("--comment"))
+    };
+    for chain in ["KUBE-SEP-", "KUBE-SERVICES"] {
+        assert_eq!(commented(&rules, chain), commented(&listed, chain), "the kernel has what is wanted");
+    }
+    (commented(&rules, "KUBE-SEP-"), commented(&rules, "KUBE-SERVICES"))
+}
+
+#[test]
+fn rules_of_very_many_endpoints_have_no_comments() {
+    for variant in Variant::ALL {
+        let mut mode = portway_iptables::mode::with_kernel(Fake::new(Family::V4, variant), Family::V4);
+        for (count, endpoints) in [(1, true), (1000, true), (1001, false), (950, false), (900, true), (950, true)] {
+            assert_eq!(comments(&mut mode, count), (endpoints, true), "{count} endpoints");
+        }
+    }
 }

@@ -21,6 +21,7 @@ pub(crate) fn settings(
         node_ports: node_ports(config, primary),
         service_cidrs,
         localhost_node_ports: config.localhost_node_ports(),
+        terse: false,
         drop_invalid: !config.conntrack.tcp_be_liberal && !conntrack_is_liberal(),
         // Set by a mode that sends packets itself.
         bypass_mark: None,
