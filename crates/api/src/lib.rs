@@ -9,12 +9,17 @@
 //! description as a value. [`Event`] is a change to the objects of one resource, and [`Store`] keeps the compact values
 //! that a consumer derives from objects. Everything here is pure: no clock, no I/O.
 
+pub mod address;
+pub mod complete;
 mod endpoint_slice;
+mod endpoints;
 mod event;
 mod event_record;
+mod int_or_string;
 mod lease;
 mod meta;
 mod node;
+mod pod;
 mod resource;
 mod service;
 mod service_cidr;
@@ -24,11 +29,14 @@ mod tests;
 pub mod time;
 
 pub use endpoint_slice::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, Named};
+pub use endpoints::{EndpointAddress, EndpointSubset, Endpoints, SubsetPort};
 pub use event::Event;
 pub use event_record::{EventRecord, EventSeries, ObjectReference};
+pub use int_or_string::IntOrString;
 pub use lease::{Lease, LeaseSpec};
 pub use meta::{ObjectMeta, OwnerReference};
-pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, Taint};
+pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, Quantity, Taint};
+pub use pod::{Condition, Container, ContainerPort, Pod, PodIp, PodSpec, PodStatus};
 pub use resource::{Resource, ResourceType, Scope, Writable};
 pub use service::{
     ClientIpConfig, LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec,

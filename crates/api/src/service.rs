@@ -1,9 +1,10 @@
 //! `v1.Service`: the fields that determine its frontends and how it balances connections.
 
 use crate::resource::resource;
-use crate::{ObjectMeta, null_is_empty};
+use crate::{IntOrString, ObjectMeta, is_zero, null_is_empty};
 use prost::Message;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// `v1.Service`.
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
@@ -28,6 +29,10 @@ pub struct ServiceSpec {
     #[prost(message, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_empty")]
     pub ports: Vec<ServicePort>,
+    /// Labels of the Pods that serve it; without any, others write its endpoints.
+    #[prost(map = "string, string", tag = "2")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "HashMap::is_empty")]
+    pub selector: HashMap<String, String>,
     /// First cluster IP, `None` for headless, or empty.
     #[prost(string, tag = "3")]
     #[serde(rename = "clusterIP")]
@@ -54,6 +59,10 @@ pub struct ServiceSpec {
     /// Port of the health check for policy `Local`.
     #[prost(int32, tag = "12")]
     pub health_check_node_port: i32,
+    /// Whether Pods that are not ready are endpoints that are ready, for peer discovery.
+    #[prost(bool, tag = "13")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub publish_not_ready_addresses: bool,
     /// Time-out of session affinity.
     #[prost(message, optional, tag = "14")]
     pub session_affinity_config: Option<SessionAffinityConfig>,
@@ -69,6 +78,10 @@ pub struct ServiceSpec {
     /// `Cluster` or `Local`.
     #[prost(string, optional, tag = "22")]
     pub internal_traffic_policy: Option<String>,
+    /// `PreferSameZone` (or `PreferClose`), `PreferSameNode`.
+    #[prost(string, optional, tag = "23")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic_distribution: Option<String>,
 }
 
 /// `v1.ServicePort`.
@@ -84,9 +97,17 @@ pub struct ServicePort {
     /// Port at the Service's addresses.
     #[prost(int32, tag = "3")]
     pub port: i32,
+    /// Port at the Pods, or its name; the same as `port` if absent.
+    #[prost(message, optional, tag = "4")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_port: Option<IntOrString>,
     /// Port at every node, or 0.
     #[prost(int32, tag = "5")]
     pub node_port: i32,
+    /// The application's protocol, such as `kubernetes.io/h2c`.
+    #[prost(string, optional, tag = "6")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_protocol: Option<String>,
 }
 
 /// `v1.SessionAffinityConfig`.

@@ -51,27 +51,43 @@ fn metadata() -> impl Strategy<Value = Option<ObjectMeta>> {
 }
 
 fn service() -> impl Strategy<Value = Service> {
-    let port = (text(), text(), any::<i32>(), any::<i32>())
-        .prop_map(|(name, protocol, port, node_port)| ServicePort { name, protocol, port, node_port });
+    let target =
+        prop_oneof![any::<i32>().prop_map(IntOrString::from), text().prop_map(|t| t.as_str().into())];
+    let port =
+        (text(), text(), any::<i32>(), any::<i32>(), prop::option::of(target), prop::option::of(text()))
+            .prop_map(|(name, protocol, port, node_port, target_port, app_protocol)| ServicePort {
+                name,
+                protocol,
+                port,
+                target_port,
+                node_port,
+                app_protocol,
+            });
     let spec = (
         (prop::collection::vec(port, 0..3), text(), text(), texts(), text(), texts()),
+        (prop::collection::hash_map(text(), text(), 0..3), any::<bool>(), prop::option::of(text())),
         (text(), any::<i32>(), prop::option::of(any::<i32>()), texts(), texts(), prop::option::of(text())),
     )
-        .prop_map(|((ports, cluster_ip, kind, external_ips, affinity, ranges), rest)| ServiceSpec {
-            ports,
-            cluster_ip,
-            kind,
-            external_ips,
-            session_affinity: affinity,
-            load_balancer_source_ranges: ranges,
-            external_traffic_policy: rest.0,
-            health_check_node_port: rest.1,
-            session_affinity_config: rest.2.map(|seconds| SessionAffinityConfig {
-                client_ip: Some(ClientIpConfig { timeout_seconds: Some(seconds) }),
-            }),
-            cluster_ips: rest.3,
-            ip_families: rest.4,
-            internal_traffic_policy: rest.5,
+        .prop_map(|((ports, cluster_ip, kind, external_ips, affinity, ranges), selection, rest)| {
+            ServiceSpec {
+                selector: selection.0,
+                publish_not_ready_addresses: selection.1,
+                traffic_distribution: selection.2,
+                ports,
+                cluster_ip,
+                kind,
+                external_ips,
+                session_affinity: affinity,
+                load_balancer_source_ranges: ranges,
+                external_traffic_policy: rest.0,
+                health_check_node_port: rest.1,
+                session_affinity_config: rest.2.map(|seconds| SessionAffinityConfig {
+                    client_ip: Some(ClientIpConfig { timeout_seconds: Some(seconds) }),
+                }),
+                cluster_ips: rest.3,
+                ip_families: rest.4,
+                internal_traffic_policy: rest.5,
+            }
         });
     let ingress =
         (text(), prop::option::of(text())).prop_map(|(ip, ip_mode)| LoadBalancerIngress { ip, ip_mode });
@@ -114,7 +130,9 @@ fn node() -> impl Strategy<Value = Node> {
         pod_cidrs,
     });
     let address = (text(), text()).prop_map(|(kind, address)| NodeAddress { kind, address });
-    let status = prop::collection::vec(address, 0..3).prop_map(|addresses| NodeStatus { addresses });
+    let cpu = text().prop_map(|text| [("cpu".to_owned(), Quantity { text })].into());
+    let status = (prop::collection::vec(address, 0..3), cpu, conditions())
+        .prop_map(|(addresses, allocatable, conditions)| NodeStatus { allocatable, conditions, addresses });
     (metadata(), prop::option::of(spec), prop::option::of(status)).prop_map(|(metadata, spec, status)| Node {
         metadata,
         spec,
@@ -122,7 +140,120 @@ fn node() -> impl Strategy<Value = Node> {
     })
 }
 
+fn conditions() -> impl Strategy<Value = Vec<Condition>> {
+    let condition = (text(), text(), 0..4_000_000_000i64).prop_map(|(kind, status, seconds)| Condition {
+        kind,
+        status,
+        last_transition_time: Some(Time { seconds }),
+    });
+    prop::collection::vec(condition, 0..3)
+}
+
+fn pod() -> impl Strategy<Value = Pod> {
+    let port = (text(), any::<i32>(), text()).prop_map(|(name, container_port, protocol)| ContainerPort {
+        name,
+        container_port,
+        protocol,
+    });
+    let container = (text(), prop::collection::vec(port, 0..3), prop::option::of(text()))
+        .prop_map(|(name, ports, restart_policy)| Container { name, ports, restart_policy });
+    let containers = prop::collection::vec(container, 0..3).boxed();
+    let spec = (containers.clone(), text(), text(), text(), containers).prop_map(
+        |(containers, node_name, hostname, subdomain, init_containers)| PodSpec {
+            containers,
+            node_name,
+            hostname,
+            subdomain,
+            init_containers,
+        },
+    );
+    let status = (text(), conditions(), text(), texts()).prop_map(|(phase, conditions, pod_ip, ips)| {
+        PodStatus { phase, conditions, pod_ip, pod_ips: ips.into_iter().map(|ip| PodIp { ip }).collect() }
+    });
+    (metadata(), prop::option::of(spec), prop::option::of(status)).prop_map(|(metadata, spec, status)| Pod {
+        metadata,
+        spec,
+        status,
+    })
+}
+
+fn target() -> impl Strategy<Value = Option<ObjectReference>> {
+    prop::option::of((text(), text()).prop_map(|(name, uid)| ObjectReference {
+        kind: "Pod".to_owned(),
+        name,
+        uid,
+        ..ObjectReference::default()
+    }))
+}
+
+fn endpoints() -> impl Strategy<Value = Endpoints> {
+    let address = (text(), target(), text(), prop::option::of(text())).prop_map(
+        |(ip, target_ref, hostname, node_name)| EndpointAddress { ip, target_ref, hostname, node_name },
+    );
+    let addresses = prop::collection::vec(address, 0..3).boxed();
+    let port = (text(), any::<i32>(), text(), prop::option::of(text()))
+        .prop_map(|(name, port, protocol, app_protocol)| SubsetPort { name, port, protocol, app_protocol });
+    let subset = (addresses.clone(), addresses, prop::collection::vec(port, 0..3)).prop_map(
+        |(addresses, not_ready_addresses, ports)| EndpointSubset { addresses, not_ready_addresses, ports },
+    );
+    (metadata(), prop::collection::vec(subset, 0..3))
+        .prop_map(|(metadata, subsets)| Endpoints { metadata, subsets })
+}
+
+/// A slice with every field. It has those of the smaller type, under the same tags and names.
+fn complete_slice() -> impl Strategy<Value = complete::EndpointSlice> {
+    let some = || prop::option::of(text());
+    let more = (some(), target(), some(), some());
+    (slice(), more).prop_map(|(slice, (hostname, target_ref, zone, app_protocol))| complete::EndpointSlice {
+        metadata: slice.metadata,
+        endpoints: slice
+            .endpoints
+            .into_iter()
+            .map(|endpoint| complete::Endpoint {
+                addresses: endpoint.addresses,
+                conditions: endpoint.conditions,
+                hostname: hostname.clone(),
+                target_ref: target_ref.clone(),
+                node_name: endpoint.node_name,
+                zone: zone.clone(),
+                hints: endpoint.hints,
+                ..complete::Endpoint::default()
+            })
+            .collect(),
+        ports: slice
+            .ports
+            .into_iter()
+            .map(|port| complete::EndpointPort {
+                name: port.name,
+                protocol: port.protocol,
+                port: port.port,
+                app_protocol: app_protocol.clone(),
+            })
+            .collect(),
+        address_type: slice.address_type,
+    })
+}
+
 proptest! {
+    #[test]
+    fn pods(object in pod()) {
+        assert_round_trip(&object)?;
+    }
+
+    #[test]
+    fn endpoints_objects(object in endpoints()) {
+        assert_round_trip(&object)?;
+    }
+
+    #[test]
+    fn complete_slices(object in complete_slice()) {
+        assert_round_trip(&object)?;
+        let smaller = EndpointSlice::decode(&*object.encode_to_vec()).unwrap();
+        let from_json: EndpointSlice = serde_json::from_value(serde_json::to_value(&object).unwrap()).unwrap();
+        prop_assert_eq!(&smaller, &from_json);
+        prop_assert_eq!(smaller.endpoints.len(), object.endpoints.len());
+    }
+
     #[test]
     fn services(object in service()) {
         assert_round_trip(&object)?;
@@ -174,7 +305,9 @@ fn field_tags_match_upstream() {
         let tag = number << 3 | 2;
         [&[(tag & 0x7f) as u8 | 0x80, (tag >> 7) as u8, content.len() as u8], content].concat()
     };
-    let port = [field(1, b"http"), field(2, b"TCP"), vec![3 << 3, 80], vec![5 << 3, 0xb1, 0xea, 1]].concat();
+    let target = field(4, &[vec![1 << 3, 1], field(3, b"web")].concat());
+    let port =
+        [field(1, b"http"), field(2, b"TCP"), vec![3 << 3, 80], target, vec![5 << 3, 0xb1, 0xea, 1]].concat();
     let selector = field(2, &[field(1, b"app"), field(2, b"web")].concat());
     let spec = [
         field(1, &port),

@@ -6,7 +6,8 @@
 
 use super::Fault;
 use ipnet::IpNet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use portway_api::address::{decimal, parse_ip};
+use std::net::IpAddr;
 
 /// Parses an address of a Service or an endpoint. Link-local, unspecified, loopback and multicast addresses are errors.
 pub(super) fn address(field: &str, text: &str) -> Result<IpAddr, Fault> {
@@ -29,19 +30,6 @@ pub(super) fn address(field: &str, text: &str) -> Result<IpAddr, Fault> {
     }
 }
 
-pub(crate) fn parse_ip(text: &str) -> Option<IpAddr> {
-    if text.contains(':') {
-        let ip: Ipv6Addr = text.parse().ok()?;
-        return Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4));
-    }
-    let mut octets = [0; 4];
-    let mut parts = text.split('.');
-    for octet in &mut octets {
-        *octet = decimal(parts.next()?)?;
-    }
-    parts.next().is_none().then(|| Ipv4Addr::from(octets).into())
-}
-
 /// Parses a range. Its host bits are cleared.
 pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
@@ -49,11 +37,6 @@ pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     // The length of an IPv4 range in IPv6 notation counts from the first of 128 bits.
     let length = if ip.is_ipv4() && address.contains(':') { length.checked_sub(96)? } else { length };
     IpNet::new(ip, length).ok().map(|net| net.trunc())
-}
-
-/// A decimal number without a sign, perhaps with leading zeros.
-fn decimal(text: &str) -> Option<u8> {
-    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 #[cfg(test)]

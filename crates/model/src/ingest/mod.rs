@@ -12,7 +12,8 @@ pub use slice::{Endpoint, Flags, Slice, SlicePort, read_slice};
 
 pub use crate::reject::Fault;
 use address::address;
-pub(crate) use address::{parse_cidr, parse_ip};
+pub(crate) use address::parse_cidr;
+pub(crate) use portway_api::address::parse_ip;
 
 /// The value of a field, or none after its fault was added to `faults`.
 fn usable<T>(value: Result<T, Fault>, faults: &mut Vec<Fault>) -> Option<T> {

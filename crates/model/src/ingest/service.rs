@@ -1,6 +1,6 @@
 //! Converts a Service to the fields that the proxy uses.
 
-use super::address::parse_ip;
+use super::parse_ip;
 use super::{Fault, address, parse_cidr, port, usable};
 use crate::api;
 use crate::types::{Family, PortName, Protocol, TrafficPolicy};

@@ -190,6 +190,7 @@ pub(crate) fn service(name: &str, cluster_ip: &str, node_port: Option<i32>) -> O
         protocol: "TCP".into(),
         port: 80,
         node_port: node_port.unwrap_or(0),
+        ..Default::default()
     };
     let ips = Some(cluster_ip.to_owned()).filter(|ip| !ip.is_empty());
     Object::Service(api::Service {
@@ -254,7 +255,7 @@ pub(crate) fn node(name: &str) -> Object {
     Object::Node(api::Node {
         metadata: Some(metadata),
         spec: None,
-        status: Some(api::NodeStatus { addresses: vec![address] }),
+        status: Some(api::NodeStatus { addresses: vec![address], ..Default::default() }),
     })
 }
 

@@ -63,7 +63,12 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20_000)]
     idle_connections: usize,
     /// Run only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "nftables,manifests,iptables,ipvs,lists,userspace")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "nftables,manifests,iptables,ipvs,lists,userspace"
+    )]
     only: Vec<Part>,
     /// Compare with this kube-proxy binary instead of running the parts
     #[arg(long, value_name = "FILE")]

@@ -128,7 +128,7 @@ fn service(ip: IpAddr) -> Object {
         name: name.into(),
         protocol: protocol.into(),
         port: number.into(),
-        node_port: 0,
+        ..Default::default()
     };
     Object::Service(api::Service {
         metadata: Some(meta("next-to-haproxy", HashMap::new())),
