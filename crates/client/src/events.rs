@@ -24,8 +24,6 @@ const COUNTED: usize = 256;
 /// Longest `note` that the API server accepts, in bytes.
 const MAX_NOTE: usize = 1024;
 
-const CONTROLLER: &str = "kube-proxy";
-
 /// The object that a report is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Regarding {
@@ -55,11 +53,15 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for one API server, and the future that writes its reports, which the caller spawns. `instance` is
-    /// the name of the node.
-    pub fn new(client: &Client, instance: &str) -> (Self, impl Future<Output = ()> + Send + use<>) {
+    /// A recorder for one API server, and the future that writes its reports, which the caller spawns. `controller` is
+    /// the name under which they are reported, `instance` that of the node or the process.
+    pub fn new(
+        client: &Client,
+        controller: &'static str,
+        instance: &str,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (sender, receiver) = mpsc::channel(QUEUED);
-        let writer = Writer { client: client.clone(), instance: instance.to_owned() };
+        let writer = Writer { client: client.clone(), controller, instance: instance.to_owned() };
         (Recorder { queue: Some(sender) }, writer.run(receiver))
     }
 
@@ -89,6 +91,7 @@ impl Recorder {
 
 struct Writer {
     client: Client,
+    controller: &'static str,
     instance: String,
 }
 
@@ -120,7 +123,7 @@ impl Writer {
 
     /// Writes a new Event and returns its name.
     async fn create(&self, report: &Report) -> Result<String, RequestError> {
-        let written = self.client.create(&event(report, &self.instance, now())).await?;
+        let written = self.client.create(&event(report, self.controller, &self.instance, now())).await?;
         Ok(written.metadata.map(|meta| meta.name).unwrap_or_default())
     }
 
@@ -152,7 +155,7 @@ fn now() -> Duration {
 }
 
 /// The Event for a new report.
-fn event(report: &Report, instance: &str, now: Duration) -> EventRecord {
+fn event(report: &Report, controller: &str, instance: &str, now: Duration) -> EventRecord {
     let Regarding { resource, namespace, name, uid } = &report.regarding;
     EventRecord {
         metadata: Some(ObjectMeta {
@@ -170,8 +173,8 @@ fn event(report: &Report, instance: &str, now: Duration) -> EventRecord {
             ..ObjectReference::default()
         }),
         event_time: Some(MicroTime::since_epoch(now)),
-        reporting_controller: CONTROLLER.to_owned(),
-        reporting_instance: format!("{CONTROLLER}-{instance}"),
+        reporting_controller: controller.to_owned(),
+        reporting_instance: format!("{controller}-{instance}"),
         action: "Sync".to_owned(),
         reason: report.reason.clone(),
         note: report.note.clone(),
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_event_refers_to_its_object() {
-        let event = event(&report("shop"), "node-1", Duration::new(1_700_000_000, 5_000));
+        let event = event(&report("shop"), "kube-proxy", "node-1", Duration::new(1_700_000_000, 5_000));
         let event = serde_json::to_value(event).unwrap();
         assert_eq!(event["metadata"], json!({ "namespace": "shop", "name": "web.17979cfe362a1388" }));
         assert_eq!(event["reportingInstance"], "kube-proxy-node-1");
@@ -210,7 +213,7 @@ mod tests {
 
     #[test]
     fn events_about_cluster_scoped_objects_are_in_the_namespace_default() {
-        let event = serde_json::to_value(event(&report(""), "n", Duration::ZERO)).unwrap();
+        let event = serde_json::to_value(event(&report(""), "kube-proxy", "n", Duration::ZERO)).unwrap();
         assert_eq!(event["metadata"]["namespace"], "default");
         assert_eq!(event["regarding"].get("namespace"), None);
     }

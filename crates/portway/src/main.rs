@@ -1,6 +1,7 @@
 //! The `portway` binary and its subcommands. Called as `kube-proxy`, it runs `portway proxy`.
 
 mod cleanup;
+mod controller;
 mod proxy;
 mod relay;
 
@@ -24,6 +25,12 @@ enum Command {
     /// Run the node agent: a drop-in kube-proxy
     #[command(disable_version_flag = true)]
     Proxy(ProxyFlags),
+    /// Run the endpoint controllers: EndpointSlices and Endpoints objects from Services and Pods
+    ///
+    /// In place of those of kube-controller-manager, which is told so with
+    /// --controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller. Several
+    /// processes may run: one of them leads and writes, the others wait.
+    Controller(Box<portway_controllers::Options>),
     /// Remove the objects that Portway or kube-proxy created in this network namespace
     ///
     /// In every mode: the nftables tables `portway` and `kube-proxy`, the KUBE- chains of iptables and the rules that
@@ -60,6 +67,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Proxy(flags) => proxy::run(flags),
+        Command::Controller(options) => controller::run(*options),
         Command::Cleanup(flags) => cleanup::run(&flags),
         Command::Relay(flags) => relay::run(&flags),
     };

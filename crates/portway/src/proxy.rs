@@ -55,7 +55,7 @@ pub(crate) fn run(flags: ProxyFlags) -> anyhow::Result<()> {
 }
 
 /// Raises the soft limit on file descriptors to the hard limit: the default of 1024 is for programs that use select().
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {

@@ -51,5 +51,6 @@ pub(crate) async fn get_without_timeout(address: SocketAddr, path: &str) -> io::
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await?;
-    Reply::parse(&String::from_utf8_lossy(&answer)).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP response"))
+    Reply::parse(&String::from_utf8_lossy(&answer))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP response"))
 }

@@ -229,7 +229,8 @@ impl<K: Kernel> Engine<K> {
     /// Whether there are many endpoints after these changes. Once there are, a tenth of them has to go before rules have
     /// comments again: that changes the rules of every Service.
     fn has_many_endpoints(&mut self, changes: &PlanChanges) -> bool {
-        let count = |plan: &ServicePlan| plan.ports.iter().map(|p| p.cluster.len().max(p.local.len())).sum::<usize>();
+        let count =
+            |plan: &ServicePlan| plan.ports.iter().map(|p| p.cluster.len().max(p.local.len())).sum::<usize>();
         for (name, new) in changes {
             self.endpoints += new.as_ref().map_or(0, count);
             self.endpoints = self.endpoints.saturating_sub(self.plans.get(name).map_or(0, count));

@@ -438,7 +438,7 @@ async fn a_watch_ends_when_the_consumer_drops_the_source() {
 #[tokio::test]
 async fn a_repeated_warning_is_one_event() {
     let api = Api::start().await;
-    let (recorder, writer) = Recorder::new(&api.client().await, "node-1");
+    let (recorder, writer) = Recorder::new(&api.client().await, "kube-proxy", "node-1");
     tokio::spawn(writer);
     let regarding = || Regarding {
         resource: Service::TYPE,

@@ -123,7 +123,9 @@ fn comments(mode: &mut portway_iptables::Iptables<Fake>, count: u32) -> (bool, b
 fn rules_of_very_many_endpoints_have_no_comments() {
     for variant in Variant::ALL {
         let mut mode = portway_iptables::mode::with_kernel(Fake::new(Family::V4, variant), Family::V4);
-        for (count, endpoints) in [(1, true), (1000, true), (1001, false), (950, false), (900, true), (950, true)] {
+        for (count, endpoints) in
+            [(1, true), (1000, true), (1001, false), (950, false), (900, true), (950, true)]
+        {
             assert_eq!(comments(&mut mode, count), (endpoints, true), "{count} endpoints");
         }
     }

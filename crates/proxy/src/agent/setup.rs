@@ -28,7 +28,7 @@ pub(super) async fn open_source(
     let client = connect(&options.config).await?;
     tracing::info!(server = client.server(), "watching the API server");
     metrics.set_requests(client.statistics());
-    let (recorder, writer) = Recorder::new(&client, node);
+    let (recorder, writer) = Recorder::new(&client, "kube-proxy", node);
     tasks.spawn(writer);
     let services = Selection {
         field_selector: Some("spec.clusterIP!=None".into()),

@@ -1,0 +1,107 @@
+//! Tests of `controller`: which changes lead to work, and the times that are written.
+
+use super::*;
+use crate::names::TRIGGER_TIME;
+use crate::plan::Write;
+use crate::testing::*;
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+struct Flags {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn controller(kind: Kind) -> Controller {
+    Controller::new(kind, &Flags::parse_from(["controller"]).options)
+}
+
+/// The time in the first write of a plan.
+fn written(plan: &Plan) -> Option<String> {
+    let meta = match &plan.writes.first()?.write {
+        Write::CreateSlice(slice) | Write::ReplaceSlice(slice) => slice.metadata.clone(),
+        Write::CreateEndpoints(endpoints) | Write::ReplaceEndpoints(endpoints) => endpoints.metadata.clone(),
+        Write::DeleteSlice(_) | Write::DeleteEndpoints(_) => None,
+    };
+    meta?.annotations.get(TRIGGER_TIME).cloned()
+}
+
+#[test]
+fn the_trigger_time_is_that_of_the_service_first_and_then_of_the_earliest_change() {
+    for kind in [Kind::Slices, Kind::Endpoints] {
+        let mut world = World::new();
+        let mut controller = controller(kind);
+        let now = Instant::now();
+        let mut touched = world.apply(service("web"));
+        touched.extend(world.apply(pod("web", 1, "node-a")));
+        touched.iter().for_each(|touched| controller.touch(touched, now));
+        let sync = |world: &mut World, controller: &mut Controller, fails: bool| {
+            let plan = controller.reconcile(&world.cluster, &key("web"));
+            if !fails {
+                plan.writes.iter().for_each(|r| world.write(&r.write).expect("no conflict"));
+                controller.succeeded(&world.cluster, &key("web"));
+            }
+            written(&plan)
+        };
+        let at = |seconds| Some(portway_api::time::format_rfc3339(seconds));
+        assert_eq!(sync(&mut world, &mut controller, false), at(1000), "the Service's creation");
+        for (number, seconds) in [(2, 5000), (3, 4000)] {
+            let touched = world.apply(pod_with("web", number, |pod| {
+                pod.status.get_or_insert_default().conditions = vec![ready(true, seconds)];
+            }));
+            touched.iter().for_each(|touched| controller.touch(touched, now));
+        }
+        assert_eq!(sync(&mut world, &mut controller, true), at(4000), "the earliest of two changes");
+        assert_eq!(sync(&mut world, &mut controller, false), at(4000), "also after a failure");
+        let touched = world.delete::<portway_api::Pod>("web-00001");
+        touched.iter().for_each(|touched| controller.touch(touched, now));
+        assert_eq!(sync(&mut world, &mut controller, false), None, "a deletion has no time");
+    }
+}
+
+#[test]
+fn each_controller_works_on_the_changes_that_concern_it() {
+    use Cause::{Endpoints, Node, Pod, Service, ServiceDeleted, Slice};
+    let pod = Pod { ready_changed: None };
+    for (by, expected) in [
+        (Service, [true, true, true]),
+        (ServiceDeleted, [true, true, true]),
+        (pod, [true, true, false]),
+        (Node, [true, false, false]),
+        (Slice(Maintainer::Slices), [true, false, false]),
+        (Slice(Maintainer::Mirroring), [true, false, true]),
+        (Endpoints, [true, true, true]),
+    ] {
+        for (kind, expected) in Kind::ALL.into_iter().zip(expected) {
+            let (mut controller, now) = (controller(kind), Instant::now());
+            controller.touch(&Touched { key: key("web"), by }, now);
+            let later = now + Duration::from_secs(2);
+            assert_eq!(controller.queue.take(later).is_some(), expected, "{kind:?} {by:?}");
+        }
+    }
+}
+
+#[test]
+fn a_slice_that_another_process_changed_is_repaired_after_a_second() {
+    let (mut controller, now) = (controller(Kind::Slices), Instant::now());
+    controller.touch(&Touched { key: key("web"), by: Cause::Slice(Maintainer::Slices) }, now);
+    assert_eq!(controller.queue.take(now), None);
+    assert!(controller.queue.take(now + Duration::from_secs(1)).is_some());
+}
+
+#[test]
+fn totals_are_those_of_all_services() {
+    let mut world = World::new().with(service("web")).with(service("db"));
+    let mut controller = controller(Kind::Slices);
+    for number in 0..150 {
+        world.apply(pod("web", number, "node-a"));
+    }
+    for name in ["web", "db", "web"] {
+        controller.reconcile(&world.cluster, &key(name));
+    }
+    let total = controller.total();
+    assert_eq!((total.endpoints, total.slices, total.needed), (150, 3, 3));
+    world.delete::<portway_api::Service>("web");
+    controller.reconcile(&world.cluster, &key("web"));
+    assert_eq!((controller.total().endpoints, controller.total().slices), (0, 1));
+}

@@ -1,0 +1,29 @@
+//! The endpoint controllers: EndpointSlices, Endpoints objects and mirrored EndpointSlices, for kube-controller-manager's
+//! own or in place of them.
+//!
+//! In: an API server. Out: writes to it. Each controller is a pure function from the [`cluster`](cluster::Cluster), a
+//! compact copy of the objects, to a [`plan`](plan::Plan) of writes; one runner watches, queues keys, and sends the
+//! writes. Of several processes one writes: they elect a leader with a Lease.
+
+pub mod cluster;
+mod controller;
+pub mod endpoints;
+pub mod endpointslice;
+mod execute;
+mod fingerprint;
+pub mod key;
+mod metrics;
+pub mod mirroring;
+pub mod names;
+mod options;
+pub mod plan;
+pub mod queue;
+mod run;
+mod runner;
+#[cfg(test)]
+mod testing;
+
+pub use controller::Kind;
+pub use fingerprint::EndpointPrint;
+pub use options::{Choice, Options};
+pub use run::{RunError, run};
