@@ -1,17 +1,23 @@
 //! A fake Kubernetes API server, for faults and for numbers of objects that would take a real one minutes to create.
 //!
-//! It serves lists, streamed lists and watches of the resources that agents read, in protobuf and JSON, with paging and
-//! bookmarks, and accepts Events. It fails on demand as a real server does: an outage, an expired resource version
-//! (410), a forbidden resource (403), no streamed lists (422). It has no storage on disk and no authentication: these
+//! It serves lists, streamed lists and watches of the resources that agents and controllers read, in protobuf and JSON,
+//! with paging and bookmarks, accepts Events, and stores EndpointSlices, Endpoints objects and Leases. It fails on demand
+//! as a real server does: an outage, an expired resource version (410), a forbidden resource (403), no streamed lists
+//! (422), refused writes, writes whose answer is lost. It has no storage on disk and no authentication: these
 //! have to be tested with a real server.
 
 mod http;
+mod object;
 mod store;
 mod wire;
+mod write;
+
+pub use write::WriteFault;
 
 use crate::{LabError, Namespace};
 use http::{Connection, Request};
-use portway_model::api::{Object, ResourceType};
+use object::AnyObject;
+use portway_model::api::{Object, Resource, ResourceType};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +56,8 @@ struct Shared {
     connections: Mutex<Vec<TcpStream>>,
     requests: Mutex<Vec<String>>,
     events: Mutex<Vec<serde_json::Value>>,
+    writes: Mutex<Vec<String>>,
+    faults: Mutex<Option<(WriteFault, usize)>>,
 }
 
 impl ApiServer {
@@ -72,6 +80,8 @@ impl ApiServer {
             connections: Mutex::default(),
             requests: Mutex::default(),
             events: Mutex::default(),
+            writes: Mutex::default(),
+            faults: Mutex::default(),
         });
         let accepting = shared.clone();
         thread::Builder::new().name("api".into()).spawn(move || accepting.accept(&listener))?;
@@ -96,7 +106,33 @@ impl ApiServer {
 
     /// Creates or changes an object.
     pub fn apply(&self, object: Object) {
-        self.shared.store.apply(object);
+        self.shared.store.apply(object::any(object));
+    }
+
+    /// Creates or changes an object of any resource.
+    pub fn put<R: Resource + std::fmt::Debug>(&self, object: R) {
+        self.shared.store.apply(Arc::new(object));
+    }
+
+    /// The objects of a resource, in the order of their names.
+    pub fn objects<R: Resource>(&self) -> Vec<R> {
+        let page = self.shared.store.page(R::TYPE, "", usize::MAX, None);
+        page.objects.iter().filter_map(|object| R::from_protobuf(&*object.protobuf()).ok()).collect()
+    }
+
+    /// The writes so far, as `PUT endpointslices namespace/name`; the name is missing for a creation.
+    pub fn writes(&self) -> Vec<String> {
+        lock(&self.shared.writes).clone()
+    }
+
+    /// The number of writes so far.
+    pub fn write_count(&self) -> usize {
+        lock(&self.shared.writes).len()
+    }
+
+    /// The next writes fail in this way; those of Leases do not.
+    pub fn fail_writes(&self, fault: WriteFault, count: usize) {
+        *lock(&self.shared.faults) = (count > 0).then_some((fault, count));
     }
 
     /// Deletes an object.
@@ -183,12 +219,18 @@ impl Shared {
         while let Ok(Some(request)) = connection.read() {
             lock(&self.requests).push(format!("{} {}", request.method, request.target));
             if self.answer(&mut connection, &request).is_err() {
-                return;
+                // Other handles of the connection are open.
+                return connection.close();
             }
         }
     }
 
     fn answer(&self, connection: &mut Connection, request: &Request) -> io::Result<()> {
+        if let Some(single) = write::single(&request.path())
+            && (request.method != "GET" || !single.2.is_empty())
+        {
+            return self.answer_single(connection, request, single);
+        }
         if request.method == "POST" {
             if let Ok(event) = serde_json::from_slice(&request.body) {
                 lock(&self.events).push(event);
@@ -258,7 +300,8 @@ impl Shared {
         if request.parameter("sendInitialEvents").as_deref() == Some("true") {
             let page = self.store.page(resource, "", usize::MAX, selector.as_deref());
             for objects in page.objects.chunks(PER_CHUNK) {
-                let added = |object: &Arc<Object>| Change::Applied { new: true, object: object.clone() };
+                let added =
+                    |object: &Arc<dyn AnyObject>| Change::Applied { new: true, object: object.clone() };
                 let frames: Vec<u8> = objects.iter().flat_map(|object| frame(&added(object))).collect();
                 stream.write(&frames)?;
             }

@@ -30,6 +30,7 @@ enum Command {
     /// In place of those of kube-controller-manager, which is told so with
     /// --controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller. Several
     /// processes may run: one of them leads and writes, the others wait.
+    #[command(args_override_self = true)]
     Controller(Box<portway_controllers::Options>),
     /// Remove the objects that Portway or kube-proxy created in this network namespace
     ///

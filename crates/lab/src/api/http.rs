@@ -95,6 +95,11 @@ impl Connection {
         Ok(Some(Request { method, target, accept, content_type, body }))
     }
 
+    /// Closes the connection.
+    pub(super) fn close(&self) {
+        self.stream.get_ref().shutdown(std::net::Shutdown::Both).ok();
+    }
+
     /// Sends a reply in one piece.
     pub(super) fn reply(&mut self, status: u16, kind: &str, body: &[u8]) -> io::Result<()> {
         let head = format!(

@@ -1,6 +1,7 @@
 //! Objects with revisions, and the history that watches read.
 
-use portway_model::api::{Object, ResourceType};
+use super::object::{AnyObject, key, selected};
+use portway_model::api::{ObjectMeta, ResourceType};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,11 +10,35 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Gone;
 
+/// A resource, and namespace and name of one of its objects.
+pub(super) type Id = (ResourceType, String);
+
+/// Why a request for a single object is refused.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    NotFound,
+    AlreadyExists,
+    Conflict,
+    Malformed,
+}
+
+impl Refusal {
+    /// The status and the reason.
+    pub(super) fn code(&self) -> (u16, &'static str) {
+        match self {
+            Refusal::NotFound => (404, "NotFound"),
+            Refusal::AlreadyExists => (409, "AlreadyExists"),
+            Refusal::Conflict => (409, "Conflict"),
+            Refusal::Malformed => (400, "BadRequest"),
+        }
+    }
+}
+
 /// An event of a watch.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    Applied { new: bool, object: Arc<Object> },
-    Deleted(Arc<Object>),
+    Applied { new: bool, object: Arc<dyn AnyObject> },
+    Deleted(Arc<dyn AnyObject>),
     Bookmark { revision: u64, initial_end: bool },
     Error(serde_json::Value),
 }
@@ -21,7 +46,7 @@ pub(super) enum Change {
 /// A part of a list.
 #[derive(Debug)]
 pub(super) struct Page {
-    pub(super) objects: Vec<Arc<Object>>,
+    pub(super) objects: Vec<Arc<dyn AnyObject>>,
     pub(super) revision: u64,
     /// The key after which the next page begins; empty if this is the last page.
     pub(super) next: String,
@@ -31,7 +56,7 @@ pub(super) struct Page {
 struct Inner {
     revision: u64,
     oldest: u64,
-    objects: BTreeMap<(ResourceType, String), Arc<Object>>,
+    objects: BTreeMap<Id, Arc<dyn AnyObject>>,
     history: Vec<(u64, ResourceType, Change)>,
 }
 
@@ -50,27 +75,71 @@ impl Store {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn apply(&self, mut object: Object) {
-        let mut inner = self.lock();
+    pub(super) fn apply(&self, object: Arc<dyn AnyObject>) {
+        self.put(&mut self.lock(), &*object);
+    }
+
+    /// Stores an object at the next revision, and adds that to the history.
+    fn put(&self, inner: &mut Inner, object: &dyn AnyObject) -> Arc<dyn AnyObject> {
         inner.revision += 1;
-        let (revision, resource) = (inner.revision, object.resource_type());
-        stamp(&mut object, revision);
-        let key = (resource, key(&object));
-        let object = Arc::new(object);
-        let new = inner.objects.insert(key, object.clone()).is_none();
-        inner.history.push((revision, resource, Change::Applied { new, object }));
+        let (revision, resource) = (inner.revision, object.resource());
+        let mut meta = object.meta().cloned().unwrap_or_default();
+        meta.resource_version = revision.to_string();
+        let object = object.with_meta(meta);
+        let new = inner.objects.insert((resource, key(&*object)), object.clone()).is_none();
+        inner.history.push((revision, resource, Change::Applied { new, object: object.clone() }));
         self.changed.notify_all();
+        object
+    }
+
+    pub(super) fn get(&self, id: &Id) -> Option<Arc<dyn AnyObject>> {
+        self.lock().objects.get(id).cloned()
+    }
+
+    pub(super) fn create(&self, object: Arc<dyn AnyObject>) -> Result<Arc<dyn AnyObject>, Refusal> {
+        let mut inner = self.lock();
+        if inner.objects.contains_key(&(object.resource(), key(&*object))) {
+            return Err(Refusal::AlreadyExists);
+        }
+        let mut meta = object.meta().cloned().unwrap_or_default();
+        meta.uid = format!("5eed0000-0000-4000-8000-{:012}", inner.revision + 1);
+        Ok(self.put(&mut inner, &*object.with_meta(meta)))
+    }
+
+    pub(super) fn replace(&self, object: Arc<dyn AnyObject>) -> Result<Arc<dyn AnyObject>, Refusal> {
+        let mut inner = self.lock();
+        let id = (object.resource(), key(&*object));
+        let stored = inner.objects.get(&id).ok_or(Refusal::NotFound)?;
+        let (new, old) = (meta_of(&*object), meta_of(&**stored));
+        if !new.resource_version.is_empty() && new.resource_version != old.resource_version {
+            return Err(Refusal::Conflict);
+        }
+        Ok(self.put(&mut inner, &*object.with_meta(ObjectMeta { uid: old.uid, ..new })))
+    }
+
+    pub(super) fn delete_if(
+        &self,
+        id: &Id,
+        uid: Option<&str>,
+        version: Option<&str>,
+    ) -> Result<Arc<dyn AnyObject>, Refusal> {
+        let mut inner = self.lock();
+        let object = inner.objects.get(id).cloned().ok_or(Refusal::NotFound)?;
+        let meta = meta_of(&*object);
+        if uid.is_some_and(|uid| uid != meta.uid) || version.is_some_and(|v| v != meta.resource_version) {
+            return Err(Refusal::Conflict);
+        }
+        inner.objects.remove(id);
+        inner.revision += 1;
+        let revision = inner.revision;
+        let last = object.with_meta(ObjectMeta { resource_version: revision.to_string(), ..meta });
+        inner.history.push((revision, id.0, Change::Deleted(last)));
+        self.changed.notify_all();
+        Ok(object)
     }
 
     pub(super) fn delete(&self, resource: ResourceType, namespace: &str, name: &str) {
-        let mut inner = self.lock();
-        let Some(object) = inner.objects.remove(&(resource, format!("{namespace}/{name}"))) else { return };
-        inner.revision += 1;
-        let revision = inner.revision;
-        let mut last = (*object).clone();
-        stamp(&mut last, revision);
-        inner.history.push((revision, resource, Change::Deleted(Arc::new(last))));
-        self.changed.notify_all();
+        _ = self.delete_if(&(resource, format!("{namespace}/{name}")), None, None);
     }
 
     pub(super) fn compact(&self) {
@@ -98,11 +167,11 @@ impl Store {
         for ((_, key), object) in
             inner.objects.range((resource, after.to_owned())..).take_while(|((r, _), _)| *r == resource)
         {
-            if (!after.is_empty() && key == after) || !selected(object, field) {
+            if (!after.is_empty() && key == after) || !selected(&**object, field) {
                 continue;
             }
             if objects.len() == limit {
-                next = objects.last().map_or(String::new(), |o: &Arc<Object>| self::key(o));
+                next = objects.last().map_or(String::new(), |o: &Arc<dyn AnyObject>| self::key(&**o));
                 break;
             }
             objects.push(object.clone());
@@ -147,28 +216,12 @@ impl Store {
 impl Change {
     fn selected(&self, field: Option<&str>) -> bool {
         match self {
-            Change::Applied { object, .. } | Change::Deleted(object) => selected(object, field),
+            Change::Applied { object, .. } | Change::Deleted(object) => selected(&**object, field),
             Change::Bookmark { .. } | Change::Error(_) => true,
         }
     }
 }
 
-/// Whether an object matches a field selector. Only `metadata.name=` and `spec.clusterIP!=` are supported.
-fn selected(object: &Object, field: Option<&str>) -> bool {
-    let Some(field) = field else { return true };
-    if let Some(name) = field.strip_prefix("metadata.name=") {
-        return object.metadata().is_some_and(|m| m.name == name);
-    }
-    match (field.strip_prefix("spec.clusterIP!="), object) {
-        (Some(ip), Object::Service(service)) => service.spec.as_ref().is_none_or(|s| s.cluster_ip != ip),
-        _ => true,
-    }
-}
-
-fn key(object: &Object) -> String {
-    object.metadata().map_or(String::new(), |m| format!("{}/{}", m.namespace, m.name))
-}
-
-fn stamp(object: &mut Object, revision: u64) {
-    object.metadata_mut().get_or_insert_default().resource_version = revision.to_string();
+fn meta_of(object: &dyn AnyObject) -> ObjectMeta {
+    object.meta().cloned().unwrap_or_default()
 }

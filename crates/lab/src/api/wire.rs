@@ -2,15 +2,24 @@
 
 use super::store::{Change, Page};
 use portway_model::api::{
-    EndpointSlice, Node, Object, ObjectMeta, Resource, ResourceType, Service, ServiceCidr,
+    EndpointSlice, Endpoints, Lease, Node, ObjectMeta, Pod, Resource, ResourceType, Service, ServiceCidr,
 };
+use prost::Message;
 use serde_json::{Value, json};
 
 pub(super) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub(super) const PROTOBUF_WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 /// The resources that are served.
-const SERVED: &[ResourceType] = &[Service::TYPE, Node::TYPE, EndpointSlice::TYPE, ServiceCidr::TYPE];
+const SERVED: &[ResourceType] = &[
+    Service::TYPE,
+    Node::TYPE,
+    EndpointSlice::TYPE,
+    ServiceCidr::TYPE,
+    Pod::TYPE,
+    Endpoints::TYPE,
+    Lease::TYPE,
+];
 
 /// The resource that a path lists.
 pub(super) fn resource_of(path: &str) -> Option<ResourceType> {
@@ -23,18 +32,11 @@ pub(super) fn status(code: u16, reason: &str, message: &str) -> Value {
 }
 
 pub(super) fn list_json(resource: ResourceType, page: &Page) -> Value {
-    let items: Vec<Value> = page.objects.iter().map(|o| object_json(o)).collect();
+    let items: Vec<Value> = page.objects.iter().map(|o| o.json()).collect();
     json!({
         "apiVersion": resource.api_version(), "kind": format!("{resource}List"), "items": items,
         "metadata": {"resourceVersion": page.revision.to_string(), "continue": page.next},
     })
-}
-
-fn object_json(object: &Object) -> Value {
-    let mut value = serde_json::to_value(object).unwrap_or_default();
-    value["apiVersion"] = object.resource_type().api_version().into();
-    value["kind"] = object.resource_type().kind().into();
-    value
 }
 
 pub(super) fn list_protobuf(resource: ResourceType, page: &Page) -> Vec<u8> {
@@ -42,7 +44,7 @@ pub(super) fn list_protobuf(resource: ResourceType, page: &Page) -> Vec<u8> {
     let meta = [field(2, revision.as_bytes()), field(3, page.next.as_bytes())].concat();
     let mut raw = field(1, &meta);
     for object in &page.objects {
-        raw.extend(field(2, &object.to_protobuf()));
+        raw.extend(field(2, &object.protobuf()));
     }
     envelope(&resource.api_version(), &format!("{resource}List"), &raw)
 }
@@ -71,29 +73,23 @@ fn event_type(change: &Change) -> &'static str {
     }
 }
 
-/// A bookmark: an object of the resource with only a revision. `initial_end` is set in the bookmark that ends a
-/// streamed list.
-fn bookmark(resource: ResourceType, revision: u64, initial_end: bool) -> Object {
+/// The metadata of a bookmark: only a revision. `initial_end` is set in the bookmark that ends a streamed list.
+fn bookmark(revision: u64, initial_end: bool) -> ObjectMeta {
     let mut meta = ObjectMeta { resource_version: revision.to_string(), ..Default::default() };
     if initial_end {
         meta.annotations.insert("k8s.io/initial-events-end".into(), "true".into());
     }
-    let metadata = Some(meta);
-    match resource {
-        r if r == EndpointSlice::TYPE => EndpointSlice { metadata, ..Default::default() }.into(),
-        r if r == Node::TYPE => Node { metadata, ..Default::default() }.into(),
-        r if r == ServiceCidr::TYPE => ServiceCidr { metadata, ..Default::default() }.into(),
-        _ => Service { metadata, ..Default::default() }.into(),
-    }
+    meta
 }
 
 /// A line of a JSON watch.
 pub(super) fn frame_json(resource: ResourceType, change: &Change) -> Vec<u8> {
     let object = match change {
-        Change::Applied { object, .. } | Change::Deleted(object) => object_json(object),
-        Change::Bookmark { revision, initial_end } => {
-            object_json(&bookmark(resource, *revision, *initial_end))
-        }
+        Change::Applied { object, .. } | Change::Deleted(object) => object.json(),
+        Change::Bookmark { revision, initial_end } => json!({
+            "apiVersion": resource.api_version(), "kind": resource.kind(),
+            "metadata": bookmark(*revision, *initial_end),
+        }),
         Change::Error(status) => status.clone(),
     };
     format!("{}\n", json!({"type": event_type(change), "object": object})).into_bytes()
@@ -103,12 +99,13 @@ pub(super) fn frame_json(resource: ResourceType, change: &Change) -> Vec<u8> {
 pub(super) fn frame_protobuf(resource: ResourceType, change: &Change) -> Vec<u8> {
     let object = match change {
         Change::Applied { object, .. } | Change::Deleted(object) => {
-            envelope(&resource.api_version(), resource.kind(), &object.to_protobuf())
+            envelope(&resource.api_version(), resource.kind(), &object.protobuf())
         }
+        // The metadata is the first field of every object.
         Change::Bookmark { revision, initial_end } => envelope(
             &resource.api_version(),
             resource.kind(),
-            &bookmark(resource, *revision, *initial_end).to_protobuf(),
+            &field(1, &bookmark(*revision, *initial_end).encode_to_vec()),
         ),
         Change::Error(status) => envelope("v1", "Status", &status_protobuf(status)),
     };

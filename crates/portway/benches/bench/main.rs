@@ -5,6 +5,7 @@
 
 mod cluster;
 mod connections;
+mod controllers;
 mod guest;
 mod iptables;
 mod ipvs;
@@ -67,7 +68,7 @@ pub(crate) struct Options {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "nftables,manifests,iptables,ipvs,lists,userspace"
+        default_value = "nftables,manifests,controllers,iptables,ipvs,lists,userspace"
     )]
     only: Vec<Part>,
     /// Compare with this kube-proxy binary instead of running the parts
@@ -116,6 +117,8 @@ enum Part {
     Nftables,
     /// Memory when Services are read from manifests, in the nftables mode
     Manifests,
+    /// The endpoint controllers
+    Controllers,
     /// The iptables mode, both variants
     Iptables,
     /// The ipvs mode, in a guest if the kernel has no ip_vs
@@ -167,6 +170,7 @@ fn measure(options: &Options) -> Result<Report, String> {
     let steps = [
         (Part::Nftables, 6 + options.sizes.len()),
         (Part::Manifests, manifests::STEPS),
+        (Part::Controllers, controllers::STEPS),
         (Part::Iptables, 2),
         (Part::Ipvs, 1),
         (Part::Lists, 3 * options.lists.len()),
@@ -184,6 +188,9 @@ fn measure(options: &Options) -> Result<Report, String> {
     }
     if has(Part::Manifests) {
         manifests::measure(options, &bar, &mut report)?;
+    }
+    if has(Part::Controllers) {
+        controllers::measure(options, &bar, &mut report)?;
     }
     if has(Part::Iptables) {
         iptables::measure(options, &bar, &mut report)?;
