@@ -19,6 +19,16 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+/// The sizes of legacy tables.
+type Sizes = HashMap<Table, Option<xtables::TableInfo>>;
+
+/// Whether a table has lost more than half of its entries.
+fn lost_most(before: &Sizes, now: &Sizes) -> bool {
+    let entries =
+        |sizes: &Sizes, table: &Table| sizes.get(table).copied().flatten().map_or(0, |info| info.entries);
+    before.keys().any(|table| entries(now, table) < entries(before, table) / 2)
+}
+
 /// Writes a script, and returns its number of sections, each of which is one transaction.
 pub type Writer<'w> = dyn FnMut(&mut dyn Write) -> io::Result<usize> + 'w;
 
@@ -80,7 +90,7 @@ pub struct Tool {
     /// The generation at the last listing.
     listed_at: Option<u32>,
     /// The sizes of the tables after the last listing or change, and the socket that reads them (legacy).
-    sizes: HashMap<Table, Option<xtables::TableInfo>>,
+    sizes: Sizes,
     watch: Option<xtables::InfoSocket>,
 }
 
@@ -127,7 +137,12 @@ impl Tool {
         self.variant == Variant::Legacy && self.sizes() != self.sizes
     }
 
-    fn sizes(&mut self) -> HashMap<Table, Option<xtables::TableInfo>> {
+    /// Whether a table has lost more than half of its entries since then: another process has flushed it.
+    pub fn was_flushed(&mut self) -> bool {
+        self.variant == Variant::Legacy && lost_most(&self.sizes.clone(), &self.sizes())
+    }
+
+    fn sizes(&mut self) -> Sizes {
         if self.watch.is_none() {
             self.watch = xtables::InfoSocket::open(self.family == Family::V6).ok();
         }
@@ -338,4 +353,31 @@ impl Tracker for Tool {
 fn is_initial_pid_namespace() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|m| m.ino() == 0xefff_fffc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(nat: Option<u32>, filter: Option<u32>) -> Sizes {
+        let info = |entries| xtables::TableInfo { entries, size: 0, hooks: [0; 5], underflow: [0; 5] };
+        [(Table::Nat, nat.map(info)), (Table::Filter, filter.map(info))].into()
+    }
+
+    #[test]
+    fn a_table_that_lost_most_of_its_entries_was_flushed() {
+        let before = sizes(Some(1000), Some(40));
+        for (now, flushed) in [
+            (sizes(Some(1000), Some(40)), false),
+            (sizes(Some(990), Some(45)), false),
+            (sizes(Some(2000), Some(40)), false),
+            (sizes(Some(500), Some(40)), false),
+            (sizes(Some(12), Some(40)), true),
+            (sizes(Some(1000), Some(5)), true),
+            (sizes(None, Some(40)), true),
+        ] {
+            assert_eq!(lost_most(&before, &now), flushed, "{now:?}");
+        }
+        assert!(!lost_most(&Sizes::new(), &before), "nothing was recorded yet");
+    }
 }

@@ -67,9 +67,14 @@ impl TablesDetector {
     /// Runs the checks that are due: see [`DriftDetector::check`].
     pub fn check_engines(&mut self, mut engines: Engines<'_>, now: Instant) -> Option<DriftSignal> {
         if self.is_legacy() {
-            let due = self.times.take_cheap(now) && self.times.may_alarm(now);
-            let differs = due && engines.iter_mut().any(|e| has_other_sizes(e));
-            return differs.then_some(DriftSignal::Possible);
+            if !self.times.take_cheap(now) {
+                return None;
+            }
+            // Other programs change sizes too, and then a comparison of all rules was for nothing; a flush is no such
+            // change, and is repaired at once, however long a comparison takes.
+            let flushed = engines.iter_mut().any(|e| was_flushed(e));
+            let differs = self.times.may_alarm(now) && engines.iter_mut().any(|e| has_other_sizes(e));
+            return (flushed || differs).then_some(DriftSignal::Possible);
         }
         for _ in 0..NOTIFICATIONS {
             let attributed = |process: String| Some(DriftSignal::Attributed { process });
@@ -100,6 +105,10 @@ fn has_other_sizes(engine: &mut Driver<Engine<Tool>>) -> bool {
     }
     let engine = engine.program();
     engine.kernel().has_other_sizes() || engine.lacks_hooks()
+}
+
+fn was_flushed(engine: &mut Driver<Engine<Tool>>) -> bool {
+    !engine.is_fresh() && engine.program().kernel().was_flushed()
 }
 
 /// Whether another process changed the ruleset before listening began: while this mode's tool ran, or after it.
