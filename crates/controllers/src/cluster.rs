@@ -10,6 +10,7 @@
 
 pub mod endpoints;
 pub(crate) mod index;
+pub mod meta;
 pub mod node;
 pub mod pod;
 pub mod service;
@@ -19,10 +20,11 @@ use crate::fingerprint;
 use crate::key::Key;
 use endpoints::EndpointsState;
 use index::Index;
+use meta::version;
 use node::{NodeState, ZoneShares};
 use pod::PodState;
 use portway_api::complete::EndpointSlice;
-use portway_api::{Applied, Endpoints, Event, Node, ObjectMeta, Pod, Resource, Service, Store};
+use portway_api::{Applied, Endpoints, Event, Node, Pod, Resource, ResourceType, Service, Store};
 use service::ServiceState;
 use slice::{Maintainer, SliceState};
 use std::collections::{HashMap, HashSet};
@@ -93,6 +95,8 @@ pub struct Cluster {
     slices_by_service: Index<Key>,
     /// Versions of slices that a controller deleted, until the event of that arrives.
     deleted_slices: HashMap<Key, u64>,
+    /// Objects of writes that are under way, and whether they were deleted since these began.
+    under_way: HashMap<Key, bool>,
     /// Names of slices that others maintain and that were in the way of a new one.
     taken_names: HashSet<Key>,
     topology_services: Index<()>,
@@ -133,9 +137,8 @@ impl Cluster {
     /// The Pods that a Service selects, by name.
     pub(crate) fn pods_of(&self, service: &ServiceState) -> Vec<(&Key, &PodState)> {
         let Some(selector) = &service.selector else { return Vec::new() };
-        let shortest =
-            selector.iter().map(|label| self.pods_by_label.get(label)).min_by_key(|keys| keys.len());
-        let candidates = shortest.unwrap_or_default().iter();
+        let rarest = selector.iter().min_by_key(|label| self.pods_by_label.count(*label));
+        let candidates = rarest.into_iter().flat_map(|label| self.pods_by_label.get(label));
         let with_state = candidates.filter_map(|key| Some((key, self.pods.get(key)?)));
         let mut pods: Vec<_> =
             with_state.filter(|(_, pod)| fingerprint::selects(selector, &pod.labels)).collect();
@@ -145,13 +148,12 @@ impl Cluster {
 
     /// The slices of a Service that a controller maintains and that are not being deleted, by name.
     pub(crate) fn slices_of(&self, service: &Key, maintainer: Maintainer) -> Vec<&SliceState> {
-        let keys = self.slices_by_service.get(service).iter();
-        let mut slices: Vec<_> = keys
+        let mut keys: Vec<&Key> = self.slices_by_service.get(service).collect();
+        keys.sort_unstable();
+        keys.into_iter()
             .filter_map(|key| self.slices.get(key))
-            .filter(|slice| slice.maintainer == maintainer && slice.meta.deletion_timestamp.is_none())
-            .collect();
-        slices.sort_unstable_by(|a, b| a.meta.name.cmp(&b.meta.name));
-        slices
+            .filter(|slice| slice.maintainer == maintainer && !slice.meta.deleting)
+            .collect()
     }
 
     /// Whether there is, or was until now, a slice of this name.
@@ -172,11 +174,42 @@ impl Cluster {
         }
     }
 
-    /// Stores a slice as the answer to a write has it.
-    pub fn slice_written(&mut self, slice: EndpointSlice) {
+    /// Writes of these objects begin. An object that is deleted before they have ended does not come back with the
+    /// answer to one of them.
+    pub fn writes_begin(&mut self, keys: impl IntoIterator<Item = Key>) {
+        self.under_way.extend(keys.into_iter().map(|key| (key, false)));
+    }
+
+    /// The writes of these objects have ended.
+    pub fn writes_ended(&mut self, keys: &[Key]) {
+        keys.iter().for_each(|key| _ = self.under_way.remove(key));
+    }
+
+    fn was_deleted_meanwhile(&self, key: &Key) -> bool {
+        self.under_way.get(key) == Some(&true)
+    }
+
+    fn deleted_by_event(&mut self, key: &Key) {
+        if let Some(deleted) = self.under_way.get_mut(key) {
+            *deleted = true;
+        }
+    }
+
+    /// Stores a slice as the answer to a write has it, unless a newer version is known. Adds the Service to `touched` if
+    /// that is a change.
+    pub fn slice_written(&mut self, slice: EndpointSlice, touched: &mut Vec<Touched>) {
         let key = key_of(&slice);
+        let answered = slice.metadata.as_ref().map(version).unwrap_or_default();
+        let known = self.slices.get(&key).map(|stored| stored.meta.version);
+        if self.was_deleted_meanwhile(&key) || known.is_some_and(|known| known >= answered) {
+            return;
+        }
         match SliceState::new(slice) {
-            Some(state) => _ = self.put_slice(key, state),
+            Some(state) => {
+                let by = Cause::Slice(state.maintainer);
+                touched.push(Touched { key: Key::new(key.namespace(), state.service()), by });
+                self.put_slice(key, state);
+            }
             None => {
                 self.remove_slice(&key);
                 self.taken_names.insert(key);
@@ -187,7 +220,7 @@ impl Cluster {
     /// A controller deleted a slice.
     pub fn slice_deleted(&mut self, key: &Key) {
         if let Some(state) = self.remove_slice(key) {
-            self.deleted_slices.insert(key.clone(), version(&state.meta));
+            self.deleted_slices.insert(key.clone(), state.meta.version);
         }
     }
 
@@ -196,14 +229,39 @@ impl Cluster {
         self.remove_slice(key);
     }
 
-    /// Stores an Endpoints object as the answer to a write has it.
-    pub fn endpoints_written(&mut self, endpoints: Endpoints) {
-        self.endpoints.apply(key_of(&endpoints), EndpointsState::new(endpoints));
+    /// Stores an Endpoints object as the answer to a write or a read has it, unless a newer version is known.
+    pub fn endpoints_written(&mut self, endpoints: Endpoints, touched: &mut Vec<Touched>) {
+        let (key, state) = (key_of(&endpoints), EndpointsState::new(endpoints, true));
+        let known = self.endpoints.get(&key).map(|stored| (stored.meta.version, stored.has_subsets()));
+        let is_newer = known.is_none_or(|(known, complete)| state.meta.version > known || !complete);
+        if is_newer && !self.was_deleted_meanwhile(&key) {
+            let state = if self.needs_subsets(&key, &state) { state } else { state.without_subsets() };
+            self.endpoints.apply(key.clone(), state);
+            touched.push(Touched { key, by: Cause::Endpoints });
+        }
+    }
+
+    /// Whether the addresses of an Endpoints object may be mirrored: then they are kept.
+    fn needs_subsets(&self, key: &Key, state: &EndpointsState) -> bool {
+        !state.is_managed() || self.services.get(key).is_none_or(|service| !service.selects())
     }
 
     /// An Endpoints object does not exist.
     pub fn endpoints_missing(&mut self, key: &Key) {
         self.endpoints.delete(key);
+    }
+
+    /// The last version of an object that cannot be decoded stays, also over a relist.
+    pub fn keep(&mut self, resource: ResourceType, namespace: &str, name: &str) {
+        let key = Key::new(namespace, name);
+        match resource {
+            r if r == Service::TYPE => self.services.keep(&key),
+            r if r == Pod::TYPE => self.pods.keep(&key),
+            r if r == Node::TYPE => self.nodes.keep(&key),
+            r if r == EndpointSlice::TYPE => self.slices.keep(&key),
+            r if r == Endpoints::TYPE => self.endpoints.keep(&key),
+            _ => {}
+        }
     }
 
     fn apply_service(&mut self, event: Event<Service>, touched: &mut Vec<Touched>) {
@@ -271,6 +329,7 @@ impl Cluster {
                 let (labels, node, ready_changed) =
                     (state.labels.clone(), state.node.clone(), state.ready_changed);
                 let now = self.services_for(&labels);
+                let mut is_indexed = false;
                 let mut ready_changed = ready_changed.filter(|_| self.pods.is_listed());
                 let services = match self.pods.apply(key.clone(), state) {
                     Applied::Unchanged => return,
@@ -278,7 +337,10 @@ impl Cluster {
                     Applied::Replaced(old) => {
                         let new = self.pods.get(&key).is_some_and(|new| new.same_endpoint(&old));
                         ready_changed = ready_changed.filter(|_| old.ready_changed != ready_changed);
-                        self.unindex_pod(&key, &old);
+                        is_indexed = old.labels == labels && old.node == node;
+                        if !is_indexed {
+                            self.unindex_pod(&key, &old);
+                        }
                         let before = self.services_for(&old.labels);
                         match new {
                             true => differing(before, now),
@@ -289,11 +351,11 @@ impl Cluster {
                 if !broken.is_empty() {
                     tracing::warn!(pod = %key, addresses = ?broken, "Pod has addresses that cannot be parsed; they are left out");
                 }
-                for label in &labels {
-                    self.pods_by_label.insert(*label, key.clone());
-                }
-                if !node.is_empty() {
-                    self.pods_by_node.insert(node, key.clone());
+                if !is_indexed {
+                    labels.iter().for_each(|label| self.pods_by_label.insert(*label, key.clone()));
+                    if !node.is_empty() {
+                        self.pods_by_node.insert(node, key.clone());
+                    }
                 }
                 let touch = |key| Touched { key, by: Cause::Pod { ready_changed } };
                 touched.extend(services.into_iter().map(touch));
@@ -356,7 +418,7 @@ impl Cluster {
     }
 
     fn touch_node(&self, name: &str, touched: &mut Vec<Touched>) {
-        for pod in self.pods_by_node.get(name).iter().filter_map(|key| self.pods.get(key)) {
+        for pod in self.pods_by_node.get(name).filter_map(|key| self.pods.get(key)) {
             let touch = |key| Touched { key, by: Cause::Node };
             touched.extend(self.services_for(&pod.labels).into_iter().map(touch));
         }
@@ -368,7 +430,7 @@ impl Cluster {
         if shares != self.shares {
             self.shares = shares;
             let touch = |key: &Key| Touched { key: key.clone(), by: Cause::Node };
-            touched.extend(self.topology_services.get(&()).iter().map(touch));
+            touched.extend(self.topology_services.get(&()).map(touch));
         }
     }
 
@@ -384,9 +446,8 @@ impl Cluster {
                 }
                 self.deleted_slices.remove(&key);
                 let stored = self.slices.get(&key);
-                let is_older = stored.is_some_and(|stored| {
-                    meta.is_some_and(|meta| meta.uid == stored.meta.uid) && seen < version(&stored.meta)
-                });
+                // Versions are those of the whole cluster.
+                let is_older = stored.is_some_and(|stored| seen < stored.meta.version);
                 if is_older {
                     self.slices.keep(&key);
                     return;
@@ -398,13 +459,13 @@ impl Cluster {
                         match self.put_slice(key, state) {
                             Applied::Unchanged => return,
                             Applied::Inserted => {}
-                            Applied::Replaced(old) => touch_slice(&old, touched),
+                            Applied::Replaced(old) => touch_slice(service.namespace(), &old, touched),
                         }
                         touched.push(Touched { key: service, by: Cause::Slice(maintainer) });
                     }
                     None => {
                         if let Some(old) = self.remove_slice(&key) {
-                            touch_slice(&old, touched);
+                            touch_slice(key.namespace(), &old, touched);
                         }
                     }
                 }
@@ -413,16 +474,17 @@ impl Cluster {
                 self.deleted_slices.clear();
                 for key in self.slices.finish_list() {
                     if let Some(old) = self.remove_slice(&key) {
-                        touch_slice(&old, touched);
+                        touch_slice(key.namespace(), &old, touched);
                     }
                 }
             }
             Event::Delete { namespace, name } => {
                 let key = Key::new(&namespace, &name);
+                self.deleted_by_event(&key);
                 self.deleted_slices.remove(&key);
                 self.taken_names.remove(&key);
                 if let Some(old) = self.remove_slice(&key) {
-                    touch_slice(&old, touched);
+                    touch_slice(key.namespace(), &old, touched);
                 }
             }
         }
@@ -453,11 +515,11 @@ impl Cluster {
         match event {
             Event::Init => self.endpoints.begin_list(),
             Event::Apply(endpoints) => {
-                let (key, state) = (key_of(&endpoints), EndpointsState::new(endpoints));
+                let key = key_of(&endpoints);
+                let state = EndpointsState::new(endpoints, true);
+                let state = if self.needs_subsets(&key, &state) { state } else { state.without_subsets() };
                 let stored = self.endpoints.get(&key);
-                let is_older = stored.is_some_and(|stored| {
-                    stored.meta.uid == state.meta.uid && version(&state.meta) < version(&stored.meta)
-                });
+                let is_older = stored.is_some_and(|stored| state.meta.version < stored.meta.version);
                 if is_older {
                     self.endpoints.keep(&key);
                 } else if self.endpoints.apply(key.clone(), state) != Applied::Unchanged {
@@ -472,6 +534,7 @@ impl Cluster {
             }
             Event::Delete { namespace, name } => {
                 let key = Key::new(&namespace, &name);
+                self.deleted_by_event(&key);
                 if self.endpoints.delete(&key).is_some() {
                     touched.push(touch(key));
                 }
@@ -480,8 +543,8 @@ impl Cluster {
     }
 }
 
-fn touch_slice(slice: &SliceState, touched: &mut Vec<Touched>) {
-    let key = Key::new(&slice.meta.namespace, slice.service());
+fn touch_slice(namespace: &str, slice: &SliceState, touched: &mut Vec<Touched>) {
+    let key = Key::new(namespace, slice.service());
     touched.push(Touched { key, by: Cause::Slice(slice.maintainer) });
 }
 
@@ -494,12 +557,6 @@ fn differing(before: Vec<Key>, now: Vec<Key>) -> Vec<Key> {
     let only_before = before.iter().filter(|key| !now.contains(key));
     let only_now = now.iter().filter(|key| !before.contains(key));
     only_before.chain(only_now).cloned().collect()
-}
-
-/// The version of an object as a number. API servers number versions; one that did not would have every event be the
-/// newest.
-fn version(meta: &ObjectMeta) -> u64 {
-    meta.resource_version.parse().unwrap_or(u64::MAX)
 }
 
 fn key_of<R: Resource>(object: &R) -> Key {

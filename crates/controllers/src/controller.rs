@@ -3,12 +3,13 @@
 use crate::cluster::slice::Maintainer;
 use crate::cluster::{Cause, Cluster, Touched};
 use crate::endpointslice::Context;
+use crate::fingerprint;
 use crate::key::Key;
 use crate::options::Options;
 use crate::plan::{Figures, Note, Plan};
 use crate::queue::Queue;
 use crate::{endpoints, endpointslice, mirroring};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long a slice that another process changed is left as it is: two controllers that undo each other's changes do so
@@ -61,10 +62,12 @@ impl Kind {
 /// The times of the changes that lead to writes for a Service.
 #[derive(Debug, Default)]
 struct Trigger {
-    /// The earliest change that has not led to a write.
+    /// The earliest change that no plan was made for.
     pending: Option<i64>,
-    /// It has been reconciled before.
-    known: bool,
+    /// The time in the last plan, until its writes have succeeded.
+    planned: Option<i64>,
+    /// The fingerprint of the Service's id, if it has been reconciled before.
+    known: Option<u64>,
 }
 
 /// A controller.
@@ -76,9 +79,10 @@ pub(crate) struct Controller {
     pub(crate) working: usize,
     batch_period: Duration,
     max_endpoints: usize,
+    max_mirrored: usize,
     triggers: HashMap<Key, Trigger>,
-    /// Services that were deleted while the controller ran.
-    deleted: HashSet<Key>,
+    /// Services that were deleted, and the ids of the Endpoints objects that they left.
+    deleted: HashMap<Key, String>,
     figures: HashMap<Key, Figures>,
     total: Figures,
 }
@@ -92,71 +96,93 @@ impl Controller {
             working: 0,
             batch_period: options.batch_period(kind),
             max_endpoints: options.max_endpoints(kind),
+            max_mirrored: options.max_endpoints(Kind::Mirroring),
             triggers: HashMap::new(),
-            deleted: HashSet::new(),
+            deleted: HashMap::new(),
             figures: HashMap::new(),
             total: Figures::default(),
         }
     }
 
     /// Adds a Service to the queue if the change is one that this controller has to act on.
-    pub(crate) fn touch(&mut self, touched: &Touched, now: Instant) {
-        let delay = match (self.kind, touched.by) {
+    pub(crate) fn touch(&mut self, touched: &Touched, cluster: &Cluster, now: Instant) {
+        let Touched { key, by } = touched;
+        let selects = || cluster.service(key).is_some_and(|service| service.selects());
+        let delay = match (self.kind, *by) {
             (_, Cause::Service) => {
-                self.deleted.remove(&touched.key);
+                self.deleted.remove(key);
                 Duration::ZERO
             }
             (_, Cause::ServiceDeleted) => {
-                self.deleted.insert(touched.key.clone());
+                self.triggers.remove(key);
+                if let Some(endpoints) = cluster.endpoints(key) {
+                    self.deleted.insert(key.clone(), endpoints.meta.unpack().uid);
+                }
                 Duration::ZERO
             }
             (Kind::Mirroring, Cause::Pod { .. } | Cause::Node) => return,
             (_, Cause::Pod { ready_changed }) => {
-                let trigger = self.triggers.entry(touched.key.clone()).or_default();
+                let trigger = self.triggers.entry(key.clone()).or_default();
                 trigger.pending = trigger.pending.into_iter().chain(ready_changed).min();
                 self.batch_period
             }
             (Kind::Slices, Cause::Node) => self.batch_period,
             (Kind::Endpoints, Cause::Node | Cause::Slice(_)) => return,
             (Kind::Slices, Cause::Slice(Maintainer::Slices)) => REPAIR_DELAY.max(self.batch_period),
-            // A mirrored slice may be in place of one of this controller.
+            // Without a selector, mirrored slices take the place of this controller's.
+            (Kind::Slices, Cause::Slice(Maintainer::Mirroring) | Cause::Endpoints) if selects() => return,
             (Kind::Slices, Cause::Slice(Maintainer::Mirroring) | Cause::Endpoints) => self.batch_period,
-            (Kind::Endpoints, Cause::Endpoints) => REPAIR_DELAY.max(self.batch_period),
+            (Kind::Endpoints, Cause::Endpoints) => {
+                if cluster.endpoints(key).is_none() {
+                    self.deleted.remove(key);
+                }
+                REPAIR_DELAY.max(self.batch_period)
+            }
             (Kind::Mirroring, Cause::Slice(Maintainer::Slices)) => return,
             (Kind::Mirroring, Cause::Slice(Maintainer::Mirroring)) => REPAIR_DELAY.max(self.batch_period),
+            (Kind::Mirroring, Cause::Endpoints) if selects() => return,
             (Kind::Mirroring, Cause::Endpoints) => self.batch_period,
         };
-        self.queue.add(&touched.key, now + delay, now);
+        self.queue.add(key, now + delay, now);
     }
 
     /// Decides what to write for a key.
     pub(crate) fn reconcile(&mut self, cluster: &Cluster, key: &Key) -> Plan {
-        let service = cluster.service(key);
-        let trigger = self.triggers.entry(key.clone()).or_default();
-        let trigger = match trigger.known {
-            true => trigger.pending,
-            false => service.and_then(|service| service.created),
-        };
+        let trigger = self.trigger(cluster, key);
         let plan = match self.kind {
             Kind::Slices => {
-                endpointslice::reconcile(cluster, key, Context { max_endpoints: self.max_endpoints, trigger })
+                let (max_endpoints, max_mirrored) = (self.max_endpoints, self.max_mirrored);
+                endpointslice::reconcile(cluster, key, Context { max_endpoints, max_mirrored, trigger })
             }
-            Kind::Endpoints => endpoints::reconcile(cluster, key, trigger, self.deleted.contains(key)),
-            Kind::Mirroring => mirroring::reconcile(cluster, key, self.max_endpoints),
+            Kind::Endpoints => {
+                let left = self.deleted.get(key);
+                let is_left = left.is_some_and(|uid| {
+                    cluster.endpoints(key).is_some_and(|endpoints| endpoints.meta.unpack().uid == *uid)
+                });
+                endpoints::reconcile(cluster, key, trigger, is_left)
+            }
+            Kind::Mirroring => mirroring::reconcile(cluster, key, self.max_mirrored),
         };
         self.account(key, plan.figures);
         plan
     }
 
+    /// The time of the change that a plan is for: the Service's creation at first, then the earliest change of a Pod.
+    fn trigger(&mut self, cluster: &Cluster, key: &Key) -> Option<i64> {
+        let service = cluster.service(key)?;
+        let uid = fingerprint::of(&service.uid);
+        let trigger = self.triggers.entry(key.clone()).or_default();
+        let pending = trigger.pending.take();
+        let first = (trigger.known != Some(uid)).then_some(service.created).flatten();
+        trigger.planned = trigger.planned.into_iter().chain(first.or(pending)).min();
+        trigger.known = Some(uid);
+        trigger.planned
+    }
+
     /// The writes for a key are done.
-    pub(crate) fn succeeded(&mut self, cluster: &Cluster, key: &Key) {
-        self.deleted.remove(key);
-        match cluster.service(key) {
-            Some(_) => {
-                let trigger = self.triggers.entry(key.clone()).or_default();
-                *trigger = Trigger { pending: None, known: true };
-            }
-            None => _ = self.triggers.remove(key),
+    pub(crate) fn succeeded(&mut self, key: &Key) {
+        if let Some(trigger) = self.triggers.get_mut(key) {
+            trigger.planned = None;
         }
     }
 

@@ -10,6 +10,7 @@ use crate::cluster::pod::PodState;
 use crate::cluster::service::ServiceState;
 use crate::endpointslice::desired::{hostname, number};
 use crate::endpointslice::slices::set_trigger;
+use crate::fingerprint;
 use crate::key::Key;
 use crate::names::{ENDPOINTS_CONTROLLER, ENDPOINTS_MANAGED_BY, HEADLESS, OVER_CAPACITY};
 use crate::plan::{Note, Plan, Reasoned, Version, Write};
@@ -60,17 +61,18 @@ pub fn reconcile(cluster: &Cluster, key: &Key, trigger: Option<i64>, service_del
         }
         return plan;
     };
-    let annotated = existing.meta.annotations.get(OVER_CAPACITY).map(String::as_str);
+    let meta = existing.meta.unpack();
+    let annotated = meta.annotations.get(OVER_CAPACITY).map(String::as_str);
     let reasons: Vec<&str> = [
-        (encode(&subsets) != existing.subsets, "addresses changed"),
-        (labels != existing.meta.labels, "labels changed"),
+        (fingerprint::of(encode(&subsets)) != existing.content, "addresses changed"),
+        (labels != meta.labels, "labels changed"),
         (annotated != truncated.then_some(TRUNCATED), "capacity annotation changed"),
     ]
     .into_iter()
     .filter_map(|(differs, reason)| differs.then_some(reason))
     .collect();
     if !reasons.is_empty() {
-        let endpoints = object(existing.meta.clone(), labels, subsets, trigger, truncated);
+        let endpoints = object(meta, labels, subsets, trigger, truncated);
         let write = Write::ReplaceEndpoints(Box::new(endpoints));
         plan.writes.push(Reasoned { write, reason: reasons.join(", ") });
     }
@@ -78,7 +80,7 @@ pub fn reconcile(cluster: &Cluster, key: &Key, trigger: Option<i64>, service_del
 }
 
 fn delete(endpoints: &EndpointsState, reason: &str) -> Reasoned {
-    let write = Write::DeleteEndpoints(Version::of(&endpoints.meta));
+    let write = Write::DeleteEndpoints(Version::of(&endpoints.meta.unpack()));
     Reasoned { write, reason: reason.to_owned() }
 }
 

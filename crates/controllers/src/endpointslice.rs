@@ -13,16 +13,19 @@ use crate::cluster::Cluster;
 use crate::cluster::service::{AddressFamily, ServiceState};
 use crate::cluster::slice::{Maintainer, SliceState};
 use crate::key::Key;
+use crate::mirroring;
 use crate::plan::{Note, Plan, Reasoned, Version, Write, count};
 use desired::Desired;
 use pack::Group;
-use slices::Author;
+use slices::SliceBuilder;
 
 /// The limit of endpoints in a slice, and the time of the change that a plan is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// Endpoints in a slice at most.
     pub max_endpoints: usize,
+    /// Addresses of a subset that are mirrored at most.
+    pub max_mirrored: usize,
     /// The time of the change that led to this reconciliation, in seconds since the epoch.
     pub trigger: Option<i64>,
 }
@@ -33,7 +36,7 @@ pub fn reconcile(cluster: &Cluster, key: &Key, context: Context) -> Plan {
     // The slices of a deleted Service are left to the garbage collection.
     let Some(service) = cluster.service(key) else { return Plan::default() };
     if !service.selects() {
-        return abandoned(cluster, key, service, &existing);
+        return abandoned(cluster, key, service, &existing, context.max_mirrored);
     }
     let mut plan = Plan::default();
     let pods = cluster.pods_of(service);
@@ -46,9 +49,9 @@ pub fn reconcile(cluster: &Cluster, key: &Key, context: Context) -> Plan {
         }
         let previous = hints::previous(&of_family);
         plan.notes.extend(hints::assign(service, cluster.shares(), family, &mut desired, &previous));
-        let author = Author { key, service, family, trigger: context.trigger };
+        let builder = SliceBuilder { key, service, family, trigger: context.trigger };
         let is_taken = |name: &str| cluster.has_slice(&Key::new(key.namespace(), name));
-        plan_family(&mut plan, author, &of_family, desired, context.max_endpoints, is_taken);
+        plan_family(&mut plan, builder, &of_family, desired, context.max_endpoints, is_taken);
     }
     for slice in existing {
         let supported = AddressFamily::parse(&slice.address_type);
@@ -62,12 +65,19 @@ pub fn reconcile(cluster: &Cluster, key: &Key, context: Context) -> Plan {
 
 /// The slices of a Service that has lost its selector, or become an ExternalName: they are removed. If its Endpoints
 /// object is mirrored from now on, they stay until it has been, so that no endpoint is lost in between.
-fn abandoned(cluster: &Cluster, key: &Key, service: &ServiceState, existing: &[&SliceState]) -> Plan {
+fn abandoned(
+    cluster: &Cluster,
+    key: &Key,
+    service: &ServiceState,
+    existing: &[&SliceState],
+    max_mirrored: usize,
+) -> Plan {
     let mut plan = Plan::default();
-    let will_be_mirrored = !service.external_name
-        && cluster.endpoints(key).is_some_and(|e| e.may_be_mirrored() && !e.subsets().is_empty());
-    if will_be_mirrored && cluster.slices_of(key, Maintainer::Mirroring).is_empty() {
-        return plan;
+    if !service.external_name && !existing.is_empty() {
+        let mirrored = mirroring::reconcile(cluster, key, max_mirrored);
+        if mirrored.reread || !mirrored.writes.is_empty() {
+            return plan;
+        }
     }
     let reason =
         if service.external_name { "the Service is an ExternalName" } else { "the Service has no selector" };
@@ -76,13 +86,13 @@ fn abandoned(cluster: &Cluster, key: &Key, service: &ServiceState, existing: &[&
 }
 
 fn delete(slice: &SliceState, reason: String) -> Reasoned {
-    Reasoned { write: Write::DeleteSlice(Version::of(&slice.meta)), reason }
+    Reasoned { write: Write::DeleteSlice(Version::of(&slice.meta.unpack())), reason }
 }
 
 /// Plans the slices of one family.
 fn plan_family(
     plan: &mut Plan,
-    author: Author<'_>,
+    builder: SliceBuilder<'_>,
     existing: &[&SliceState],
     desired: Vec<Desired<'_>>,
     max_endpoints: usize,
@@ -90,13 +100,13 @@ fn plan_family(
 ) {
     // A slice of an earlier Service of the same name waits for the garbage collection.
     let (own, foreign): (Vec<&SliceState>, Vec<&SliceState>) =
-        existing.iter().partition(|slice| author.may_own(slice));
+        existing.iter().partition(|slice| builder.may_own(slice));
     let (mut changes, mut needed) = (pack::Changes::default(), 0);
     for group in pack::groups(&own, desired) {
         let Group { ports, existing, desired } = group;
         plan.figures.endpoints += desired.len();
         needed += desired.len().div_ceil(max_endpoints);
-        let labels_differ = |slice: &SliceState| author.metadata_differs(slice);
+        let labels_differ = |slice: &SliceState| builder.metadata_differs(slice);
         pack::pack(ports, &existing, desired, max_endpoints, labels_differ, &mut changes);
     }
     plan.figures.added += changes.added;
@@ -105,7 +115,7 @@ fn plan_family(
 
     let remaining = own.len() - changes.delete.len() + changes.create.len();
     if remaining == 0 {
-        match changes.delete.iter().position(|slice| author.is_placeholder(slice)) {
+        match changes.delete.iter().position(|slice| builder.is_placeholder(slice)) {
             // The slice without endpoints is there already.
             Some(position) => _ = changes.delete.remove(position),
             None => changes.create.push(pack::Content::default()),
@@ -116,10 +126,10 @@ fn plan_family(
 
     changes.reuse_deleted();
     // While the Service is being deleted, its slices are too.
-    if !author.service.deleting {
+    if !builder.service.deleting {
         let mut names: Vec<String> = Vec::new();
         for content in changes.create {
-            let slice = author.create(&content, |name| is_taken(name) || names.iter().any(|n| n == name));
+            let slice = builder.create(&content, |name| is_taken(name) || names.iter().any(|n| n == name));
             names.extend(slice.metadata.as_ref().map(|meta| meta.name.clone()));
             let reason = match content.endpoints.len() {
                 0 => "the Service has no endpoints".to_owned(),
@@ -129,7 +139,7 @@ fn plan_family(
         }
     }
     for (slice, content) in changes.update {
-        let replaced = author.replace(slice, &content);
+        let replaced = builder.replace(slice, &content);
         plan.writes.push(Reasoned { write: Write::ReplaceSlice(Box::new(replaced)), reason: content.reason });
     }
     for slice in changes.delete {

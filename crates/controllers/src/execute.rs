@@ -20,8 +20,8 @@ pub(crate) enum Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) seen: Vec<Seen>,
-    /// The operations that succeeded, by kind.
-    pub(crate) done: Vec<(&'static str, &'static str)>,
+    /// The operations that succeeded.
+    pub(crate) done: Vec<&'static str>,
     pub(crate) failure: Option<Failure>,
 }
 
@@ -33,6 +33,21 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// The object had changed: the next attempt begins with what it is now.
     pub(crate) is_conflict: bool,
+}
+
+/// Reads the Endpoints object of a key.
+pub(crate) async fn read_endpoints(client: Client, key: Key) -> Outcome {
+    let name = ObjectName::new(key.namespace(), key.name());
+    let mut outcome = Outcome::default();
+    match client.get::<Endpoints>(name).await {
+        Ok(endpoints) => outcome.seen.push(Seen::Endpoints(Box::new(endpoints))),
+        Err(error) if error.is_not_found() => outcome.seen.push(Seen::EndpointsMissing(key)),
+        Err(error) => {
+            let (write, message) = (format!("read Endpoints {key}"), error.to_string());
+            outcome.failure = Some(Failure { write, operation: "update", message, is_conflict: false });
+        }
+    }
+    outcome
 }
 
 /// Sends writes until one fails.
@@ -60,7 +75,7 @@ pub(crate) async fn execute(client: Client, writes: Vec<Reasoned>) -> Outcome {
         match result {
             Ok(seen) => {
                 outcome.seen.push(seen);
-                outcome.done.push((write.kind(), write.operation()));
+                outcome.done.push(write.operation());
             }
             // Nothing can be created any more, and everything will be deleted.
             Err(error) if is_terminating(&error) => return outcome,

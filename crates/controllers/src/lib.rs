@@ -1,5 +1,5 @@
-//! The endpoint controllers: EndpointSlices, Endpoints objects and mirrored EndpointSlices, for kube-controller-manager's
-//! own or in place of them.
+//! The endpoint controllers: EndpointSlices, Endpoints objects and mirrored EndpointSlices, in place of those of
+//! kube-controller-manager.
 //!
 //! In: an API server. Out: writes to it. Each controller is a pure function from the [`cluster`](cluster::Cluster), a
 //! compact copy of the objects, to a [`plan`](plan::Plan) of writes; one runner watches, queues keys, and sends the

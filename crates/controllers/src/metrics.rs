@@ -196,7 +196,7 @@ impl Metrics {
     }
 
     /// A write succeeded.
-    pub(crate) fn changed(&self, kind: Kind, _object: &str, operation: &'static str) {
+    pub(crate) fn changed(&self, kind: Kind, operation: &'static str) {
         let family = match kind {
             Kind::Slices => &self.0.slice_changes,
             Kind::Endpoints => &self.0.endpoints_changes,

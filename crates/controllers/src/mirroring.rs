@@ -5,7 +5,6 @@
 //! Pure.
 
 use crate::cluster::Cluster;
-use crate::cluster::endpoints::EndpointsState;
 use crate::cluster::service::AddressFamily;
 use crate::cluster::slice::{Maintainer, SliceState};
 use crate::fingerprint;
@@ -18,7 +17,7 @@ use portway_api::{
     EndpointAddress, EndpointConditions, EndpointSubset, ObjectMeta, OwnerReference, SubsetPort,
 };
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Decides which mirrored slices to write. `max_endpoints` is that of a subset.
 pub fn reconcile(cluster: &Cluster, key: &Key, max_endpoints: usize) -> Plan {
@@ -34,8 +33,14 @@ pub fn reconcile(cluster: &Cluster, key: &Key, max_endpoints: usize) -> Plan {
         plan.writes.extend(existing.into_iter().map(|slice| delete(slice, reason)));
         return plan;
     };
-    let desired = desired(endpoints.subsets(), max_endpoints, &mut plan);
-    plan_slices(&mut plan, key, endpoints, existing, desired);
+    let Some(subsets) = endpoints.subsets() else {
+        plan.reread = true;
+        return plan;
+    };
+    let desired = desired(subsets, max_endpoints, &mut plan);
+    let meta = endpoints.meta.unpack();
+    let is_taken = |name: &str| cluster.has_slice(&Key::new(key.namespace(), name));
+    plan_slices(&mut plan, Metadata { key, meta: &meta }, existing, desired, is_taken);
     plan
 }
 
@@ -50,7 +55,7 @@ fn desired(subsets: Vec<EndpointSubset>, max_endpoints: usize, plan: &mut Plan) 
         let total = subset.addresses.len() + subset.not_ready_addresses.len();
         let ready = subset.addresses.into_iter().map(|address| (address, true));
         let unready = subset.not_ready_addresses.into_iter().map(|address| (address, false));
-        let mut added = 0;
+        let (mut added, mut seen) = (0, HashSet::new());
         for (address, ready) in ready.chain(unready) {
             if added == max_endpoints {
                 break;
@@ -58,7 +63,12 @@ fn desired(subsets: Vec<EndpointSubset>, max_endpoints: usize, plan: &mut Plan) 
             match endpoint(address, ready) {
                 Some((family, endpoint)) => {
                     added += 1;
-                    desired.entry((family, ports.clone())).or_default().push(endpoint);
+                    let endpoints = desired.entry((family, ports.clone())).or_default();
+                    // The same address may be written in two ways.
+                    let identity = fingerprint::mirrored(&endpoint).identity;
+                    if seen.insert((family, identity)) {
+                        endpoints.push(endpoint);
+                    }
                 }
                 None => invalid += 1,
             }
@@ -107,12 +117,11 @@ fn endpoint(address: EndpointAddress, ready: bool) -> Option<(AddressFamily, End
 /// Plans one slice for each family and set of ports.
 fn plan_slices(
     plan: &mut Plan,
-    key: &Key,
-    endpoints: &EndpointsState,
+    metadata: Metadata<'_>,
     mut existing: Vec<&SliceState>,
     desired: Desired,
+    is_taken: impl Fn(&str) -> bool,
 ) {
-    let metadata = Metadata { key, endpoints };
     let (mut creates, mut updates) = (Vec::new(), Vec::new());
     for ((family, ports), wanted) in desired {
         plan.figures.slices += 1;
@@ -135,7 +144,7 @@ fn plan_slices(
             }
         }
     }
-    let mut writes = Vec::new();
+    let (mut writes, mut names) = (Vec::new(), Vec::new());
     for (family, ports, wanted) in creates {
         // A slice that is not needed any more is written over.
         let unneeded = existing.iter().position(|slice| *slice.address_type == *family.name());
@@ -143,7 +152,10 @@ fn plan_slices(
             Some(slice) => updates.push((slice, family, ports, wanted, "the ports changed")),
             None => {
                 let reason = count(wanted.len(), "endpoint");
-                let slice = slice(metadata.new_slice(family, &ports), family, ports, wanted);
+                let taken = |name: &str| is_taken(name) || names.iter().any(|n: &String| n == name);
+                let meta = metadata.new_slice(family, &ports, taken);
+                names.push(meta.name.clone());
+                let slice = slice(meta, family, ports, wanted);
                 writes.push(Reasoned { write: Write::CreateSlice(Box::new(slice)), reason });
             }
         }
@@ -153,7 +165,7 @@ fn plan_slices(
         writes.push(Reasoned { write: Write::ReplaceSlice(Box::new(slice)), reason: reason.to_owned() });
     }
     // While the Endpoints object is being deleted, its slices are too.
-    if endpoints.meta.deletion_timestamp.is_some() {
+    if metadata.meta.deletion_timestamp.is_some() {
         writes.retain(|reasoned| !matches!(reasoned.write, Write::CreateSlice(_)));
     }
     plan.writes.extend(writes);
@@ -170,28 +182,34 @@ fn slice(
 }
 
 fn delete(slice: &SliceState, reason: &str) -> Reasoned {
-    Reasoned { write: Write::DeleteSlice(Version::of(&slice.meta)), reason: reason.to_owned() }
+    Reasoned { write: Write::DeleteSlice(Version::of(&slice.meta.unpack())), reason: reason.to_owned() }
 }
 
 /// The numbers of endpoints that a slice lacks, has with other content, and has too many.
 fn differences(slice: &SliceState, wanted: &[Endpoint]) -> (usize, usize, usize) {
-    let wanted: HashMap<u64, u64> =
+    let mut missing: HashMap<u64, u64> =
         wanted.iter().map(fingerprint::mirrored).map(|print| (print.identity, print.content)).collect();
-    let known = slice.endpoints.iter().filter(|print| wanted.contains_key(&print.identity));
-    let changed = known.clone().filter(|print| wanted.get(&print.identity) != Some(&print.content)).count();
-    let known = known.count();
-    (wanted.len().saturating_sub(known), changed, slice.endpoints.len() - known)
+    let (mut changed, mut removed) = (0, 0);
+    for print in &slice.endpoints {
+        match missing.remove(&print.identity) {
+            Some(content) => changed += usize::from(content != print.content),
+            None => removed += 1,
+        }
+    }
+    (missing.len(), changed, removed)
 }
 
 /// The metadata of the slices of an Endpoints object.
+#[derive(Clone, Copy)]
 struct Metadata<'a> {
     key: &'a Key,
-    endpoints: &'a EndpointsState,
+    /// That of the Endpoints object.
+    meta: &'a ObjectMeta,
 }
 
 impl Metadata<'_> {
     fn labels(&self) -> HashMap<String, String> {
-        let mut labels = self.endpoints.meta.labels.clone();
+        let mut labels = self.meta.labels.clone();
         labels.insert(SERVICE_NAME.to_owned(), self.key.name().to_owned());
         labels.insert(SLICE_MANAGED_BY.to_owned(), Maintainer::Mirroring.label().to_owned());
         labels
@@ -199,7 +217,7 @@ impl Metadata<'_> {
 
     /// The annotations of the Endpoints object, without those that are about that object only.
     fn annotations(&self) -> HashMap<String, String> {
-        let mut annotations = self.endpoints.meta.annotations.clone();
+        let mut annotations = self.meta.annotations.clone();
         annotations.retain(|name, _| name != TRIGGER_TIME && name != LAST_APPLIED);
         annotations
     }
@@ -208,7 +226,7 @@ impl Metadata<'_> {
         OwnerReference {
             kind: "Endpoints".to_owned(),
             name: self.key.name().to_owned(),
-            uid: self.endpoints.meta.uid.clone(),
+            uid: self.meta.uid.clone(),
             api_version: "v1".to_owned(),
             controller: Some(true),
             block_owner_deletion: Some(true),
@@ -216,28 +234,36 @@ impl Metadata<'_> {
     }
 
     fn differs(&self, slice: &SliceState) -> bool {
-        let owned = slice.meta.owner_references.iter().any(|owner| owner.uid == self.endpoints.meta.uid);
-        !owned || slice.meta.labels != self.labels() || slice.meta.annotations != self.annotations()
+        let meta = slice.meta.unpack();
+        let owned = meta.owner_references.iter().any(|owner| owner.uid == self.meta.uid);
+        !owned || meta.labels != self.labels() || meta.annotations != self.annotations()
     }
 
     /// The metadata of a slice that is there, as it should be.
     fn of_slice(&self, slice: &SliceState) -> ObjectMeta {
-        let mut meta = slice.meta.clone();
-        meta.owner_references.retain(|owner| owner.kind != "Endpoints");
+        let mut meta = slice.meta.unpack();
+        meta.owner_references.retain(|owner| owner.kind != "Endpoints" && owner.controller != Some(true));
         meta.owner_references.push(self.owner());
         ObjectMeta { labels: self.labels(), annotations: self.annotations(), ..meta }
     }
 
     /// The metadata of a new slice; its name is the same each time it is computed.
-    fn new_slice(&self, family: AddressFamily, ports: &[EndpointPort]) -> ObjectMeta {
-        let mut hash = Sha256::new();
-        hash.update(self.endpoints.meta.uid.as_bytes());
-        hash.update(family.name());
-        for port in ports {
-            hash.update(prost::Message::encode_to_vec(port));
-        }
+    fn new_slice(
+        &self,
+        family: AddressFamily,
+        ports: &[EndpointPort],
+        is_taken: impl Fn(&str) -> bool,
+    ) -> ObjectMeta {
+        let name = |n: u32| {
+            let mut hash = Sha256::new();
+            hash.update(self.meta.uid.as_bytes());
+            hash.update(family.name());
+            ports.iter().for_each(|port| hash.update(prost::Message::encode_to_vec(port)));
+            hash.update(n.to_be_bytes());
+            format!("{}-{}", self.key.name(), crate::endpointslice::slices::suffix(&hash.finalize()))
+        };
         ObjectMeta {
-            name: format!("{}-{}", self.key.name(), crate::endpointslice::slices::suffix(&hash.finalize())),
+            name: (0..).map(name).find(|name| !is_taken(name)).unwrap_or_default(),
             generate_name: format!("{}-", self.key.name()),
             namespace: self.key.namespace().to_owned(),
             labels: self.labels(),

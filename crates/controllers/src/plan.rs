@@ -99,12 +99,14 @@ pub struct Note {
 /// What a reconciliation decided.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// The writes, in this order: none of them removes an endpoint that a later one adds again.
+    /// The writes, in this order: creations, replacements, deletions.
     pub writes: Vec<Reasoned>,
     /// Kubernetes Events.
     pub notes: Vec<Note>,
-    /// Why the plan is not complete, if it has to be made again later.
+    /// Why endpoints are missing, if the change that adds them will lead to another plan.
     pub incomplete: Option<String>,
+    /// The Endpoints object has to be read before the plan can be made.
+    pub reread: bool,
     /// Figures for metrics.
     pub figures: Figures,
 }
@@ -126,18 +128,6 @@ pub struct Figures {
     pub needed: usize,
     /// Addresses that cannot be mirrored.
     pub skipped: usize,
-}
-
-impl std::ops::AddAssign for Figures {
-    fn add_assign(&mut self, other: Figures) {
-        self.added += other.added;
-        self.changed += other.changed;
-        self.removed += other.removed;
-        self.endpoints += other.endpoints;
-        self.slices += other.slices;
-        self.needed += other.needed;
-        self.skipped += other.skipped;
-    }
 }
 
 /// `n` things, as text.

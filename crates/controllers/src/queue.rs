@@ -51,8 +51,8 @@ pub struct Queue {
 impl Queue {
     /// Adds a key that is due at `at`, or earlier if it already is.
     pub fn add(&mut self, key: &Key, at: Instant, now: Instant) {
-        self.figures.adds += 1;
         let entry = self.entries.entry(key.clone()).or_default();
+        self.figures.adds += u64::from(entry.due.is_none() && entry.again.is_none());
         if entry.working.is_some() {
             entry.again = Some(entry.again.map_or(at, |again| again.min(at)));
             return;
@@ -110,11 +110,10 @@ impl Queue {
         if wait.is_some() {
             self.figures.retries += 1;
         }
-        // A change during the failed work does not shorten the wait.
-        match (wait.map(|wait| now + wait), again) {
-            (Some(retry), _) => self.schedule(key, retry, now),
-            (None, Some(again)) => self.schedule(key, again, now),
-            (None, None) => _ = self.entries.remove(key),
+        // A change ends the wait, as it does for a key that waits already.
+        match wait.map(|wait| now + wait).into_iter().chain(again).min() {
+            Some(at) => self.schedule(key, at, now),
+            None => _ = self.entries.remove(key),
         }
         wait
     }

@@ -26,6 +26,9 @@ pub enum RunError {
     /// The HTTP pages cannot be served.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The watches have ended.
+    #[error("the watches of the API server have ended")]
+    Ended,
     /// Signals cannot be received.
     #[error("cannot wait for signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -50,7 +53,7 @@ pub async fn run(options: Options) -> Result<(), RunError> {
     tracing::info!(server = client.server(), identity, "starting the endpoint controllers");
 
     let runner = Runner::new(client.clone(), recorder, metrics.clone(), &options);
-    let work = tokio::spawn(runner.run(leadership, stopped));
+    let mut work = tokio::spawn(runner.run(leadership, stopped));
     // The Lease is released after the last write has ended.
     let (release, released) = watch::channel(false);
     let election = elect(&client, &options, identity, changes, released);
@@ -62,19 +65,29 @@ pub async fn run(options: Options) -> Result<(), RunError> {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            // Whoever leads and does not write must not keep the Lease.
+            ended = &mut work => return Err(ended_early(ended)),
         }
         tracing::info!("stopping: waiting for the writes that are under way");
         _ = stop.send(true);
-        if let Err(error) = work.await
-            && error.is_panic()
-        {
-            std::panic::resume_unwind(error.into_panic());
+        let ended = work.await;
+        if ended.is_err() {
+            return Err(ended_early(ended));
         }
         _ = release.send(true);
+        Ok(())
     };
     tokio::select! {
         never = pages => match never? {},
-        ((), ()) = async { tokio::join!(shut_down, election) } => Ok(()),
+        ended = async { tokio::try_join!(shut_down, async { election.await; Ok(()) }) } => ended.map(drop),
+    }
+}
+
+/// The controllers ended, and were not told to.
+fn ended_early(ended: Result<(), tokio::task::JoinError>) -> RunError {
+    match ended {
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        _ => RunError::Ended,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::cluster::{Cluster, ClusterEvent, Touched};
 use crate::controller::{Controller, Kind};
-use crate::execute::{Outcome, Seen, execute};
+use crate::execute::{Outcome, Seen, execute, read_endpoints};
 use crate::key::Key;
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -25,6 +25,10 @@ const GRACE: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Events that are handled before writes are sent again.
 const BURST: usize = 10_000;
+/// How long plans are made at a time, before the Lease, the pages and the watches have their turn.
+const TURN: Duration = Duration::from_millis(20);
+/// After this many conflicts in a row, another process is in the way.
+const CONFLICTS: u32 = 5;
 
 /// The controllers and their state.
 pub(crate) struct Runner {
@@ -36,7 +40,13 @@ pub(crate) struct Runner {
     leads: bool,
     listed: bool,
     tasks: JoinSet<(usize, Key, Outcome)>,
-    working: HashMap<(usize, Key), AbortHandle>,
+    working: HashMap<(usize, Key), Work>,
+}
+
+/// Writes that are under way.
+struct Work {
+    task: AbortHandle,
+    objects: Vec<Key>,
 }
 
 impl Runner {
@@ -71,7 +81,9 @@ impl Runner {
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            self.start_work(Instant::now());
+            if self.start_work(Instant::now()) {
+                tokio::task::yield_now().await;
+            }
             let next_due = self.next_due();
             tokio::select! {
                 biased;
@@ -113,8 +125,11 @@ impl Runner {
 
     /// When the next key that waits is due.
     fn next_due(&self) -> Instant {
-        let waits = self.controllers.iter().filter(|c| c.working < c.concurrency).map(|c| c.queue.next_due());
-        let next = waits.flatten().min().filter(|_| self.leads && self.listed);
+        let free = || self.controllers.iter().filter(|c| c.working < c.concurrency);
+        if self.leads && self.listed && free().any(|c| c.queue.depth() > 0) {
+            return Instant::now();
+        }
+        let next = free().filter_map(|c| c.queue.next_due()).min().filter(|_| self.leads && self.listed);
         next.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))
     }
 
@@ -123,23 +138,35 @@ impl Runner {
             Notice::Event(event) => {
                 let mut touched: Vec<Touched> = Vec::new();
                 self.cluster.apply(event, &mut touched);
-                let now = Instant::now();
-                for touched in &touched {
-                    for controller in &mut self.controllers {
-                        controller.touch(touched, now);
-                    }
-                }
+                self.touch(&touched, None);
                 if !self.listed && self.cluster.is_listed() {
                     self.listed = true;
                     let (services, pods) = self.cluster.size();
                     tracing::info!(services, pods, "listed all objects");
                 }
             }
-            Notice::Rejected(rejected) => tracing::warn!("{rejected}"),
+            Notice::Rejected(rejected) => {
+                if let Some(resource) = rejected.resource {
+                    self.cluster.keep(resource, &rejected.namespace, &rejected.name);
+                }
+                tracing::warn!("{rejected}");
+            }
             Notice::Outage(outage) => tracing::warn!("{outage}"),
             Notice::Recovered(resource) => {
                 let resource = resource.map(|resource| resource.to_string()).unwrap_or_default();
                 tracing::info!(resource, "the API server can be read again");
+            }
+        }
+    }
+
+    /// Adds Services to the queues of all controllers but one: the one whose write the change is.
+    fn touch(&mut self, touched: &[Touched], except: Option<usize>) {
+        let now = Instant::now();
+        for touched in touched {
+            for (index, controller) in self.controllers.iter_mut().enumerate() {
+                if Some(index) != except {
+                    controller.touch(touched, &self.cluster, now);
+                }
             }
         }
     }
@@ -164,8 +191,9 @@ impl Runner {
     /// Drops the writes that are under way. Their keys stay in the queue.
     fn abandon(&mut self) {
         let now = Instant::now();
-        for ((index, key), task) in self.working.drain() {
-            task.abort();
+        for ((index, key), work) in self.working.drain() {
+            work.task.abort();
+            self.cluster.writes_ended(&work.objects);
             let controller = &mut self.controllers[index];
             controller.working -= 1;
             controller.queue.done(&key, false, now);
@@ -174,10 +202,10 @@ impl Runner {
         self.tasks = JoinSet::new();
     }
 
-    /// Takes keys from the queues, decides, and sends the writes.
-    fn start_work(&mut self, now: Instant) {
+    /// Takes keys from the queues, decides, and sends the writes. True if time ran out before the queues were empty.
+    fn start_work(&mut self, now: Instant) -> bool {
         if !self.leads || !self.listed {
-            return;
+            return false;
         }
         for index in 0..self.controllers.len() {
             while self.controllers[index].working < self.controllers[index].concurrency
@@ -185,23 +213,26 @@ impl Runner {
             {
                 let started = Instant::now();
                 let plan = self.controllers[index].reconcile(&self.cluster, &key);
-                self.metrics.reconciled(
-                    self.controllers[index].kind,
-                    &plan,
-                    self.cluster.service(&key),
-                    started,
-                );
+                let kind = self.controllers[index].kind;
+                self.metrics.reconciled(kind, &plan, self.cluster.service(&key), started);
                 self.publish(index, &key, &plan);
                 self.begin(index, key, plan);
+                if now.elapsed() > TURN {
+                    return true;
+                }
             }
         }
+        false
     }
 
     /// Sends the writes of a plan, or ends the work on its key if there are none.
     fn begin(&mut self, index: usize, key: Key, plan: Plan) {
-        if plan.writes.is_empty() {
-            let failed = plan.incomplete.is_some();
-            self.finish(index, &key, failed);
+        if let Some(missing) = &plan.incomplete {
+            let controller = self.controllers[index].kind.name();
+            tracing::debug!(controller, service = %key, "endpoints are incomplete: {missing}");
+        }
+        if plan.writes.is_empty() && !plan.reread {
+            self.finish(index, &key, false);
             return;
         }
         for reasoned in &plan.writes {
@@ -210,26 +241,23 @@ impl Runner {
             tracing::info!(target: CHANGES, service = %key, %object, reason, "{operation} {kind}");
         }
         self.controllers[index].working += 1;
-        let (client, owned, incomplete) = (self.client.clone(), key.clone(), plan.incomplete);
+        let objects: Vec<Key> = plan.writes.iter().map(|reasoned| reasoned.write.key()).collect();
+        self.cluster.writes_begin(objects.iter().cloned());
+        let (client, owned) = (self.client.clone(), key.clone());
         let task = self.tasks.spawn(async move {
-            let mut outcome = execute(client, plan.writes).await;
-            if let Some(message) = incomplete.filter(|_| outcome.failure.is_none()) {
-                outcome.failure = Some(crate::execute::Failure {
-                    write: String::new(),
-                    operation: "update",
-                    message,
-                    is_conflict: false,
-                });
-            }
+            let outcome = match plan.reread {
+                true => read_endpoints(client, owned.clone()).await,
+                false => execute(client, plan.writes).await,
+            };
             (index, owned, outcome)
         });
-        self.working.insert((index, key), task);
+        self.working.insert((index, key), Work { task, objects });
     }
 
     fn finish(&mut self, index: usize, key: &Key, failed: bool) {
         let controller = &mut self.controllers[index];
         if !failed {
-            controller.succeeded(&self.cluster, key);
+            controller.succeeded(key);
         }
         controller.queue.done(key, failed, Instant::now());
         self.metrics.synced(controller.kind, if failed { "error" } else { "success" });
@@ -241,30 +269,30 @@ impl Runner {
             Err(error) if error.is_cancelled() => return,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
-        if self.working.remove(&(index, key.clone())).is_none() {
-            return;
-        }
+        let Some(work) = self.working.remove(&(index, key.clone())) else { return };
         self.controllers[index].working -= 1;
-        for (kind, operation) in &outcome.done {
-            self.metrics.changed(self.controllers[index].kind, kind, operation);
+        for operation in &outcome.done {
+            self.metrics.changed(self.controllers[index].kind, operation);
         }
+        let mut touched = Vec::new();
         for seen in outcome.seen {
             match seen {
-                Seen::Slice(slice) => self.cluster.slice_written(*slice),
+                Seen::Slice(slice) => self.cluster.slice_written(*slice, &mut touched),
                 Seen::SliceDeleted(key) => self.cluster.slice_deleted(&key),
                 Seen::SliceMissing(key) => self.cluster.slice_missing(&key),
-                Seen::Endpoints(endpoints) => self.cluster.endpoints_written(*endpoints),
+                Seen::Endpoints(endpoints) => self.cluster.endpoints_written(*endpoints, &mut touched),
                 Seen::EndpointsMissing(key) => self.cluster.endpoints_missing(&key),
             }
         }
+        self.cluster.writes_ended(&work.objects);
+        // What was read, and not written, is news for this controller too.
+        self.touch(&touched, (!work.objects.is_empty()).then_some(index));
         if let Some(failure) = &outcome.failure {
             let controller = &self.controllers[index];
             let attempt = controller.queue.failures(&key) + 1;
             let (name, message) = (controller.kind.name(), &failure.message);
-            if failure.is_conflict {
+            if failure.is_conflict && attempt < CONFLICTS {
                 tracing::debug!(controller = name, service = %key, write = failure.write, "object has changed; trying again");
-            } else if failure.write.is_empty() {
-                tracing::info!(controller = name, service = %key, attempt, "endpoints are incomplete: {message}");
             } else {
                 tracing::warn!(controller = name, service = %key, attempt, "{message}");
                 let note = controller.failed(&key, failure.operation, message);
@@ -277,7 +305,7 @@ impl Runner {
     /// Records the Events of a plan.
     fn publish(&self, index: usize, key: &Key, plan: &Plan) {
         if self.controllers[index].kind == Kind::Mirroring {
-            let uid = self.cluster.endpoints(key).map(|e| e.meta.uid.clone()).unwrap_or_default();
+            let uid = self.cluster.endpoints(key).map(|e| e.meta.unpack().uid).unwrap_or_default();
             let regarding = regarding::<Endpoints>(key, uid);
             plan.notes.iter().for_each(|note| write_note(&self.recorder, regarding.clone(), note));
         } else {

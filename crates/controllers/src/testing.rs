@@ -151,7 +151,7 @@ pub(crate) fn endpoints_object(name: &str, ready: &[&str], unready: &[&str]) -> 
 
 /// A cluster, and the API server's copy of the objects that controllers write.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct TestApi {
     pub(crate) cluster: Cluster,
     pub(crate) slices: BTreeMap<Key, EndpointSlice>,
     pub(crate) endpoints: BTreeMap<Key, Endpoints>,
@@ -162,10 +162,10 @@ pub(crate) struct World {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Conflict;
 
-impl World {
+impl TestApi {
     /// A cluster whose lists are complete, with two nodes in two zones.
-    pub(crate) fn new() -> World {
-        let mut world = World::default();
+    pub(crate) fn new() -> TestApi {
+        let mut api = TestApi::default();
         for event in [
             ClusterEvent::Service(Event::Init),
             ClusterEvent::Pod(Event::Init),
@@ -178,9 +178,9 @@ impl World {
             ClusterEvent::Slice(Event::InitDone),
             ClusterEvent::Endpoints(Event::InitDone),
         ] {
-            world.event(event);
+            api.event(event);
         }
-        world.with(node("node-a", "zone-a")).with(node("node-b", "zone-b"))
+        api.with(node("node-a", "zone-a")).with(node("node-b", "zone-b"))
     }
 
     /// The newest version.
@@ -210,7 +210,7 @@ impl World {
         self.event(Event::Apply(object))
     }
 
-    pub(crate) fn with<R: Resource>(mut self, object: R) -> World
+    pub(crate) fn with<R: Resource>(mut self, object: R) -> TestApi
     where
         ClusterEvent: From<Event<R>>,
     {
@@ -227,30 +227,38 @@ impl World {
 
     /// What the EndpointSlice controller would write.
     pub(crate) fn plan(&self, name: &str) -> Plan {
-        endpointslice::reconcile(&self.cluster, &key(name), Context { max_endpoints: 100, trigger: None })
+        endpointslice::reconcile(
+            &self.cluster,
+            &key(name),
+            Context { max_endpoints: 100, max_mirrored: 1000, trigger: None },
+        )
     }
 
     /// Lets the EndpointSlice controller write, until it has nothing to write. Returns the plans with writes.
-    pub(crate) fn settle(&mut self, name: &str) -> Vec<Plan> {
-        self.settle_with(
+    pub(crate) fn write_all(&mut self, name: &str) -> Vec<Plan> {
+        self.write_until_done_with(
             |cluster, key| {
-                endpointslice::reconcile(cluster, key, Context { max_endpoints: 100, trigger: None })
+                endpointslice::reconcile(
+                    cluster,
+                    key,
+                    Context { max_endpoints: 100, max_mirrored: 1000, trigger: None },
+                )
             },
             name,
         )
     }
 
     /// The same for the Endpoints controller.
-    pub(crate) fn settle_endpoints(&mut self, name: &str) -> Vec<Plan> {
-        self.settle_with(|cluster, key| endpoints::reconcile(cluster, key, None, false), name)
+    pub(crate) fn write_endpoints(&mut self, name: &str) -> Vec<Plan> {
+        self.write_until_done_with(|cluster, key| endpoints::reconcile(cluster, key, None, false), name)
     }
 
     /// The same for the mirroring controller.
-    pub(crate) fn settle_mirroring(&mut self, name: &str) -> Vec<Plan> {
-        self.settle_with(|cluster, key| mirroring::reconcile(cluster, key, 1000), name)
+    pub(crate) fn write_mirrored(&mut self, name: &str) -> Vec<Plan> {
+        self.write_until_done_with(|cluster, key| mirroring::reconcile(cluster, key, 1000), name)
     }
 
-    pub(crate) fn settle_with(
+    pub(crate) fn write_until_done_with(
         &mut self,
         reconcile: impl Fn(&Cluster, &Key) -> Plan,
         name: &str,
@@ -274,11 +282,11 @@ impl World {
         match write {
             Write::CreateSlice(slice) => {
                 let stored = create(&mut self.slices, &mut self.revision, slice)?;
-                self.cluster.slice_written(stored);
+                self.cluster.slice_written(stored, &mut Vec::new());
             }
             Write::ReplaceSlice(slice) => {
                 let stored = replace(&mut self.slices, &mut self.revision, slice)?;
-                self.cluster.slice_written(stored);
+                self.cluster.slice_written(stored, &mut Vec::new());
             }
             Write::DeleteSlice(version) => {
                 remove(&mut self.slices, &version.key, &version.resource_version)?;
@@ -286,11 +294,11 @@ impl World {
             }
             Write::CreateEndpoints(object) => {
                 let stored = create(&mut self.endpoints, &mut self.revision, object)?;
-                self.cluster.endpoints_written(stored);
+                self.cluster.endpoints_written(stored, &mut Vec::new());
             }
             Write::ReplaceEndpoints(object) => {
                 let stored = replace(&mut self.endpoints, &mut self.revision, object)?;
-                self.cluster.endpoints_written(stored);
+                self.cluster.endpoints_written(stored, &mut Vec::new());
             }
             Write::DeleteEndpoints(version) => {
                 remove(&mut self.endpoints, &version.key, &version.resource_version)?;

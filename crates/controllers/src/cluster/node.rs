@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct NodeState {
     pub(crate) zone: Option<Box<str>>,
     /// Its processors in thousandths, if it counts for the share of its zone: it is ready and not of the control plane.
-    counted: Option<f64>,
+    counted: Option<u64>,
 }
 
 impl NodeState {
@@ -20,7 +20,8 @@ impl NodeState {
         let conditions = status.map_or(&[][..], |status| &status.conditions);
         let ready = conditions.iter().any(|c| c.kind == "Ready" && c.status == "True");
         let counts = ready && CONTROL_PLANE.iter().all(|role| label(role).is_none());
-        let cpu = status.and_then(|status| status.allocatable.get("cpu")?.millis()).unwrap_or(0.0);
+        let cpu =
+            status.and_then(|status| status.allocatable.get("cpu")?.millis()).unwrap_or(0.0).round() as u64;
         NodeState {
             zone: label(ZONE).filter(|zone| !zone.is_empty()).map(|zone| zone.as_str().into()),
             counted: counts.then_some(cpu),
@@ -35,19 +36,19 @@ pub struct ZoneShares(pub(crate) Option<BTreeMap<Box<str>, f64>>);
 
 impl ZoneShares {
     pub(crate) fn new<'a>(nodes: impl Iterator<Item = &'a NodeState>) -> ZoneShares {
-        let mut zones: BTreeMap<Box<str>, f64> = BTreeMap::new();
+        let mut zones: BTreeMap<Box<str>, u64> = BTreeMap::new();
         for node in nodes {
             let Some(cpu) = node.counted else { continue };
             match &node.zone {
-                Some(zone) if cpu > 0.0 => *zones.entry(zone.clone()).or_default() += cpu,
+                Some(zone) if cpu > 0 => *zones.entry(zone.clone()).or_default() += cpu,
                 _ => return ZoneShares(None),
             }
         }
-        let total: f64 = zones.values().sum();
+        let total: u64 = zones.values().sum();
         if zones.len() < 2 {
             return ZoneShares(None);
         }
-        zones.values_mut().for_each(|cpu| *cpu /= total);
-        ZoneShares(Some(zones))
+        let share = |(zone, cpu): (Box<str>, u64)| (zone, cpu as f64 / total as f64);
+        ZoneShares(Some(zones.into_iter().map(share).collect()))
     }
 }

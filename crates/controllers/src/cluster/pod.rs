@@ -36,7 +36,7 @@ pub struct PodState {
 }
 
 impl PodState {
-    /// From the object; and the addresses that cannot be parsed, which are left out.
+    /// From the object; and the addresses that cannot be those of endpoints, which are left out.
     pub(crate) fn new(pod: &Pod) -> (PodState, Vec<String>) {
         let meta = pod.metadata.clone().unwrap_or_default();
         let spec = pod.spec.clone().unwrap_or_default();
@@ -47,7 +47,7 @@ impl PodState {
         }
         let (mut addresses, mut broken) = (Vec::new(), Vec::new());
         for text in texts {
-            match parse_ip(&text) {
+            match parse_ip(&text).filter(|ip| may_be_endpoint(*ip)) {
                 Some(ip) => addresses.push(ip),
                 None => broken.push(text),
             }
@@ -97,4 +97,13 @@ impl PodState {
     pub(crate) fn same_endpoint(&self, other: &PodState) -> bool {
         PodState { labels: other.labels.clone(), ..self.clone() } == *other
     }
+}
+
+/// Whether the API server accepts an endpoint with this address.
+fn may_be_endpoint(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.segments()[0] & 0xff0f == 0xff02,
+    };
+    !ip.is_unspecified() && !ip.is_loopback() && !link_local
 }

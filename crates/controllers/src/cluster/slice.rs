@@ -1,8 +1,8 @@
 //! What the controllers keep of an EndpointSlice that one of them maintains.
 
+use crate::cluster::meta::PackedMeta;
 use crate::fingerprint::{self, EndpointPrint};
 use crate::names::{MIRRORING_CONTROLLER, SERVICE_NAME, SLICE_CONTROLLER, SLICE_MANAGED_BY};
-use portway_api::ObjectMeta;
 use portway_api::complete::{EndpointPort, EndpointSlice};
 
 /// The controller that maintains a slice.
@@ -28,7 +28,8 @@ impl Maintainer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceState {
     /// With annotations, owners and finalizers of others, which a replacement keeps.
-    pub(crate) meta: ObjectMeta,
+    pub(crate) meta: PackedMeta,
+    service: Box<str>,
     pub(crate) maintainer: Maintainer,
     pub(crate) address_type: Box<str>,
     /// Sorted.
@@ -56,12 +57,13 @@ impl SliceState {
             address_type: slice.address_type.into(),
             ports: ports.into(),
             endpoints: slice.endpoints.iter().map(print).collect(),
-            meta,
+            service: meta.labels.get(SERVICE_NAME).map_or("", String::as_str).into(),
+            meta: PackedMeta::new(&meta),
         })
     }
 
     /// The name of its Service.
     pub(crate) fn service(&self) -> &str {
-        self.meta.labels.get(SERVICE_NAME).map_or("", String::as_str)
+        &self.service
     }
 }

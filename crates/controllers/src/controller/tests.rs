@@ -29,33 +29,33 @@ fn written(plan: &Plan) -> Option<String> {
 #[test]
 fn the_trigger_time_is_that_of_the_service_first_and_then_of_the_earliest_change() {
     for kind in [Kind::Slices, Kind::Endpoints] {
-        let mut world = World::new();
+        let mut api = TestApi::new();
         let mut controller = controller(kind);
         let now = Instant::now();
-        let mut touched = world.apply(service("web"));
-        touched.extend(world.apply(pod("web", 1, "node-a")));
-        touched.iter().for_each(|touched| controller.touch(touched, now));
-        let sync = |world: &mut World, controller: &mut Controller, fails: bool| {
-            let plan = controller.reconcile(&world.cluster, &key("web"));
+        let mut touched = api.apply(service("web"));
+        touched.extend(api.apply(pod("web", 1, "node-a")));
+        touched.iter().for_each(|touched| controller.touch(touched, &api.cluster, now));
+        let sync = |api: &mut TestApi, controller: &mut Controller, fails: bool| {
+            let plan = controller.reconcile(&api.cluster, &key("web"));
             if !fails {
-                plan.writes.iter().for_each(|r| world.write(&r.write).expect("no conflict"));
-                controller.succeeded(&world.cluster, &key("web"));
+                plan.writes.iter().for_each(|r| api.write(&r.write).expect("no conflict"));
+                controller.succeeded(&key("web"));
             }
             written(&plan)
         };
         let at = |seconds| Some(portway_api::time::format_rfc3339(seconds));
-        assert_eq!(sync(&mut world, &mut controller, false), at(1000), "the Service's creation");
+        assert_eq!(sync(&mut api, &mut controller, false), at(1000), "the Service's creation");
         for (number, seconds) in [(2, 5000), (3, 4000)] {
-            let touched = world.apply(pod_with("web", number, |pod| {
+            let touched = api.apply(pod_with("web", number, |pod| {
                 pod.status.get_or_insert_default().conditions = vec![ready(true, seconds)];
             }));
-            touched.iter().for_each(|touched| controller.touch(touched, now));
+            touched.iter().for_each(|touched| controller.touch(touched, &api.cluster, now));
         }
-        assert_eq!(sync(&mut world, &mut controller, true), at(4000), "the earliest of two changes");
-        assert_eq!(sync(&mut world, &mut controller, false), at(4000), "also after a failure");
-        let touched = world.delete::<portway_api::Pod>("web-00001");
-        touched.iter().for_each(|touched| controller.touch(touched, now));
-        assert_eq!(sync(&mut world, &mut controller, false), None, "a deletion has no time");
+        assert_eq!(sync(&mut api, &mut controller, true), at(4000), "the earliest of two changes");
+        assert_eq!(sync(&mut api, &mut controller, false), at(4000), "also after a failure");
+        let touched = api.delete::<portway_api::Pod>("web-00001");
+        touched.iter().for_each(|touched| controller.touch(touched, &api.cluster, now));
+        assert_eq!(sync(&mut api, &mut controller, false), None, "a deletion has no time");
     }
 }
 
@@ -74,7 +74,7 @@ fn each_controller_works_on_the_changes_that_concern_it() {
     ] {
         for (kind, expected) in Kind::ALL.into_iter().zip(expected) {
             let (mut controller, now) = (controller(kind), Instant::now());
-            controller.touch(&Touched { key: key("web"), by }, now);
+            controller.touch(&Touched { key: key("web"), by }, &Cluster::default(), now);
             let later = now + Duration::from_secs(2);
             assert_eq!(controller.queue.take(later).is_some(), expected, "{kind:?} {by:?}");
         }
@@ -84,24 +84,62 @@ fn each_controller_works_on_the_changes_that_concern_it() {
 #[test]
 fn a_slice_that_another_process_changed_is_repaired_after_a_second() {
     let (mut controller, now) = (controller(Kind::Slices), Instant::now());
-    controller.touch(&Touched { key: key("web"), by: Cause::Slice(Maintainer::Slices) }, now);
+    controller.touch(
+        &Touched { key: key("web"), by: Cause::Slice(Maintainer::Slices) },
+        &Cluster::default(),
+        now,
+    );
     assert_eq!(controller.queue.take(now), None);
     assert!(controller.queue.take(now + Duration::from_secs(1)).is_some());
 }
 
 #[test]
 fn totals_are_those_of_all_services() {
-    let mut world = World::new().with(service("web")).with(service("db"));
+    let mut api = TestApi::new().with(service("web")).with(service("db"));
     let mut controller = controller(Kind::Slices);
     for number in 0..150 {
-        world.apply(pod("web", number, "node-a"));
+        api.apply(pod("web", number, "node-a"));
     }
     for name in ["web", "db", "web"] {
-        controller.reconcile(&world.cluster, &key(name));
+        controller.reconcile(&api.cluster, &key(name));
     }
     let total = controller.total();
     assert_eq!((total.endpoints, total.slices, total.needed), (150, 3, 3));
-    world.delete::<portway_api::Service>("web");
-    controller.reconcile(&world.cluster, &key("web"));
+    api.delete::<portway_api::Service>("web");
+    controller.reconcile(&api.cluster, &key("web"));
     assert_eq!((controller.total().endpoints, controller.total().slices), (0, 1));
+}
+
+#[test]
+fn a_change_during_a_write_keeps_its_time() {
+    let (mut api, mut controller, now) = (TestApi::new(), controller(Kind::Slices), Instant::now());
+    let change = |api: &mut TestApi, controller: &mut Controller, number, seconds| {
+        let touched = api.apply(pod_with("web", number, |pod| {
+            pod.status.get_or_insert_default().conditions = vec![ready(true, seconds)];
+        }));
+        touched.iter().for_each(|touched| controller.touch(touched, &api.cluster, now));
+    };
+    let touched = api.apply(service("web"));
+    touched.iter().for_each(|touched| controller.touch(touched, &api.cluster, now));
+    controller.reconcile(&api.cluster, &key("web"));
+    // It arrives before the writes of the first plan have ended.
+    change(&mut api, &mut controller, 1, 6000);
+    controller.succeeded(&key("web"));
+    let plan = controller.reconcile(&api.cluster, &key("web"));
+    assert_eq!(written(&plan), Some(portway_api::time::format_rfc3339(6000)));
+}
+
+#[test]
+fn only_the_endpoints_object_that_a_deleted_service_left_is_deleted() {
+    let (mut api, mut controller, now) = (TestApi::new(), controller(Kind::Endpoints), Instant::now());
+    api.apply(service_with("web", |spec| spec.selector.clear()));
+    api.apply(endpoints_object("web", &["192.0.2.1"], &[]));
+    let touched = api.delete::<portway_api::Service>("web");
+    touched.iter().for_each(|touched| controller.touch(touched, &api.cluster, now));
+    assert_eq!(controller.reconcile(&api.cluster, &key("web")).writes.len(), 1);
+    // Another process has deleted it, and a person has created another one since.
+    let mut other = endpoints_object("web", &["192.0.2.2"], &[]);
+    other.metadata.get_or_insert_default().uid = "another".to_owned();
+    api.apply(other);
+    assert_eq!(controller.reconcile(&api.cluster, &key("web")).writes, []);
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 /// Addresses of an object at most.
 pub(crate) const CAPACITY: usize = 1000;
 
-/// An address as it is sorted: by number first, so that the order does not depend on how numbers are written.
+/// An address as it is sorted.
 type AddressKey = (String, String, String, String);
 
 /// The same subsets in canonical form: one for each set of addresses that have the same ports, everything sorted. An
-/// address that is both ready and not ready for a port is ready. Versions of Pods are left out.
+/// address that is both ready and not ready for a port is not. Ports of one name are in different subsets. Versions of Pods are left out.
 pub(crate) fn canonical(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
     // Addresses and their readiness by port; without a port, all addresses together.
     let mut by_port: BTreeMap<Option<SubsetPort>, BTreeMap<AddressKey, (EndpointAddress, bool)>> =
@@ -28,18 +28,21 @@ pub(crate) fn canonical(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
             }
             for port in &ports {
                 let addresses = by_port.entry(port.clone()).or_default();
-                let entry = addresses.entry(key(&address)).or_insert_with(|| (address.clone(), false));
-                entry.1 |= is_ready;
+                let entry = addresses.entry(key(&address)).or_insert_with(|| (address.clone(), true));
+                entry.1 &= is_ready;
             }
         }
     }
     // Ports with the same addresses share a subset.
     let mut found: Vec<(Vec<SubsetPort>, BTreeMap<AddressKey, (EndpointAddress, bool)>)> = Vec::new();
     for (port, addresses) in by_port {
-        match found
-            .iter_mut()
-            .find(|(ports, known)| !ports.is_empty() && port.is_some() && *known == addresses)
-        {
+        let shared = port.as_ref().and_then(|port| {
+            found.iter_mut().find(|(ports, known)| {
+                let names_differ = ports.iter().all(|p| p.name != port.name);
+                !ports.is_empty() && names_differ && *known == addresses
+            })
+        });
+        match shared {
             Some((ports, _)) => ports.extend(port),
             None => found.push((port.into_iter().collect(), addresses)),
         }

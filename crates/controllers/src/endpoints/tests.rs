@@ -7,24 +7,24 @@ use crate::testing::*;
 use portway_api::{Endpoints, Service, Time};
 
 /// The addresses that are ready, those that are not, and the ports of each subset.
-fn subsets(world: &World) -> Vec<(Vec<String>, Vec<String>, Vec<i32>)> {
+fn subsets(api: &TestApi) -> Vec<(Vec<String>, Vec<String>, Vec<i32>)> {
     let ips = |list: &[portway_api::EndpointAddress]| list.iter().map(|a| a.ip.clone()).collect::<Vec<_>>();
     let subset = |s: &portway_api::EndpointSubset| {
         (ips(&s.addresses), ips(&s.not_ready_addresses), s.ports.iter().map(|p| p.port).collect())
     };
-    world.only_endpoints().subsets.iter().map(subset).collect()
+    api.only_endpoints().subsets.iter().map(subset).collect()
 }
 
 #[test]
 fn the_object_has_the_name_of_the_service_and_its_labels() {
     let mut web = service("web");
     web.metadata.get_or_insert_default().labels = [("team".to_owned(), "shop".to_owned())].into();
-    let mut world = World::new().with(web).with(pod_with("web", 1, |pod| {
+    let mut api = TestApi::new().with(web).with(pod_with("web", 1, |pod| {
         let spec = pod.spec.get_or_insert_default();
         (spec.hostname, spec.subdomain) = ("db-0".to_owned(), "web".to_owned());
     }));
-    world.settle_endpoints("web");
-    let endpoints = world.only_endpoints();
+    api.write_endpoints("web");
+    let endpoints = api.only_endpoints();
     let meta = endpoints.metadata.clone().unwrap_or_default();
     assert_eq!((meta.namespace.as_str(), meta.name.as_str()), (NAMESPACE, "web"));
     let mut labels: Vec<_> = meta.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -47,13 +47,13 @@ fn pods_are_ready_unready_or_left_out() {
         ("terminating, published", true, true, true, (1, 0)),
     ] {
         let web = service_with("web", |spec| spec.publish_not_ready_addresses = published);
-        let mut world = World::new().with(web).with(pod_with("web", 1, |pod| {
+        let mut api = TestApi::new().with(web).with(pod_with("web", 1, |pod| {
             pod.status.get_or_insert_default().conditions = vec![ready(is_ready, 0)];
             pod.metadata.get_or_insert_default().deletion_timestamp =
                 terminating.then_some(Time { seconds: 1 });
         }));
-        world.settle_endpoints("web");
-        let found = subsets(&world);
+        api.write_endpoints("web");
+        let found = subsets(&api);
         let counts =
             found.iter().fold((0, 0), |(r, u), (ready, unready, _)| (r + ready.len(), u + unready.len()));
         assert_eq!(counts, expected, "{case}");
@@ -68,16 +68,16 @@ fn addresses_with_the_same_ports_share_a_subset() {
     let with_ports = |number, ports: &'static [(&str, i32)]| {
         pod_with("web", number, |pod| pod.spec.get_or_insert_default().containers = vec![container(ports)])
     };
-    let mut world = World::new()
+    let mut api = TestApi::new()
         .with(web)
         .with(with_ports(1, &[("http", 8080), ("admin", 9090)]))
         .with(with_ports(2, &[("http", 8080), ("admin", 9090)]))
         .with(with_ports(3, &[("http", 8081), ("admin", 9090)]))
         .with(with_ports(4, &[]));
-    world.settle_endpoints("web");
+    api.write_endpoints("web");
     let all = |numbers: &[u8]| numbers.iter().map(|n| format!("10.244.0.{n}")).collect::<Vec<_>>();
     // A Pod without the names is in no subset. Ports with different addresses are apart.
-    let mut found = subsets(&world);
+    let mut found = subsets(&api);
     found.sort();
     assert_eq!(
         found,
@@ -102,9 +102,9 @@ fn the_address_is_of_the_services_first_family() {
             spec.ip_families = families.iter().map(|f| (*f).to_owned()).collect();
             spec.cluster_ip = cluster_ip.to_owned();
         });
-        let mut world = World::new().with(web).with(pod("web", 1, "node-a"));
-        world.settle_endpoints("web");
-        assert_eq!(subsets(&world)[0].0, [expected], "{families:?} {cluster_ip}");
+        let mut api = TestApi::new().with(web).with(pod("web", 1, "node-a"));
+        api.write_endpoints("web");
+        assert_eq!(subsets(&api)[0].0, [expected], "{families:?} {cluster_ip}");
     }
 }
 
@@ -114,11 +114,11 @@ fn headless_services_without_ports_have_addresses_without_ports() {
         spec.cluster_ip = "None".to_owned();
         spec.ports.clear();
     });
-    let mut world = World::new().with(web).with(pod("web", 1, "node-a")).with(pod("web", 2, "node-a"));
-    world.settle_endpoints("web");
+    let mut api = TestApi::new().with(web).with(pod("web", 1, "node-a")).with(pod("web", 2, "node-a"));
+    api.write_endpoints("web");
     let addresses = vec!["10.244.0.1".to_owned(), "10.244.0.2".to_owned()];
-    assert_eq!(subsets(&world), [(addresses, vec![], vec![])]);
-    let labels = &world.only_endpoints().metadata.as_ref().expect("metadata").labels;
+    assert_eq!(subsets(&api), [(addresses, vec![], vec![])]);
+    let labels = &api.only_endpoints().metadata.as_ref().expect("metadata").labels;
     assert_eq!(labels.get("service.kubernetes.io/headless").map(String::as_str), Some(""));
 }
 
@@ -130,65 +130,65 @@ fn at_most_a_thousand_addresses_are_written_those_that_are_ready_first() {
         (990, 20, (990, 10), true),
         (0, 1200, (0, 1000), true),
     ] {
-        let mut world = World::new().with(service("web"));
+        let mut api = TestApi::new().with(service("web"));
         for number in 0..ready_pods + unready_pods {
-            world.apply(pod_with("web", number, |pod| {
+            api.apply(pod_with("web", number, |pod| {
                 pod.status.get_or_insert_default().conditions = vec![ready(number < ready_pods, 0)];
             }));
         }
-        let plans = world.settle_endpoints("web");
+        let plans = api.write_endpoints("web");
         assert_eq!(plans.len(), 1, "one write, and then none");
-        let found = subsets(&world);
+        let found = subsets(&api);
         let counts =
             found.iter().fold((0, 0), |(r, u), (ready, unready, _)| (r + ready.len(), u + unready.len()));
         assert_eq!(counts, expected, "{ready_pods} and {unready_pods}");
-        let annotations = &world.only_endpoints().metadata.as_ref().expect("metadata").annotations;
+        let annotations = &api.only_endpoints().metadata.as_ref().expect("metadata").annotations;
         assert_eq!(annotations.get(OVER_CAPACITY).map(String::as_str), annotated.then_some("truncated"));
     }
 }
 
 #[test]
 fn the_annotation_goes_when_there_is_room_again() {
-    let mut world = World::new().with(service("web"));
+    let mut api = TestApi::new().with(service("web"));
     for number in 0..1001 {
-        world.apply(pod("web", number, "node-a"));
+        api.apply(pod("web", number, "node-a"));
     }
-    world.settle_endpoints("web");
-    world.delete::<portway_api::Pod>("web-00000");
-    world.settle_endpoints("web");
+    api.write_endpoints("web");
+    api.delete::<portway_api::Pod>("web-00000");
+    api.write_endpoints("web");
     assert!(
-        !world.only_endpoints().metadata.as_ref().expect("metadata").annotations.contains_key(OVER_CAPACITY)
+        !api.only_endpoints().metadata.as_ref().expect("metadata").annotations.contains_key(OVER_CAPACITY)
     );
-    assert_eq!(subsets(&world)[0].0.len(), 1000);
+    assert_eq!(subsets(&api)[0].0.len(), 1000);
 }
 
 #[test]
 fn the_object_is_deleted_with_its_service_and_others_are_left_alone() {
-    let deleted = |world: &World, name: &str, was_deleted: bool| {
-        let plan = reconcile(&world.cluster, &key(name), None, was_deleted);
+    let deleted = |api: &TestApi, name: &str, was_deleted: bool| {
+        let plan = reconcile(&api.cluster, &key(name), None, was_deleted);
         plan.writes.iter().map(|r| r.write.operation()).collect::<Vec<_>>()
     };
-    let mut world = World::new().with(service("web")).with(pod("web", 1, "node-a"));
-    world.settle_endpoints("web");
-    world.delete::<Service>("web");
-    assert_eq!(deleted(&world, "web", true), ["delete"]);
-    assert_eq!(deleted(&world, "web", false), ["delete"], "it is the controller's, and was left over");
+    let mut api = TestApi::new().with(service("web")).with(pod("web", 1, "node-a"));
+    api.write_endpoints("web");
+    api.delete::<Service>("web");
+    assert_eq!(deleted(&api, "web", true), ["delete"]);
+    assert_eq!(deleted(&api, "web", false), ["delete"], "it is the controller's, and was left over");
     // A person's object without a Service is left alone, and deleted with the Service if there was one.
-    world.apply(endpoints_object("mine", &["192.0.2.1"], &[]));
-    assert_eq!(deleted(&world, "mine", false), [""; 0]);
-    assert_eq!(deleted(&world, "mine", true), ["delete"]);
+    api.apply(endpoints_object("mine", &["192.0.2.1"], &[]));
+    assert_eq!(deleted(&api, "mine", false), [""; 0]);
+    assert_eq!(deleted(&api, "mine", true), ["delete"]);
     let mut lock = endpoints_object("lock", &[], &[]);
     lock.metadata.get_or_insert_default().annotations.insert(LEADER.to_owned(), "{}".to_owned());
-    world.apply(lock);
-    assert_eq!(deleted(&world, "lock", true), [""; 0], "the lock of a leader election");
+    api.apply(lock);
+    assert_eq!(deleted(&api, "lock", true), [""; 0], "the lock of a leader election");
 }
 
 #[test]
 fn services_without_a_selector_are_left_to_the_user() {
-    let mut world = World::new()
+    let mut api = TestApi::new()
         .with(service_with("web", |spec| spec.selector.clear()))
         .with(endpoints_object("web", &["192.0.2.1"], &[]));
-    assert_eq!(world.settle_endpoints("web"), []);
+    assert_eq!(api.write_endpoints("web"), []);
 }
 
 #[test]
@@ -196,10 +196,10 @@ fn the_order_of_subsets_addresses_and_ports_is_no_reason_to_write() {
     let web = service_with("web", |spec| {
         spec.ports = vec![port("http", 80, 8080.into()), port("admin", 81, 9090.into())];
     });
-    let mut world = World::new().with(web).with(pod("web", 1, "node-a")).with(pod("web", 2, "node-a"));
-    world.settle_endpoints("web");
+    let mut api = TestApi::new().with(web).with(pod("web", 1, "node-a")).with(pod("web", 2, "node-a"));
+    api.write_endpoints("web");
     // As another release may have written it: apart by port, and in another order.
-    let mut object: Endpoints = world.only_endpoints().clone();
+    let mut object: Endpoints = api.only_endpoints().clone();
     let subset = object.subsets[0].clone();
     let apart = |port: usize| {
         let mut subset = subset.clone();
@@ -209,15 +209,15 @@ fn the_order_of_subsets_addresses_and_ports_is_no_reason_to_write() {
         subset
     };
     object.subsets = vec![apart(1), apart(0)];
-    world.apply(object);
-    assert_eq!(reconcile(&world.cluster, &key("web"), None, false).writes, []);
+    api.apply(object);
+    assert_eq!(reconcile(&api.cluster, &key("web"), None, false).writes, []);
 }
 
 #[test]
 fn what_is_kept_can_be_read_again() {
     let object = endpoints_object("web", &["192.0.2.2", "192.0.2.1"], &["192.0.2.3"]);
-    let state = EndpointsState::new(object);
-    let subsets = state.subsets();
+    let state = EndpointsState::new(object, true);
+    let subsets = state.subsets().expect("kept");
     assert_eq!(subsets.len(), 1);
     assert_eq!(
         subsets[0].addresses.iter().map(|a| a.ip.as_str()).collect::<Vec<_>>(),

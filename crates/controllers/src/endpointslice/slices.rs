@@ -18,7 +18,7 @@ const SUFFIX: usize = 5;
 
 /// Builds the slices of one family of a Service.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Author<'a> {
+pub(crate) struct SliceBuilder<'a> {
     pub(crate) key: &'a Key,
     pub(crate) service: &'a ServiceState,
     pub(crate) family: AddressFamily,
@@ -26,18 +26,21 @@ pub(crate) struct Author<'a> {
     pub(crate) trigger: Option<i64>,
 }
 
-impl Author<'_> {
-    /// Whether a slice is one of this Service, or of none; it may also be one of an earlier Service of the same name.
+impl SliceBuilder<'_> {
+    /// Whether a slice is one of this Service, or of none. It may also be one of an earlier Service of the same name, or
+    /// have been given to another controller.
     pub(crate) fn may_own(&self, slice: &SliceState) -> bool {
-        let mut services =
-            slice.meta.owner_references.iter().filter(|owner| owner.kind == "Service").peekable();
-        services.peek().is_none() || services.any(|owner| *owner.uid == *self.service.uid)
+        let owners = slice.meta.unpack().owner_references;
+        let is_own = |owner: &OwnerReference| *owner.uid == *self.service.uid;
+        let is_foreign = |owner: &OwnerReference| owner.kind == "Service" || owner.controller == Some(true);
+        owners.iter().any(is_own) || !owners.iter().any(is_foreign)
     }
 
     /// Whether labels or owner are not what they should be.
     pub(crate) fn metadata_differs(&self, slice: &SliceState) -> bool {
-        let is_owned = slice.meta.owner_references.iter().any(|owner| *owner.uid == *self.service.uid);
-        !is_owned || slice.meta.labels != self.labels()
+        let meta = slice.meta.unpack();
+        let is_owned = meta.owner_references.iter().any(|owner| *owner.uid == *self.service.uid);
+        !is_owned || meta.labels != self.labels()
     }
 
     /// Whether a slice is the one that a Service without endpoints has.
@@ -86,7 +89,7 @@ impl Author<'_> {
 
     /// The slice with other content. Annotations, owners and finalizers of others stay.
     pub(crate) fn replace(&self, slice: &SliceState, content: &Content<'_>) -> EndpointSlice {
-        self.slice(slice.meta.clone(), content)
+        self.slice(slice.meta.unpack(), content)
     }
 
     fn slice(&self, mut meta: ObjectMeta, content: &Content<'_>) -> EndpointSlice {

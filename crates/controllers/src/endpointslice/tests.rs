@@ -10,8 +10,8 @@ use portway_api::complete::Endpoint;
 use portway_api::{Time, complete::EndpointPort};
 
 /// The only endpoint of the only slice.
-fn endpoint_of(world: &World) -> Endpoint {
-    let slice = world.only_slice();
+fn endpoint_of(api: &TestApi) -> Endpoint {
+    let slice = api.only_slice();
     assert_eq!(slice.endpoints.len(), 1, "{slice:#?}");
     slice.endpoints[0].clone()
 }
@@ -24,9 +24,9 @@ fn a_slice_has_the_labels_owner_and_ports_of_its_service() {
     web.metadata.get_or_insert_default().labels =
         labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     web.spec.get_or_insert_default().ports[0].app_protocol = Some("kubernetes.io/h2c".to_owned());
-    let mut world = World::new().with(web).with(pod("web", 7, "node-a"));
-    world.settle("web");
-    let slice = world.only_slice();
+    let mut api = TestApi::new().with(web).with(pod("web", 7, "node-a"));
+    api.write_all("web");
+    let slice = api.only_slice();
     let meta = slice.metadata.clone().unwrap_or_default();
     assert!(meta.name.starts_with("web-") && meta.name.len() == 9, "{}", meta.name);
     assert_eq!((meta.generate_name.as_str(), meta.namespace.as_str()), ("web-", NAMESPACE));
@@ -78,15 +78,15 @@ fn conditions_follow_the_pod() {
     ];
     for (case, is_ready, terminating, phase, published, expected) in cases {
         let web = service_with("web", |spec| spec.publish_not_ready_addresses = published);
-        let mut world = World::new().with(web).with(pod_with("web", 1, |pod| {
+        let mut api = TestApi::new().with(web).with(pod_with("web", 1, |pod| {
             let status = pod.status.get_or_insert_default();
             status.conditions = vec![ready(is_ready, 2000)];
             status.phase = phase.to_owned();
             let deleted = terminating.then_some(Time { seconds: 3000 });
             pod.metadata.get_or_insert_default().deletion_timestamp = deleted;
         }));
-        world.settle("web");
-        let conditions = world.only_slice().endpoints.first().map(|e| e.conditions.unwrap_or_default());
+        api.write_all("web");
+        let conditions = api.only_slice().endpoints.first().map(|e| e.conditions.unwrap_or_default());
         let conditions = conditions.map(|c| (c.ready, c.serving, c.terminating));
         assert_eq!(conditions, expected.map(|(r, s, t)| (Some(r), Some(s), Some(t))), "{case}");
     }
@@ -101,16 +101,21 @@ fn pods_without_an_address_of_the_family_are_left_out() {
         (&["010.0.0.1"], &["10.0.0.1"]),
         (&["::ffff:10.0.0.1"], &["10.0.0.1"]),
         (&["not an address"], &[]),
+        // The API server would refuse the whole slice.
+        (&["127.0.0.1"], &[]),
+        (&["169.254.1.1"], &[]),
+        (&["0.0.0.0"], &[]),
+        (&["224.0.0.1"], &[]),
         (&["not an address", "10.0.0.1"], &["10.0.0.1"]),
         (&[], &[]),
     ] {
-        let mut world = World::new().with(service("web")).with(pod_with("web", 1, |pod| {
+        let mut api = TestApi::new().with(service("web")).with(pod_with("web", 1, |pod| {
             let status = pod.status.get_or_insert_default();
             status.pod_ips = ips.iter().map(|ip| portway_api::PodIp { ip: (*ip).to_owned() }).collect();
             status.pod_ip = ips.first().copied().unwrap_or_default().to_owned();
         }));
-        world.settle("web");
-        let found: Vec<String> = world.addresses("web").into_iter().map(|(ip, _)| ip).collect();
+        api.write_all("web");
+        let found: Vec<String> = api.addresses("web").into_iter().map(|(ip, _)| ip).collect();
         assert_eq!(found, expected, "{ips:?}");
     }
 }
@@ -123,15 +128,15 @@ fn named_ports_are_those_of_each_pod() {
     let with_ports = |number, ports: &'static [(&str, i32)]| {
         pod_with("web", number, |pod| pod.spec.get_or_insert_default().containers = vec![container(ports)])
     };
-    let mut world = World::new()
+    let mut api = TestApi::new()
         .with(web)
         .with(with_ports(1, &[("http", 8080), ("admin", 9090)]))
         .with(with_ports(2, &[("http", 8081), ("admin", 9090)]))
         .with(with_ports(3, &[("admin", 9090), ("http", 8080)]))
         .with(with_ports(4, &[("http", 8080)]))
         .with(with_ports(5, &[]));
-    world.settle("web");
-    let mut found: Vec<(Vec<i32>, usize)> = world
+    api.write_all("web");
+    let mut found: Vec<(Vec<i32>, usize)> = api
         .slices
         .values()
         .map(|slice| (slice.ports.iter().filter_map(|port| port.port).collect(), slice.endpoints.len()))
@@ -140,7 +145,7 @@ fn named_ports_are_those_of_each_pod() {
     // A Pod without any of the names is in a slice without ports.
     let expected = [(vec![], 1), (vec![8080], 1), (vec![9090, 8080], 2), (vec![9090, 8081], 1)];
     assert_eq!(found, expected);
-    assert_eq!(world.plan("web").writes, [], "the order of ports in a Pod does not matter");
+    assert_eq!(api.plan("web").writes, [], "the order of ports in a Pod does not matter");
 }
 
 #[test]
@@ -155,12 +160,12 @@ fn sidecars_have_named_ports_and_other_init_containers_do_not() {
             spec.init_containers = vec![sidecar];
         })
     };
-    let mut world = World::new().with(web).with(with(1, Some("Always"))).with(with(2, None));
-    world.settle("web");
+    let mut api = TestApi::new().with(web).with(with(1, Some("Always"))).with(with(2, None));
+    api.write_all("web");
     let ports = |slice: &portway_api::complete::EndpointSlice| {
         (slice.ports.len(), slice.endpoints[0].addresses[0].clone())
     };
-    let mut found: Vec<_> = world.slices.values().map(ports).collect();
+    let mut found: Vec<_> = api.slices.values().map(ports).collect();
     found.sort();
     assert_eq!(found, [(0, "10.244.0.2".to_owned()), (1, "10.244.0.1".to_owned())]);
 }
@@ -172,9 +177,9 @@ fn a_port_is_of_its_protocol() {
         dns.protocol = "UDP".to_owned();
         spec.ports = vec![dns, port("http", 53, "http".into())];
     });
-    let mut world = World::new().with(web).with(pod("web", 1, "node-a"));
-    world.settle("web");
-    let ports: Vec<_> = world.only_slice().ports.iter().map(|port| port.protocol.clone()).collect();
+    let mut api = TestApi::new().with(web).with(pod("web", 1, "node-a"));
+    api.write_all("web");
+    let ports: Vec<_> = api.only_slice().ports.iter().map(|port| port.protocol.clone()).collect();
     assert_eq!(ports, [Some("TCP".to_owned())], "the Pod has that name for TCP only");
 }
 
@@ -187,9 +192,9 @@ fn headless_services_are_labelled_and_need_no_ports() {
             spec.cluster_ip = cluster_ip.to_owned();
             spec.ports.truncate(ports);
         });
-        let mut world = World::new().with(web).with(pod("web", 1, "node-a"));
-        world.settle("web");
-        let slice = world.only_slice();
+        let mut api = TestApi::new().with(web).with(pod("web", 1, "node-a"));
+        api.write_all("web");
+        let slice = api.only_slice();
         let labels = &slice.metadata.as_ref().expect("metadata").labels;
         let headless = labels.get("service.kubernetes.io/headless").map(String::as_str);
         assert_eq!((headless == Some(""), slice.ports.len()), expected, "{cluster_ip} with {ports} ports");
@@ -202,13 +207,13 @@ fn host_names_are_published_for_the_service_that_is_the_subdomain() {
     for (hostname, subdomain, expected) in
         [("db-0", "web", Some("db-0")), ("db-0", "other", None), ("db-0", "", None), ("", "web", None)]
     {
-        let mut world = World::new().with(service("web")).with(pod_with("web", 1, |pod| {
+        let mut api = TestApi::new().with(service("web")).with(pod_with("web", 1, |pod| {
             let spec = pod.spec.get_or_insert_default();
             spec.hostname = hostname.to_owned();
             spec.subdomain = subdomain.to_owned();
         }));
-        world.settle("web");
-        assert_eq!(endpoint_of(&world).hostname.as_deref(), expected, "{hostname}.{subdomain}");
+        api.write_all("web");
+        assert_eq!(endpoint_of(&api).hostname.as_deref(), expected, "{hostname}.{subdomain}");
     }
 }
 
@@ -216,18 +221,18 @@ fn host_names_are_published_for_the_service_that_is_the_subdomain() {
 fn pods_on_a_node_that_does_not_exist_are_left_out_unless_published() {
     for (published, expected) in [(false, 0), (true, 1)] {
         let web = service_with("web", |spec| spec.publish_not_ready_addresses = published);
-        let mut world = World::new().with(web).with(pod("web", 1, "node-z"));
-        let plan = world.plan("web");
+        let mut api = TestApi::new().with(web).with(pod("web", 1, "node-z"));
+        let plan = api.plan("web");
         assert_eq!(plan.incomplete.is_some(), !published, "it is tried again");
         for reasoned in &plan.writes {
-            world.write(&reasoned.write).expect("no conflict");
+            api.write(&reasoned.write).expect("no conflict");
         }
-        assert_eq!(world.addresses("web").len(), expected);
+        assert_eq!(api.addresses("web").len(), expected);
         // The Service is touched when the Node appears.
-        let touched = world.apply(node("node-z", "zone-z"));
+        let touched = api.apply(node("node-z", "zone-z"));
         assert_eq!(touched.len(), 1);
-        world.settle("web");
-        assert_eq!(endpoint_of(&world).zone.as_deref(), Some("zone-z"));
+        api.write_all("web");
+        assert_eq!(endpoint_of(&api).zone.as_deref(), Some("zone-z"));
     }
 }
 
@@ -236,24 +241,24 @@ fn each_family_has_its_slices() {
     let families = |names: &'static [&str]| {
         service_with("web", |spec| spec.ip_families = names.iter().map(|n| (*n).to_owned()).collect())
     };
-    let mut world = World::new().with(families(&["IPv4"])).with(pod("web", 1, "node-a"));
-    world.settle("web");
-    assert_eq!(world.addresses("web"), [("10.244.0.1".to_owned(), true)]);
+    let mut api = TestApi::new().with(families(&["IPv4"])).with(pod("web", 1, "node-a"));
+    api.write_all("web");
+    assert_eq!(api.addresses("web"), [("10.244.0.1".to_owned(), true)]);
     // From single to dual stack: the first slice is not touched.
-    world.apply(families(&["IPv4", "IPv6"]));
-    let plans = world.settle("web");
+    api.apply(families(&["IPv4", "IPv6"]));
+    let plans = api.write_all("web");
     assert_eq!(plans[0].writes.len(), 1);
-    assert_eq!(world.addresses("web").len(), 2);
+    assert_eq!(api.addresses("web").len(), 2);
     // And back.
-    world.apply(families(&["IPv4"]));
-    let plans = world.settle("web");
+    api.apply(families(&["IPv4"]));
+    let plans = api.write_all("web");
     assert_eq!(plans[0].writes.len(), 1);
-    assert_eq!(world.addresses("web"), [("10.244.0.1".to_owned(), true)]);
+    assert_eq!(api.addresses("web"), [("10.244.0.1".to_owned(), true)]);
     // A Service without families is one of an old API server.
-    world.apply(service_with("web", |spec| {
+    api.apply(service_with("web", |spec| {
         spec.ip_families.clear();
         spec.cluster_ip = "fd00:96::1".to_owned();
     }));
-    world.settle("web");
-    assert_eq!(world.addresses("web"), [("fd00::1".to_owned(), true)]);
+    api.write_all("web");
+    assert_eq!(api.addresses("web"), [("fd00::1".to_owned(), true)]);
 }

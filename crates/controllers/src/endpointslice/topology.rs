@@ -106,27 +106,32 @@ fn allocations(
     Ok(allocations)
 }
 
-/// Moves endpoints from zones with too many to zones with too few, until each zone has a number that it may have.
+/// Moves endpoints from zones with too many to zones with too few, until each zone has a number that it may have. Every
+/// move is from a zone above its minimum to one below its maximum, and brings one of them closer to its range.
 fn balance<'a>(allocations: &BTreeMap<&'a str, Allocation>, ready: &[&Desired<'a>], zones: &mut [&'a str]) {
     let mut counts: BTreeMap<&'a str, usize> = allocations.keys().map(|zone| (*zone, 0)).collect();
     for zone in zones.iter() {
         *counts.entry(zone).or_default() += 1;
     }
+    // A zone without nodes may have no endpoints.
     let of = |zone: &str| allocations.get(zone).copied().unwrap_or_default();
+    let surplus = |zone: &str, n: usize| n as f64 - of(zone).desired;
     loop {
-        let fits = |(zone, n): (&&str, &usize)| (of(zone).minimum..=of(zone).maximum).contains(n);
-        if counts.iter().all(fits) {
+        let above = |(zone, n): &(&&'a str, &usize)| **n > of(zone).maximum;
+        let below = |(zone, n): &(&&'a str, &usize)| **n < of(zone).minimum;
+        let gives = |(zone, n): &(&&'a str, &usize)| **n > of(zone).minimum;
+        let takes = |(zone, n): &(&&'a str, &usize)| **n < of(zone).maximum;
+        let by_surplus = |a: &(&&'a str, &usize), b: &(&&'a str, &usize)| {
+            surplus(a.0, *a.1).total_cmp(&surplus(b.0, *b.1))
+        };
+        let (any_above, any_below) = (counts.iter().any(|z| above(&z)), counts.iter().any(|z| below(&z)));
+        if !any_above && !any_below {
             return;
         }
-        let surplus = |(zone, n): &(&&'a str, &usize)| **n as f64 - of(zone).desired;
-        let by_surplus = |a: &(&&'a str, &usize), b: &(&&'a str, &usize)| surplus(a).total_cmp(&surplus(b));
-        let giver = counts.iter().filter(|(_, n)| **n > 0).max_by(by_surplus).map(|(zone, _)| *zone);
-        let known = counts.iter().filter(|(zone, _)| allocations.contains_key(**zone));
-        let receiver = known.min_by(by_surplus).map(|(zone, _)| *zone);
-        let (Some(giver), Some(receiver)) = (giver, receiver) else { return };
-        if giver == receiver {
-            return;
-        }
+        let giver = counts.iter().filter(|z| if any_above { above(z) } else { gives(z) }).max_by(by_surplus);
+        let receiver =
+            counts.iter().filter(|z| if any_below { below(z) } else { takes(z) }).min_by(by_surplus);
+        let (Some((&giver, _)), Some((&receiver, _))) = (giver, receiver) else { return };
         // An endpoint that is in the receiving zone anyway, else the last one.
         let given = (0..zones.len()).filter(|&i| zones[i] == giver);
         let Some(moved) = given.max_by_key(|&i| (ready[i].fields.zone == Some(receiver), i)) else { return };

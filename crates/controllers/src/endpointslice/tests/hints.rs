@@ -1,11 +1,12 @@
 //! Hints by traffic distribution and by topology.
 
 use crate::testing::*;
+use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 /// The zones and nodes in the hints, by address.
-fn hints(world: &World) -> BTreeMap<String, (Vec<String>, Vec<String>)> {
-    let endpoints = world.slices.values().flat_map(|slice| &slice.endpoints);
+fn hints(api: &TestApi) -> BTreeMap<String, (Vec<String>, Vec<String>)> {
+    let endpoints = api.slices.values().flat_map(|slice| &slice.endpoints);
     let names = |list: &[portway_api::Named]| list.iter().map(|n| n.name.clone()).collect::<Vec<_>>();
     let hints = |e: &portway_api::complete::Endpoint| {
         let hints = e.hints.clone().unwrap_or_default();
@@ -26,28 +27,28 @@ fn traffic_distribution_decides_about_hints() {
         (Some("PreferTheMoon"), (vec![], vec![])),
     ] {
         let web = service_with("web", |spec| spec.traffic_distribution = distribution.map(str::to_owned));
-        let mut world = World::new().with(web).with(pod("web", 1, "node-b"));
-        world.settle("web");
-        assert_eq!(hints(&world)["10.244.0.1"], expected, "{distribution:?}");
+        let mut api = TestApi::new().with(web).with(pod("web", 1, "node-b"));
+        api.write_all("web");
+        assert_eq!(hints(&api)["10.244.0.1"], expected, "{distribution:?}");
         // Without it, they are removed.
-        world.apply(service("web"));
-        world.settle("web");
-        assert_eq!(hints(&world)["10.244.0.1"], (vec![], vec![]));
+        api.apply(service("web"));
+        api.write_all("web");
+        assert_eq!(hints(&api)["10.244.0.1"], (vec![], vec![]));
     }
 }
 
 #[test]
 fn unready_endpoints_and_those_without_a_zone_have_no_zone_hints() {
     let web = service_with("web", |spec| spec.traffic_distribution = Some("PreferSameNode".to_owned()));
-    let mut world = World::new()
+    let mut api = TestApi::new()
         .with(web)
         .with(node("node-c", ""))
         .with(pod_with("web", 1, |pod| {
             pod.status.get_or_insert_default().conditions = vec![ready(false, 0)];
         }))
         .with(pod("web", 2, "node-c"));
-    world.settle("web");
-    let found = hints(&world);
+    api.write_all("web");
+    let found = hints(&api);
     assert_eq!(found["10.244.0.1"], (vec![], vec![]));
     assert_eq!(found["10.244.0.2"], (vec![], vec!["node-c".to_owned()]));
 }
@@ -60,9 +61,9 @@ fn with_topology(mode: &str) -> portway_api::Service {
 }
 
 /// The number of endpoints for each zone.
-fn zones(world: &World) -> BTreeMap<String, usize> {
+fn zones(api: &TestApi) -> BTreeMap<String, usize> {
     let mut zones = BTreeMap::new();
-    for (for_zones, _) in hints(world).into_values() {
+    for (for_zones, _) in hints(api).into_values() {
         for zone in for_zones {
             *zones.entry(zone).or_default() += 1;
         }
@@ -73,20 +74,20 @@ fn zones(world: &World) -> BTreeMap<String, usize> {
 #[test]
 fn topology_gives_each_zone_its_share() {
     // All Pods are in one zone, and the other one has the same number of processors.
-    let mut world = World::new().with(with_topology("Auto"));
+    let mut api = TestApi::new().with(with_topology("Auto"));
     for number in 0..10 {
-        world.apply(pod("web", number, "node-a"));
+        api.apply(pod("web", number, "node-a"));
     }
-    let plans = world.settle("web");
+    let plans = api.write_all("web");
     assert_eq!(plans[0].notes[0].reason, "TopologyAwareHintsEnabled");
-    assert_eq!(zones(&world), [("zone-a".to_owned(), 5), ("zone-b".to_owned(), 5)].into());
+    assert_eq!(zones(&api), [("zone-a".to_owned(), 5), ("zone-b".to_owned(), 5)].into());
     // A third zone appears: the hints change, and only as many as have to.
-    let before = hints(&world);
-    let touched = world.apply(node("node-c", "zone-c"));
+    let before = hints(&api);
+    let touched = api.apply(node("node-c", "zone-c"));
     assert_eq!(touched.len(), 1);
-    world.settle("web");
-    let after = hints(&world);
-    let counts: Vec<usize> = zones(&world).into_values().collect();
+    api.write_all("web");
+    let after = hints(&api);
+    let counts: Vec<usize> = zones(&api).into_values().collect();
     assert!(counts.iter().all(|count| (3..=4).contains(count)), "{counts:?}");
     let moved = before.iter().filter(|(address, hints)| after[*address] != **hints).count();
     assert!(moved <= 4, "{moved} endpoints were moved");
@@ -95,26 +96,75 @@ fn topology_gives_each_zone_its_share() {
 #[test]
 fn topology_is_given_up_with_a_reason() {
     let reason =
-        |world: &World| world.plan("web").notes.first().map(|note| note.text.clone()).unwrap_or_default();
-    let mut world = World::new().with(with_topology("auto")).with(pod("web", 1, "node-a"));
-    assert!(reason(&world).contains("1 endpoints, 2 zones"), "{}", reason(&world));
-    world.apply(pod("web", 2, "node-b"));
-    world.settle("web");
-    assert_eq!(zones(&world).len(), 2);
-    world.apply(node("node-b", ""));
-    assert!(reason(&world).contains("Insufficient Node information"), "{}", reason(&world));
-    world.settle("web");
-    assert_eq!(zones(&world).len(), 0);
+        |api: &TestApi| api.plan("web").notes.first().map(|note| note.text.clone()).unwrap_or_default();
+    let mut api = TestApi::new().with(with_topology("auto")).with(pod("web", 1, "node-a"));
+    assert!(reason(&api).contains("1 endpoints, 2 zones"), "{}", reason(&api));
+    api.apply(pod("web", 2, "node-b"));
+    api.write_all("web");
+    assert_eq!(zones(&api).len(), 2);
+    api.apply(node("node-b", ""));
+    assert!(reason(&api).contains("Insufficient Node information"), "{}", reason(&api));
+    api.write_all("web");
+    assert_eq!(zones(&api).len(), 0);
     // Another value than Auto means nothing.
-    let world = World::new().with(with_topology("Disabled")).with(pod("web", 1, "node-a"));
-    assert_eq!(world.plan("web").notes, []);
+    let api = TestApi::new().with(with_topology("Disabled")).with(pod("web", 1, "node-a"));
+    assert_eq!(api.plan("web").notes, []);
 }
 
 #[test]
 fn the_annotation_has_precedence_over_the_field() {
     let mut web = with_topology("Auto");
     web.spec.get_or_insert_default().traffic_distribution = Some("PreferSameNode".to_owned());
-    let mut world = World::new().with(web).with(pod("web", 1, "node-a")).with(pod("web", 2, "node-b"));
-    world.settle("web");
-    assert!(hints(&world).values().all(|(zones, nodes)| zones.len() == 1 && nodes.is_empty()));
+    let mut api = TestApi::new().with(web).with(pod("web", 1, "node-a")).with(pod("web", 2, "node-b"));
+    api.write_all("web");
+    assert!(hints(&api).values().all(|(zones, nodes)| zones.len() == 1 && nodes.is_empty()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Whatever the sizes of zones and wherever the Pods are, hints are given or not, in bounded time, and then stay.
+    #[test]
+    fn topology_always_comes_to_an_end(
+        nodes in prop::collection::vec(1usize..12, 2..5),
+        pods in prop::collection::vec(0usize..5, 1..30),
+        gone in any::<bool>(),
+    ) {
+        let mut api = TestApi::new().with(with_topology("Auto"));
+        for name in ["node-a", "node-b"] {
+            api.event(portway_api::Event::<portway_api::Node>::Delete { namespace: String::new(), name: name.to_owned() });
+        }
+        for (zone, count) in nodes.iter().enumerate() {
+            (0..*count).for_each(|n| _ = api.apply(node(&format!("node-{zone}-{n}"), &format!("zone-{zone}"))));
+        }
+        for (number, zone) in pods.iter().enumerate() {
+            let zone = zone % nodes.len();
+            api.apply(pod("web", number as u16, &format!("node-{zone}-0")));
+        }
+        api.write_all("web");
+        let hinted: usize = zones(&api).into_values().sum();
+        prop_assert!(hinted == 0 || hinted == pods.len());
+        if gone {
+            api.delete::<portway_api::Pod>("web-00000");
+            api.write_all("web");
+        }
+    }
+}
+
+#[test]
+fn topology_ends_where_minimum_and_maximum_leave_no_choice() {
+    // Shares of 11.4 to 1.3 to 1.3, and 14 endpoints in the first zone.
+    let mut api = TestApi::new().with(with_topology("Auto"));
+    for name in ["node-a", "node-b"] {
+        api.event(portway_api::Event::<portway_api::Node>::Delete {
+            namespace: String::new(),
+            name: name.to_owned(),
+        });
+    }
+    for (zone, count) in [("a", 114), ("b", 13), ("c", 13)] {
+        (0..count).for_each(|n| _ = api.apply(node(&format!("node-{zone}{n}"), &format!("zone-{zone}"))));
+    }
+    (0..14).for_each(|number| _ = api.apply(pod("web", number, "node-a0")));
+    api.write_all("web");
+    assert_eq!(zones(&api).into_values().collect::<Vec<_>>(), [10, 2, 2]);
 }

@@ -8,7 +8,7 @@ use crate::testing::*;
 use portway_api::{Event, Pod, Time};
 use proptest::prelude::*;
 
-const CONTEXT: Context = Context { max_endpoints: 3, trigger: None };
+const CONTEXT: Context = Context { max_endpoints: 3, max_mirrored: 1000, trigger: None };
 
 fn plan(cluster: &Cluster) -> Plan {
     reconcile(cluster, &key("web"), CONTEXT)
@@ -59,7 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 struct Simulation {
-    world: World,
+    api: TestApi,
     target: i32,
     both: bool,
     pods: std::collections::BTreeMap<u16, Pod>,
@@ -86,26 +86,26 @@ impl Simulation {
                         terminating.then_some(Time { seconds: 1 });
                 });
                 self.pods.insert(number, pod.clone());
-                self.world.apply(pod);
+                self.api.apply(pod);
             }
             Step::Delete { pod } => {
                 self.pods.remove(&pod);
-                self.world.delete::<Pod>(&format!("web-{pod:05}"));
+                self.api.delete::<Pod>(&format!("web-{pod:05}"));
             }
             Step::Port { target } => {
                 self.target = target;
-                self.world.apply(self.service());
+                self.api.apply(self.service());
             }
             Step::Families { both } => {
                 self.both = both;
-                self.world.apply(self.service());
+                self.api.apply(self.service());
             }
             Step::Partly { writes, lost } => self.write_partly(writes, lost),
             Step::Tamper { with } => {
-                let Some(slice) = self.world.slices.keys().nth(usize::from(with) % 5).cloned() else {
+                let Some(slice) = self.api.slices.keys().nth(usize::from(with) % 5).cloned() else {
                     return;
                 };
-                self.world.tamper(&slice, |slice| match with % 4 {
+                self.api.tamper(&slice, |slice| match with % 4 {
                     0 => slice.endpoints.clear(),
                     1 => slice.metadata.get_or_insert_default().labels.retain(|name, _| name.contains('/')),
                     2 => slice.ports.clear(),
@@ -113,30 +113,30 @@ impl Simulation {
                 });
             }
             Step::Restart => {
-                let mut world = World::new();
-                std::mem::swap(&mut world.slices, &mut self.world.slices);
-                std::mem::swap(&mut world.endpoints, &mut self.world.endpoints);
-                world.continue_after(&self.world);
-                let slices: Vec<_> = world.slices.values().cloned().collect();
-                slices.into_iter().for_each(|slice| _ = world.event(Event::Apply(slice)));
-                world.apply(self.service());
-                self.pods.values().for_each(|pod| _ = world.apply(pod.clone()));
-                self.world = world;
+                let mut api = TestApi::new();
+                std::mem::swap(&mut api.slices, &mut self.api.slices);
+                std::mem::swap(&mut api.endpoints, &mut self.api.endpoints);
+                api.continue_after(&self.api);
+                let slices: Vec<_> = api.slices.values().cloned().collect();
+                slices.into_iter().for_each(|slice| _ = api.event(Event::Apply(slice)));
+                api.apply(self.service());
+                self.pods.values().for_each(|pod| _ = api.apply(pod.clone()));
+                self.api = api;
             }
         }
     }
 
     fn write_partly(&mut self, writes: usize, lost: bool) {
-        let plan = plan(&self.world.cluster);
+        let plan = plan(&self.api.cluster);
         let count = plan.writes.len().min(writes);
         for (n, reasoned) in plan.writes.iter().take(count).enumerate() {
             if lost && n + 1 == count {
-                let before = self.world.slices.clone();
-                self.world.store_only(&reasoned.write);
+                let before = self.api.slices.clone();
+                self.api.store_only(&reasoned.write);
                 // Later the events arrive.
-                let after = self.world.slices.clone();
+                let after = self.api.slices.clone();
                 if n % 2 == 0 {
-                    self.world.replay(&before, &after);
+                    self.api.replay(&before, &after);
                 }
             } else {
                 self.write(&reasoned.write);
@@ -146,32 +146,32 @@ impl Simulation {
 
     /// Writes as the runner does: after a conflict, the object is read.
     fn write(&mut self, write: &Write) {
-        if self.world.write(write).is_err() {
-            match self.world.slices.get(&write.key()).cloned() {
-                Some(slice) => self.world.cluster.slice_written(slice),
-                None => self.world.cluster.slice_missing(&write.key()),
+        if self.api.write(write).is_err() {
+            match self.api.slices.get(&write.key()).cloned() {
+                Some(slice) => self.api.cluster.slice_written(slice, &mut Vec::new()),
+                None => self.api.cluster.slice_missing(&write.key()),
             }
         }
     }
 
     /// Writes until there is nothing to write, after the watch has caught up.
     fn settle(&mut self) -> Result<(), TestCaseError> {
-        let slices: Vec<_> = self.world.slices.values().cloned().map(Event::Apply).collect();
+        let slices: Vec<_> = self.api.slices.values().cloned().map(Event::Apply).collect();
         for event in std::iter::once(Event::Init).chain(slices).chain([Event::InitDone]) {
-            self.world.event(event);
+            self.api.event(event);
         }
         for _ in 0..60 {
-            let plan = plan(&self.world.cluster);
+            let plan = plan(&self.api.cluster);
             let Some(first) = plan.writes.first() else { return Ok(()) };
             self.write(&first.write);
         }
-        Err(TestCaseError::fail(format!("no fixed point: {:#?}", plan(&self.world.cluster))))
+        Err(TestCaseError::fail(format!("no fixed point: {:#?}", plan(&self.api.cluster))))
     }
 
     /// What is in the slices: address, ports and conditions, once for each.
     fn check(&self) -> Result<(), TestCaseError> {
         let mut found: Vec<String> = Vec::new();
-        for slice in self.world.slices.values() {
+        for slice in self.api.slices.values() {
             prop_assert!(slice.endpoints.len() <= CONTEXT.max_endpoints);
             for endpoint in &slice.endpoints {
                 let ports: Vec<_> = slice.ports.iter().map(|p| (p.name.clone(), p.port)).collect();
@@ -179,9 +179,9 @@ impl Simulation {
             }
         }
         found.sort();
-        let mut fresh = World::new().with(self.service());
+        let mut fresh = TestApi::new().with(self.service());
         self.pods.values().for_each(|pod| _ = fresh.apply(pod.clone()));
-        fresh.settle_with(|cluster, _| plan(cluster), "web");
+        fresh.write_until_done_with(|cluster, _| plan(cluster), "web");
         let mut expected: Vec<String> = Vec::new();
         for slice in fresh.slices.values() {
             for endpoint in &slice.endpoints {
@@ -195,15 +195,15 @@ impl Simulation {
     }
 }
 
-impl World {
-    /// Versions go on after those of another world.
-    fn continue_after(&mut self, other: &World) {
+impl TestApi {
+    /// Versions go on after those of another api.
+    fn continue_after(&mut self, other: &TestApi) {
         self.advance_to(other.revision());
     }
 
     /// Stores a write without an answer.
     fn store_only(&mut self, write: &Write) {
-        let mut other = World::default();
+        let mut other = TestApi::default();
         std::mem::swap(&mut other.slices, &mut self.slices);
         other.advance_to(self.revision());
         // A conflict changes nothing.
@@ -235,8 +235,8 @@ proptest! {
     #[test]
     fn every_state_leads_to_the_right_slices_in_bounded_writes(steps in steps()) {
         let mut simulation =
-            Simulation { world: World::new(), target: 1, both: false, pods: Default::default() };
-        simulation.world.apply(simulation.service());
+            Simulation { api: TestApi::new(), target: 1, both: false, pods: Default::default() };
+        simulation.api.apply(simulation.service());
         for step in steps {
             simulation.step(step);
         }
