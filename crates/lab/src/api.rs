@@ -18,6 +18,7 @@ use crate::{LabError, Namespace};
 use http::{Connection, Request};
 use object::AnyObject;
 use portway_model::api::{Object, Resource, ResourceType};
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +54,7 @@ struct Shared {
     stopped: AtomicBool,
     forbidden: Mutex<Option<ResourceType>>,
     lists: Mutex<Lists>,
-    connections: Mutex<Vec<TcpStream>>,
+    connections: Mutex<HashMap<SocketAddr, TcpStream>>,
     requests: Mutex<Vec<String>>,
     events: Mutex<Vec<serde_json::Value>>,
     writes: Mutex<Vec<String>>,
@@ -195,19 +196,21 @@ impl Shared {
             if self.down.load(Ordering::SeqCst) {
                 continue;
             }
+            let Ok(client) = stream.peer_addr() else { continue };
             if let Ok(copy) = stream.try_clone() {
-                lock(&self.connections).push(copy);
+                lock(&self.connections).insert(client, copy);
             }
             let shared = self.clone();
-            thread::Builder::new()
-                .name("api-conn".into())
-                .spawn(move || shared.serve_connection(stream))
-                .ok();
+            let serve = move || {
+                shared.serve_connection(stream);
+                lock(&shared.connections).remove(&client);
+            };
+            thread::Builder::new().name("api-conn".into()).spawn(serve).ok();
         }
     }
 
     fn disconnect(&self) {
-        for stream in lock(&self.connections).drain(..) {
+        for (_, stream) in lock(&self.connections).drain() {
             stream.shutdown(std::net::Shutdown::Both).ok();
         }
         self.store.wake();

@@ -181,11 +181,15 @@ fn join(server: &Uri, path: &Uri) -> Uri {
     Uri::from_parts(parts).unwrap_or_else(|_| path.clone())
 }
 
+/// Idle connections that are kept. Controllers send this many requests at a time; a process that sends one after the
+/// other has one.
+const IDLE_CONNECTIONS: usize = 32;
+
 fn http(connector: Connector) -> Http {
     legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))
-        .pool_max_idle_per_host(1)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
         .http1_max_buf_size(READ_BUFFER)
         .build(connector)
 }

@@ -8,13 +8,14 @@ pub(crate) const CAPACITY: usize = 1000;
 
 /// An address as it is sorted.
 type AddressKey = (String, String, String, String);
+/// Addresses, and whether they are ready.
+type Addresses = BTreeMap<AddressKey, (EndpointAddress, bool)>;
 
 /// The same subsets in canonical form: one for each set of addresses that have the same ports, everything sorted. An
 /// address that is both ready and not ready for a port is not. Ports of one name are in different subsets. Versions of Pods are left out.
 pub(crate) fn canonical(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
     // Addresses and their readiness by port; without a port, all addresses together.
-    let mut by_port: BTreeMap<Option<SubsetPort>, BTreeMap<AddressKey, (EndpointAddress, bool)>> =
-        BTreeMap::new();
+    let mut by_port: BTreeMap<Option<SubsetPort>, Addresses> = BTreeMap::new();
     for subset in subsets {
         let ports: Vec<Option<SubsetPort>> = match subset.ports.is_empty() {
             true => vec![None],
@@ -34,7 +35,7 @@ pub(crate) fn canonical(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
         }
     }
     // Ports with the same addresses share a subset.
-    let mut found: Vec<(Vec<SubsetPort>, BTreeMap<AddressKey, (EndpointAddress, bool)>)> = Vec::new();
+    let mut found: Vec<(Vec<SubsetPort>, Addresses)> = Vec::new();
     for (port, addresses) in by_port {
         let shared = port.as_ref().and_then(|port| {
             found.iter_mut().find(|(ports, known)| {
@@ -47,7 +48,7 @@ pub(crate) fn canonical(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
             None => found.push((port.into_iter().collect(), addresses)),
         }
     }
-    let subset = |(ports, addresses): (Vec<SubsetPort>, BTreeMap<AddressKey, (EndpointAddress, bool)>)| {
+    let subset = |(ports, addresses): (Vec<SubsetPort>, Addresses)| {
         let (ready, unready): (Vec<_>, Vec<_>) = addresses.into_values().partition(|(_, ready)| *ready);
         let addresses = |list: Vec<(EndpointAddress, bool)>| list.into_iter().map(|(a, _)| a).collect();
         EndpointSubset { addresses: addresses(ready), not_ready_addresses: addresses(unready), ports }

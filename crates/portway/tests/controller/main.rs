@@ -14,10 +14,11 @@ use std::process::ExitCode;
 type Run = fn(&mut ControllerLab) -> Result<(), String>;
 
 fn main() -> ExitCode {
-    let table: [(&'static str, Run); 14] = [
+    let table: [(&'static str, Run); 15] = [
         ("a_pod_becomes_ready_and_a_packet_arrives", packets::ready),
         ("a_service_follows_its_pods", packets::pods_come_and_go),
         ("endpoints_that_a_person_writes_receive_packets", packets::mirrored),
+        ("a_selector_that_is_removed_leaves_one_copy_of_the_endpoints", packets::selector_removed),
         ("refused_writes_are_repeated_until_they_succeed", faults::refused),
         ("a_lost_answer_does_not_lead_to_a_second_slice", faults::lost_answers),
         ("an_outage_in_a_burst_of_changes_loses_nothing", faults::outage),

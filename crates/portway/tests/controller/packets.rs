@@ -1,7 +1,8 @@
 //! From a Pod to a packet, through controllers and proxy.
 
-use crate::cluster::ControllerLab;
+use crate::cluster::{ControllerLab, WAIT_TIMEOUT};
 use portway_lab::eventually;
+use portway_model::api::complete::EndpointSlice;
 use portway_model::api::{EndpointAddress, EndpointSubset, Endpoints, ObjectMeta, SubsetPort};
 use portway_testkit::battery::PORT;
 
@@ -55,7 +56,28 @@ pub(crate) fn mirrored(lab: &mut ControllerLab) -> Result<(), String> {
         let found = lab.addresses("web");
         if found.len() == 1 { Ok(()) } else { Err(format!("{found:?}")) }
     };
-    eventually(crate::cluster::WAIT_TIMEOUT, only_own).map_err(|e| format!("the mirrored slice stays: {e}"))
+    eventually(WAIT_TIMEOUT, only_own).map_err(|e| format!("the mirrored slice stays: {e}"))
+}
+
+pub(crate) fn selector_removed(lab: &mut ControllerLab) -> Result<(), String> {
+    lab.service("web", 1);
+    lab.pod("web", "pod1a", true);
+    lab.start()?;
+    lab.start_proxy()?;
+    lab.expect_answers(1, &["pod1a"])?;
+    lab.service_with("web", 1, |service| service.spec.get_or_insert_default().selector.clear());
+    let one_copy = || {
+        let slices = lab.api.objects::<EndpointSlice>();
+        let by = |slice: &EndpointSlice| {
+            let labels = slice.metadata.as_ref().map(|meta| meta.labels.clone()).unwrap_or_default();
+            labels.get("endpointslice.kubernetes.io/managed-by").cloned().unwrap_or_default()
+        };
+        let managers: Vec<String> = slices.iter().map(by).collect();
+        let is_mirrored = managers == ["endpointslicemirroring-controller.k8s.io"];
+        if is_mirrored && lab.addresses("web").len() == 1 { Ok(()) } else { Err(format!("{managers:?}")) }
+    };
+    eventually(WAIT_TIMEOUT, one_copy).map_err(|e| format!("there is not one mirrored slice: {e}"))?;
+    lab.expect_answers(1, &["pod1a"])
 }
 
 /// An Endpoints object with the addresses of pods.
