@@ -238,7 +238,7 @@ impl Runner {
         for reasoned in &plan.writes {
             let (object, reason) = (reasoned.write.key(), &reasoned.reason);
             let (operation, kind) = (reasoned.write.operation(), reasoned.write.kind());
-            tracing::info!(target: CHANGES, service = %key, %object, reason, "{operation} {kind}");
+            tracing::info!(target: CHANGES, service = %key, operation, kind, %object, reason, "writing endpoints");
         }
         self.controllers[index].working += 1;
         let objects: Vec<Key> = plan.writes.iter().map(|reasoned| reasoned.write.key()).collect();

@@ -1,5 +1,7 @@
 //! Tests of `mirroring`.
 
+mod properties;
+
 use crate::mirroring::reconcile;
 use crate::names::{LAST_APPLIED, LEADER, SKIP_MIRROR, SLICE_MANAGED_BY, TRIGGER_TIME};
 use crate::testing::*;

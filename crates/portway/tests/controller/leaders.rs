@@ -13,7 +13,7 @@ pub(crate) fn one_writes(lab: &mut ControllerLab) -> Result<(), String> {
     wait_for(lab, 1, "listed all objects")?;
     lab.pod_at("web", "web-1", "10.244.9.1", true);
     lab.expect("web", &["10.244.9.1"])?;
-    if lab.controllers[1].log().contains("create EndpointSlice") {
+    if lab.controllers[1].log().contains("writing endpoints") {
         return Err("the second process has written".to_owned());
     }
     // It is killed: nothing releases the Lease, and the second one leads when it has expired.
