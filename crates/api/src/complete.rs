@@ -1,5 +1,5 @@
-//! `discovery.k8s.io/v1 EndpointSlice` with every field, for those who write slices. Those who only read them decode
-//! the smaller [`crate::EndpointSlice`].
+//! `discovery.k8s.io/v1 EndpointSlice` with every field, for controllers, which write slices. The proxy decodes the
+//! smaller [`crate::EndpointSlice`].
 
 use crate::resource::resource;
 use crate::{EndpointConditions, EndpointHints, ObjectMeta, ObjectReference, Writable, null_is_empty};

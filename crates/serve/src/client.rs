@@ -16,7 +16,7 @@ pub struct Reply {
     /// The status code.
     pub status: u16,
     headers: String,
-    /// The body; what is not text in it is replaced.
+    /// The body; invalid UTF-8 is replaced.
     pub body: String,
 }
 

@@ -1,7 +1,7 @@
 //! CPU profiles on `/debug/pprof/profile`, as programs of the Go runtime serve them: `go tool pprof` reads them.
 //!
-//! A profile is taken by a timer signal that interrupts whichever thread uses the processor. Nothing runs between
-//! profiles.
+//! A profile is taken by a timer signal (SIGPROF) that interrupts whichever thread uses the processor. No signal is sent
+//! between profiles; the memory for samples, some 70 MB, is kept after the first one.
 
 mod encoding;
 
@@ -10,21 +10,28 @@ use axum::Router;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use std::fs::DirBuilder;
 use std::future::ready;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 /// Samples per second of processor time, as in the Go runtime.
 const FREQUENCY: i32 = 100;
-/// Libraries whose functions are not unwound: a signal may interrupt them while they hold the unwinder's lock.
-const NOT_UNWOUND: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
+/// Libraries in which samples are left out: a signal may interrupt them while they hold the unwinder's lock.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+const LEFT_OUT: [&str; 4] = ["libc.so", "libgcc", "pthread", "vdso"];
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 /// The duration of a profile without the parameter `seconds`.
 const DEFAULT_SECONDS: u64 = 30;
 const LONGEST_SECONDS: u64 = 600;
 
 const INDEX: &str = "/debug/pprof/profile?seconds=30: where this process spends processor time, for `go tool pprof`\n\
                      /debug/pprof/heap: how to find out what memory is used for\n";
-const NO_HEAP: &str = "Portway allocates with the C library's malloc, which does not record who allocates. To see that, start it with\n\
+const NO_HEAP: &str = "Portway allocates with the C library's malloc, which records no call sites. To see them, start it with\n\
                        LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=prof:true,lg_prof_interval:24, or under heaptrack.\n\
                        /metrics has process_resident_memory_bytes.\n";
 const UNKNOWN: &str = "there is no such profile; /debug/pprof/ lists those that there are\n";
@@ -65,33 +72,63 @@ async fn cpu_profile(query: &str) -> Response {
         Ok(duration) => duration,
         Err(message) => return (StatusCode::BAD_REQUEST, message).into_response(),
     };
+    // The profiler itself would make a second request spin until the first one has its names.
+    let Ok(_only) = ONE_AT_A_TIME.try_lock() else {
+        return failed("another profile is being taken; try again when it has ended");
+    };
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let profiler =
-        match pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY).blocklist(&NOT_UNWOUND).build() {
-            Ok(profiler) => profiler,
-            Err(error) => return failed(&error),
-        };
+    // Starting and finding the names of functions reads the binary's debug information, which takes a while.
+    let profiler = match spawn_blocking(start).await {
+        Ok(Ok(profiler)) => profiler,
+        Ok(Err(message)) => return failed(&message),
+        Err(error) => return failed(&error.to_string()),
+    };
     tokio::time::sleep(duration).await;
-    // Finding the names of functions reads the binary's debug information, which takes a while.
-    let report =
-        tokio::task::spawn_blocking(move || profiler.report().build().map(|report| (report, profiler))).await;
-    match report {
-        Ok(Ok((report, _profiler))) => {
-            let profile = encoding::encode(&report, started, duration, FREQUENCY);
+    let profile = spawn_blocking(move || {
+        let report = profiler.report().build().map_err(|error| error.to_string())?;
+        if !report.data.is_empty() && report.data.keys().all(|stack| stack.frames.is_empty()) {
+            return Err(
+                "no function has a name: put portway.debug of the release beside the binary".to_owned()
+            );
+        }
+        Ok(encoding::encode(&report, started, duration, FREQUENCY))
+    });
+    match profile.await {
+        Ok(Ok(profile)) => {
             let name = [(header::CONTENT_DISPOSITION, "attachment; filename=\"profile\"")];
             (name, page("application/octet-stream", profile)).into_response()
         }
-        Ok(Err(error)) => failed(&error),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Ok(Err(message)) => failed(&message),
+        Err(error) => failed(&error.to_string()),
     }
 }
 
-fn failed(error: &pprof::Error) -> Response {
-    let message = match error {
-        pprof::Error::Running => "another profile is being taken; try again when it has ended\n".to_owned(),
-        other => format!("no profile can be taken: {other}\n"),
-    };
-    (StatusCode::INTERNAL_SERVER_ERROR, message).into_response()
+/// Starts the profiler. It keeps a file for samples that do not fit into memory, in a directory that only this user can
+/// enter.
+fn start() -> Result<pprof::ProfilerGuard<'static>, String> {
+    let directory = private_directory().map_err(|e| format!("no private directory for samples: {e}"))?;
+    // Fails if it was set before, to the same directory.
+    _ = tempfile::env::override_temp_dir(&directory);
+    let builder = pprof::ProfilerGuardBuilder::default().frequency(FREQUENCY);
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+    let builder = builder.blocklist(&LEFT_OUT);
+    builder
+        .build()
+        .map_err(|error| format!("no profile can be taken, with samples in {}: {error}", directory.display()))
+}
+
+/// A directory of this user for run-time files, such as `/run/portway-profile`.
+fn private_directory() -> std::io::Result<PathBuf> {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+    let directory = base.join("portway-profile");
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(directory),
+    }
+}
+
+fn failed(message: &str) -> Response {
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{message}\n")).into_response()
 }
 
 /// The parameter `seconds`.

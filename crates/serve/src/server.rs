@@ -1,8 +1,8 @@
 //! An HTTP server with limits. When [`Server::close`] returns, its port is free.
 //!
 //! A client that does not send its request in time is disconnected, and so is one whose connection is very old. If the
-//! maximum number of connections is reached, a new connection closes the oldest one: requests are answered at once, so
-//! the oldest connection is idle, and clients that open many idle connections cannot block a health probe. A server uses
+//! maximum number of connections is reached, a new connection closes the oldest one: most requests are answered at once, so
+//! the oldest connection is idle (or that of a CPU profile, which then ends), and clients that open many idle connections cannot block a health probe. A server uses
 //! at most an eighth of the process's file descriptors, and all that are started by [`Server::start_shared`] together a
 //! quarter, so that sockets and tools always find one.
 

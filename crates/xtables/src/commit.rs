@@ -22,11 +22,12 @@ use std::process::Stdio;
 /// The sizes of legacy tables.
 type Sizes = HashMap<Table, Option<xtables::TableInfo>>;
 
-/// Whether a table has lost more than half of its entries.
-fn lost_most(before: &Sizes, now: &Sizes) -> bool {
-    let entries =
-        |sizes: &Sizes, table: &Table| sizes.get(table).copied().flatten().map_or(0, |info| info.entries);
-    before.keys().any(|table| entries(now, table) < entries(before, table) / 2)
+/// Whether one of these built-in chains of a table has no rule.
+fn is_empty(info: &xtables::TableInfo, chains: &[Chain]) -> bool {
+    let hooks = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+    let number = |chain: &Chain| hooks.iter().position(|hook| *hook == chain.to_string());
+    // A chain begins with its policy if it has no rules.
+    chains.iter().filter_map(number).any(|hook| info.hooks[hook] == info.underflow[hook])
 }
 
 /// Writes a script, and returns its number of sections, each of which is one transaction.
@@ -137,9 +138,10 @@ impl Tool {
         self.variant == Variant::Legacy && self.sizes() != self.sizes
     }
 
-    /// Whether a table has lost more than half of its entries since then: another process has flushed it.
-    pub fn was_flushed(&mut self) -> bool {
-        self.variant == Variant::Legacy && lost_most(&self.sizes.clone(), &self.sizes())
+    /// Whether one of these built-in chains has no rule at all: another process has flushed it. Only of legacy tables.
+    pub fn has_empty_chain(&mut self, table: Table, chains: &[Chain]) -> bool {
+        let info = self.sizes().get(&table).copied().flatten();
+        self.variant == Variant::Legacy && info.is_some_and(|info| is_empty(&info, chains))
     }
 
     fn sizes(&mut self) -> Sizes {
@@ -359,25 +361,17 @@ fn is_initial_pid_namespace() -> bool {
 mod tests {
     use super::*;
 
-    fn sizes(nat: Option<u32>, filter: Option<u32>) -> Sizes {
-        let info = |entries| xtables::TableInfo { entries, size: 0, hooks: [0; 5], underflow: [0; 5] };
-        [(Table::Nat, nat.map(info)), (Table::Filter, filter.map(info))].into()
-    }
-
     #[test]
-    fn a_table_that_lost_most_of_its_entries_was_flushed() {
-        let before = sizes(Some(1000), Some(40));
-        for (now, flushed) in [
-            (sizes(Some(1000), Some(40)), false),
-            (sizes(Some(990), Some(45)), false),
-            (sizes(Some(2000), Some(40)), false),
-            (sizes(Some(500), Some(40)), false),
-            (sizes(Some(12), Some(40)), true),
-            (sizes(Some(1000), Some(5)), true),
-            (sizes(None, Some(40)), true),
-        ] {
-            assert_eq!(lost_most(&before, &now), flushed, "{now:?}");
+    fn a_chain_that_begins_with_its_policy_is_empty() {
+        // nat has no FORWARD: both offsets are -1.
+        let hooks = [0, 100, u32::MAX, 200, 300];
+        let info = |underflow| xtables::TableInfo { entries: 9, size: 900, hooks, underflow };
+        let chain = |name: &str| Chain::parse(name);
+        let full = info([50, 150, u32::MAX, 250, 350]);
+        let flushed = info([0, 150, u32::MAX, 250, 350]);
+        for (name, expected) in [("PREROUTING", true), ("OUTPUT", false), ("KUBE-SERVICES", false)] {
+            assert!(!is_empty(&full, &[chain(name)]), "{name}");
+            assert_eq!(is_empty(&flushed, &[chain(name)]), expected, "{name}");
         }
-        assert!(!lost_most(&Sizes::new(), &before), "nothing was recorded yet");
     }
 }

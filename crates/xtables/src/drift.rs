@@ -70,8 +70,9 @@ impl TablesDetector {
             if !self.times.take_cheap(now) {
                 return None;
             }
-            // Other programs change sizes too, and then a comparison of all rules was for nothing; a flush is no such
-            // change, and is repaired at once, however long a comparison takes.
+            // Other programs change sizes too, and then a comparison of all rules was for nothing. A built-in chain
+            // without the rule that this mode has there was flushed: that is no false alarm, however long ago the last
+            // comparison was.
             let flushed = engines.iter_mut().any(|e| was_flushed(e));
             let differs = self.times.may_alarm(now) && engines.iter_mut().any(|e| has_other_sizes(e));
             return (flushed || differs).then_some(DriftSignal::Possible);
@@ -108,7 +109,7 @@ fn has_other_sizes(engine: &mut Driver<Engine<Tool>>) -> bool {
 }
 
 fn was_flushed(engine: &mut Driver<Engine<Tool>>) -> bool {
-    !engine.is_fresh() && engine.program().kernel().was_flushed()
+    !engine.is_fresh() && engine.program().lost_hooks()
 }
 
 /// Whether another process changed the ruleset before listening began: while this mode's tool ran, or after it.

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 /// module may have been loaded.
 const RETRY_REFUSED: Duration = Duration::from_secs(300);
 
-/// With more endpoints than this, rules for single endpoints have no comments, as in kube-proxy: in the kernel a comment
-/// takes 288 bytes, more than half of such a rule, and the legacy variant copies all of them with every change.
+/// With more endpoints than this, rules for single endpoints have no comments, as in kube-proxy: in the legacy variant a
+/// comment takes 288 bytes, more than half of such a rule, and all of them are copied with every change.
 const MANY_ENDPOINTS: usize = 1000;
 
 /// The rules of a mode in the tables of iptables, in one family.
@@ -65,6 +65,15 @@ impl Engine<Tool> {
         let mut engine = Engine::with_kernel(tool, family, renderer);
         engine.check()?;
         Ok(engine)
+    }
+
+    /// Whether a built-in chain in which the mode has rules is empty, as far as the kernel says so without a listing.
+    pub fn lost_hooks(&mut self) -> bool {
+        Table::ALL.into_iter().any(|table| {
+            let hooks = self.base.hooks.iter().filter(|hook| hook.table == table);
+            let chains: Vec<Chain> = hooks.map(|hook| hook.chain.clone()).collect();
+            self.kernel.has_empty_chain(table, &chains)
+        })
     }
 
     /// The tool that the engine runs.

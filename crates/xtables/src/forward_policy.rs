@@ -66,6 +66,8 @@ struct Accepting {
     rules: Box<dyn Backend>,
     /// How often in a row the rules could not be written; the first time was logged.
     failures: u32,
+    /// When they are tried again.
+    retry_at: Option<Instant>,
 }
 
 impl ForwardPolicy {
@@ -107,7 +109,7 @@ impl ForwardPolicy {
                     rules.set_wake(self.wake.clone());
                     rules.set_audit_period(self.period);
                     tracing::info!(%tables, "the policy of chain FORWARD is DROP; adding rules that accept Service traffic");
-                    self.accepting.push(Accepting { variant, family, rules, failures: 0 });
+                    self.accepting.push(Accepting { variant, family, rules, failures: 0, retry_at: None });
                     self.failed.retain(|failed| *failed != (variant, family));
                 }
                 Err(error) if !self.failed.contains(&(variant, family)) => {
@@ -123,6 +125,11 @@ impl ForwardPolicy {
     fn backends(&mut self) -> impl Iterator<Item = &mut Box<dyn Backend>> {
         std::iter::once(&mut self.mode).chain(self.accepting.iter_mut().map(|a| &mut a.rules))
     }
+}
+
+/// The time until the next attempt after this many failures before.
+fn wait(failures: u32) -> Duration {
+    RETRY_PERIOD.saturating_mul(1 << failures.min(16))
 }
 
 fn warning(tables: &Location, error: &Error) -> String {
@@ -175,11 +182,12 @@ impl Backend for ForwardPolicy {
         if self.is_due {
             report.warnings.extend(self.open(now));
         }
-        for accepting in self.accepting.iter_mut().filter(|a| a.family == family) {
+        let due = |a: &&mut Accepting| a.family == family && a.retry_at.is_none_or(|at| at <= now);
+        for accepting in self.accepting.iter_mut().filter(due) {
             let tables = leftovers::location(accepting.variant, family);
             match accepting.rules.sync(family, settings, Vec::new()) {
                 Ok(own) => {
-                    accepting.failures = 0;
+                    (accepting.failures, accepting.retry_at) = (0, None);
                     report.added += own.added;
                     report.removed += own.removed;
                     report.drift.merge(own.drift);
@@ -190,8 +198,9 @@ impl Backend for ForwardPolicy {
                         report.warnings.push(warning(&tables, &error));
                     }
                     self.retry = true;
-                    let wait = RETRY_PERIOD.saturating_mul(1 << accepting.failures.min(16));
-                    self.next_check = now + wait.min(self.period);
+                    let retry_at = now + wait(accepting.failures).min(self.period);
+                    self.next_check = self.next_check.min(retry_at);
+                    accepting.retry_at = Some(retry_at);
                     accepting.failures += 1;
                 }
             }

@@ -181,8 +181,8 @@ fn join(server: &Uri, path: &Uri) -> Uri {
     Uri::from_parts(parts).unwrap_or_else(|_| path.clone())
 }
 
-/// Idle connections that are kept. Controllers send this many requests at a time; a process that sends one after the
-/// other has one.
+/// Idle connections that are kept: at least as many as controllers by default send requests at a time. A process that
+/// sends one request after the other has one.
 const IDLE_CONNECTIONS: usize = 32;
 
 fn http(connector: Connector) -> Http {

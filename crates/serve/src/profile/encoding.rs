@@ -32,7 +32,7 @@ pub(super) struct Profile {
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct ValueType {
     #[prost(int64, tag = "1")]
-    pub(super) what: i64,
+    pub(super) kind: i64,
     #[prost(int64, tag = "2")]
     pub(super) unit: i64,
 }
@@ -91,8 +91,8 @@ pub(super) fn encode(report: &Report, started: Duration, duration: Duration, fre
     let mut tables = Tables::default();
     tables.string("");
     let nanoseconds = tables.string("nanoseconds");
-    let counted = ValueType { what: tables.string("samples"), unit: tables.string("count") };
-    let time = ValueType { what: tables.string("cpu"), unit: nanoseconds };
+    let counted = ValueType { kind: tables.string("samples"), unit: tables.string("count") };
+    let time = ValueType { kind: tables.string("cpu"), unit: nanoseconds };
     let period = 1_000_000_000 / i64::from(frequency);
     let thread = tables.string("thread");
     let samples = report

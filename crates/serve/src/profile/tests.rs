@@ -52,7 +52,7 @@ async fn a_profile_shows_the_functions_that_used_the_processor() {
     let profile = Profile::decode(body.as_slice()).expect("a profile");
     let text = |index: i64| profile.strings[usize::try_from(index).expect("an index")].as_str();
     assert_eq!(text(0), "", "the first string is the empty one");
-    let types: Vec<_> = profile.sample_types.iter().map(|of| (text(of.what), text(of.unit))).collect();
+    let types: Vec<_> = profile.sample_types.iter().map(|of| (text(of.kind), text(of.unit))).collect();
     assert_eq!(types, [("samples", "count"), ("cpu", "nanoseconds")]);
     assert_eq!(profile.duration_nanos, 1_000_000_000);
     assert!(profile.time_nanos > 0);
@@ -67,6 +67,12 @@ async fn a_profile_shows_the_functions_that_used_the_processor() {
     let samples: Vec<_> = profile.samples.iter().filter(within).collect();
     assert!(samples.iter().all(|sample| sample.values[1] == sample.values[0] * profile.period));
     assert!(samples.iter().map(|sample| sample.values[0]).sum::<i64>() > 0, "it has samples");
+
+    // Another one is refused while one is being taken.
+    let _taken = ONE_AT_A_TIME.lock().await;
+    let answer = get(server.address(), "/debug/pprof/profile?seconds=1").await.expect("an answer");
+    assert_eq!(answer.status, 500);
+    assert!(answer.body.contains("another profile is being taken"), "{}", answer.body);
 }
 
 #[tokio::test]

@@ -66,19 +66,30 @@ fn rules_that_cannot_be_written_are_reported_once_and_tried_again_with_growing_w
     let rules = Box::new(Stub { fails: fails.clone() });
     let mut policy = ForwardPolicy::new(Box::new(Stub::default()), Instant::now());
     policy.is_due = false;
-    policy.accepting.push(Accepting { variant: Variant::Nft, family: Family::V4, rules, failures: 0 });
-    let mut sync = || {
-        let before = Instant::now();
+    policy.accepting.push(Accepting {
+        variant: Variant::Nft,
+        family: Family::V4,
+        rules,
+        failures: 0,
+        retry_at: None,
+    });
+    // A sync at the time of the next attempt.
+    let sync = |policy: &mut ForwardPolicy| {
+        policy.accepting[0].retry_at = None;
         let report = policy.sync(Family::V4, &Settings::default(), Vec::new()).expect("the mode's own rules");
-        (report.warnings.len(), policy.next_check.saturating_duration_since(before).as_secs())
+        report.warnings.len()
     };
-    for (warnings, at_least) in [(1, 1), (0, 2), (0, 4), (0, 8), (0, 16), (0, 30), (0, 30)] {
-        let (reported, wait) = sync();
-        assert_eq!(reported, warnings, "a wait of {at_least} s");
-        assert!(wait >= at_least, "{wait} s instead of {at_least} s");
+    for (failures, warnings) in [1, 0, 0, 0].into_iter().enumerate() {
+        assert_eq!(sync(&mut policy), warnings, "after {failures} failures");
+        assert!(policy.accepting[0].retry_at.is_some());
     }
+    assert_eq!([0, 1, 2, 3, 4, 40].map(|failures| wait(failures).as_secs()), [1, 2, 4, 8, 16, 65536]);
+    // Until then, syncs for other reasons do not try.
+    let failures = policy.accepting[0].failures;
+    policy.sync(Family::V4, &Settings::default(), Vec::new()).expect("the mode's own rules");
+    assert_eq!(policy.accepting[0].failures, failures);
     fails.store(false, Ordering::Relaxed);
-    assert_eq!(sync().0, 0);
+    assert_eq!(sync(&mut policy), 0);
     fails.store(true, Ordering::Relaxed);
-    assert_eq!(sync().0, 1, "a new failure after a success is reported");
+    assert_eq!(sync(&mut policy), 1, "a new failure after a success is reported");
 }
