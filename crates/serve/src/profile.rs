@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use std::fs::DirBuilder;
 use std::future::ready;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -118,14 +118,27 @@ fn start() -> Result<pprof::ProfilerGuard<'static>, String> {
         .map_err(|error| format!("no profile can be taken, with samples in {}: {error}", directory.display()))
 }
 
-/// A directory of this user for run-time files, such as `/run/portway-profile`.
+/// A directory that only this user can enter: in the one for run-time files, or where that is not this user's, in the one
+/// for temporary files.
 fn private_directory() -> std::io::Result<PathBuf> {
-    let base = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run"), PathBuf::from);
-    let directory = base.join("portway-profile");
+    let user = rustix::process::geteuid().as_raw();
+    let run = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+    private(run.join("portway-profile"), user)
+        .or_else(|_| private(std::env::temp_dir().join(format!("portway-profile-{user}")), user))
+}
+
+/// Creates a directory that only `user` can enter. One that exists has to be such a directory.
+fn private(directory: PathBuf, user: u32) -> std::io::Result<PathBuf> {
     match DirBuilder::new().mode(0o700).create(&directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(directory),
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
     }
+    let found = directory.symlink_metadata()?;
+    if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
+        return Ok(directory);
+    }
+    let message = format!("{} is not a directory of this user alone", directory.display());
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message))
 }
 
 fn failed(message: &str) -> Response {

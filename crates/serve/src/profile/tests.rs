@@ -5,6 +5,7 @@ use super::*;
 use crate::{DualStack, Limits, Server, get, listen};
 use prost::Message;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -68,6 +69,9 @@ async fn a_profile_shows_the_functions_that_used_the_processor() {
     assert!(samples.iter().all(|sample| sample.values[1] == sample.values[0] * profile.period));
     assert!(samples.iter().map(|sample| sample.values[0]).sum::<i64>() > 0, "it has samples");
 
+    let directory = private_directory().expect("the directory of samples");
+    std::fs::remove_dir_all(directory).expect("removed");
+
     // Another one is refused while one is being taken.
     let _taken = ONE_AT_A_TIME.lock().await;
     let answer = get(server.address(), "/debug/pprof/profile?seconds=1").await.expect("an answer");
@@ -102,4 +106,16 @@ fn a_profile_takes_thirty_seconds_unless_told_otherwise() {
     assert_eq!(duration(""), Ok(Duration::from_secs(30)));
     assert_eq!(duration("debug=1&seconds=600"), Ok(Duration::from_secs(600)));
     assert!(duration("seconds=601").is_err());
+}
+
+#[test]
+fn samples_are_kept_where_only_this_user_can_read_them() {
+    let user = rustix::process::geteuid().as_raw();
+    let base = std::env::temp_dir().join(format!("portway-profile-test-{}", std::process::id()));
+    assert_eq!(private(base.clone(), user).expect("created"), base);
+    assert_eq!(private(base.clone(), user).expect("there already"), base);
+    assert!(private(base.clone(), user + 1).is_err(), "another user's");
+    std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o755)).expect("permissions");
+    assert!(private(base.clone(), user).is_err(), "others can enter it");
+    std::fs::remove_dir(&base).expect("removed");
 }
