@@ -65,7 +65,7 @@ pub async fn run(options: Options) -> Result<(), RunError> {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            // Whoever leads and does not write must not keep the Lease.
+            // A process whose runner has ended writes nothing, so it must not go on renewing the Lease.
             ended = &mut work => return Err(ended_early(ended)),
         }
         tracing::info!("stopping: waiting for the writes that are under way");

@@ -114,6 +114,18 @@ pub(crate) fn pod_with(app: &str, number: u16, change: impl FnOnce(&mut Pod)) ->
     pod
 }
 
+/// A Service whose two ports, http and admin, are at the ports of these names of each Pod.
+pub(crate) fn service_with_named_ports(name: &str) -> Service {
+    service_with(name, |spec| {
+        spec.ports = vec![port("http", 80, "http".into()), port("admin", 81, "admin".into())];
+    })
+}
+
+/// A Pod of the Service `web` with these named ports.
+pub(crate) fn pod_with_ports(number: u16, ports: &[(&str, i32)]) -> Pod {
+    pod_with("web", number, |pod| pod.spec.get_or_insert_default().containers = vec![container(ports)])
+}
+
 /// A Node that is ready, with processors, in a zone if that is not empty.
 pub(crate) fn node(name: &str, zone: &str) -> Node {
     let labels = if zone.is_empty() { HashMap::new() } else { map(&[("topology.kubernetes.io/zone", zone)]) };

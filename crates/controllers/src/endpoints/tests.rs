@@ -62,18 +62,12 @@ fn pods_are_ready_unready_or_left_out() {
 
 #[test]
 fn addresses_with_the_same_ports_share_a_subset() {
-    let web = service_with("web", |spec| {
-        spec.ports = vec![port("http", 80, "http".into()), port("admin", 81, "admin".into())];
-    });
-    let with_ports = |number, ports: &'static [(&str, i32)]| {
-        pod_with("web", number, |pod| pod.spec.get_or_insert_default().containers = vec![container(ports)])
-    };
     let mut api = TestApi::new()
-        .with(web)
-        .with(with_ports(1, &[("http", 8080), ("admin", 9090)]))
-        .with(with_ports(2, &[("http", 8080), ("admin", 9090)]))
-        .with(with_ports(3, &[("http", 8081), ("admin", 9090)]))
-        .with(with_ports(4, &[]));
+        .with(service_with_named_ports("web"))
+        .with(pod_with_ports(1, &[("http", 8080), ("admin", 9090)]))
+        .with(pod_with_ports(2, &[("http", 8080), ("admin", 9090)]))
+        .with(pod_with_ports(3, &[("http", 8081), ("admin", 9090)]))
+        .with(pod_with_ports(4, &[]));
     api.write_endpoints("web");
     let all = |numbers: &[u8]| numbers.iter().map(|n| format!("10.244.0.{n}")).collect::<Vec<_>>();
     // A Pod without the names is in no subset. Ports with different addresses are apart.

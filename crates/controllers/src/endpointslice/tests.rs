@@ -122,19 +122,13 @@ fn pods_without_an_address_of_the_family_are_left_out() {
 
 #[test]
 fn named_ports_are_those_of_each_pod() {
-    let web = service_with("web", |spec| {
-        spec.ports = vec![port("http", 80, "http".into()), port("admin", 81, "admin".into())];
-    });
-    let with_ports = |number, ports: &'static [(&str, i32)]| {
-        pod_with("web", number, |pod| pod.spec.get_or_insert_default().containers = vec![container(ports)])
-    };
     let mut api = TestApi::new()
-        .with(web)
-        .with(with_ports(1, &[("http", 8080), ("admin", 9090)]))
-        .with(with_ports(2, &[("http", 8081), ("admin", 9090)]))
-        .with(with_ports(3, &[("admin", 9090), ("http", 8080)]))
-        .with(with_ports(4, &[("http", 8080)]))
-        .with(with_ports(5, &[]));
+        .with(service_with_named_ports("web"))
+        .with(pod_with_ports(1, &[("http", 8080), ("admin", 9090)]))
+        .with(pod_with_ports(2, &[("http", 8081), ("admin", 9090)]))
+        .with(pod_with_ports(3, &[("admin", 9090), ("http", 8080)]))
+        .with(pod_with_ports(4, &[("http", 8080)]))
+        .with(pod_with_ports(5, &[]));
     api.write_all("web");
     let mut found: Vec<(Vec<i32>, usize)> = api
         .slices
