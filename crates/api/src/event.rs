@@ -18,3 +18,27 @@ pub enum Event<R> {
         name: String,
     },
 }
+
+impl<R> Event<R> {
+    /// The same event of another form of its object.
+    pub fn map<T>(self, form: impl FnOnce(R) -> T) -> Event<T> {
+        match self {
+            Event::Init => Event::Init,
+            Event::Apply(object) => Event::Apply(form(object)),
+            Event::InitDone => Event::InitDone,
+            Event::Delete { namespace, name } => Event::Delete { namespace, name },
+        }
+    }
+
+    /// The same event with a reference to its object.
+    pub fn as_ref(&self) -> Event<&R> {
+        match self {
+            Event::Init => Event::Init,
+            Event::Apply(object) => Event::Apply(object),
+            Event::InitDone => Event::InitDone,
+            Event::Delete { namespace, name } => {
+                Event::Delete { namespace: namespace.clone(), name: name.clone() }
+            }
+        }
+    }
+}

@@ -16,17 +16,21 @@ mod endpoints;
 mod event;
 mod event_record;
 mod int_or_string;
+mod json_text;
 mod lease;
 mod meta;
+pub mod metadata_only;
 mod node;
 mod pod;
 mod resource;
+mod selector;
 mod service;
 mod service_cidr;
 mod store;
 #[cfg(test)]
 mod tests;
 pub mod time;
+mod workload;
 
 pub use endpoint_slice::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, Named};
 pub use endpoints::{EndpointAddress, EndpointSubset, Endpoints, SubsetPort};
@@ -36,8 +40,9 @@ pub use int_or_string::IntOrString;
 pub use lease::{Lease, LeaseSpec};
 pub use meta::{ObjectMeta, OwnerReference};
 pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, Quantity, Taint};
-pub use pod::{Condition, Container, ContainerPort, Pod, PodIp, PodSpec, PodStatus};
+pub use pod::{Condition, Container, ContainerPort, ContainerStatus, Pod, PodIp, PodSpec, PodStatus};
 pub use resource::{Resource, ResourceType, Scope, Writable};
+pub use selector::{LabelSelector, Requirement, SelectorError};
 pub use service::{
     ClientIpConfig, LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec,
     ServiceStatus, SessionAffinityConfig,
@@ -45,6 +50,10 @@ pub use service::{
 pub use service_cidr::{ServiceCidr, ServiceCidrSpec};
 pub use store::{Applied, Store};
 pub use time::{MicroTime, Time};
+pub use workload::{
+    Deployment, DeploymentSpec, DeploymentStatus, DeploymentStrategy, ReplicaSet, ReplicaSetSpec,
+    ReplicaSetStatus, RollingUpdate, WorkloadCondition,
+};
 
 use serde::{Deserialize, Deserializer};
 

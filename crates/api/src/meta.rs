@@ -30,6 +30,10 @@ pub struct ObjectMeta {
     #[prost(string, tag = "6")]
     #[serde(skip_serializing_if = "is_zero")]
     pub resource_version: String,
+    /// Number of the specification, which grows with every change of it; the status says which one it is about.
+    #[prost(int64, tag = "7")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub generation: i64,
     /// Creation time: if two Services claim the same address, the older one gets it.
     #[prost(message, optional, tag = "8")]
     #[serde(skip_serializing_if = "Option::is_none")]

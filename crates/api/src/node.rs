@@ -1,7 +1,7 @@
 //! `v1.Node`: addresses, pod CIDRs and taints.
 
 use crate::resource::resource;
-use crate::{Condition, ObjectMeta, null_is_empty};
+use crate::{Condition, ObjectMeta, Time, is_zero, null_is_empty};
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -42,11 +42,23 @@ pub struct NodeSpec {
 
 /// `v1.Taint`.
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Taint {
     /// Key.
     #[prost(string, tag = "1")]
     pub key: String,
+    /// Value.
+    #[prost(string, tag = "2")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    #[prost(string, tag = "3")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub effect: String,
+    /// When it was added, for `NoExecute`.
+    #[prost(message, optional, tag = "4")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_added: Option<Time>,
 }
 
 /// `v1.NodeStatus`.

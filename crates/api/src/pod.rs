@@ -1,4 +1,4 @@
-//! `v1.Pod`: labels, addresses, named ports and readiness.
+//! `v1.Pod`: labels, addresses, named ports, readiness and restarts.
 
 use crate::resource::resource;
 use crate::{ObjectMeta, Time, is_zero, null_is_empty};
@@ -96,6 +96,10 @@ pub struct PodStatus {
     #[prost(string, tag = "6")]
     #[serde(rename = "podIP", skip_serializing_if = "is_zero")]
     pub pod_ip: String,
+    /// States of the containers.
+    #[prost(message, repeated, tag = "8")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    pub container_statuses: Vec<ContainerStatus>,
     /// Addresses, at most one per family.
     #[prost(message, repeated, tag = "12")]
     #[serde(rename = "podIPs", deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
@@ -113,10 +117,27 @@ pub struct Condition {
     /// `True`, `False` or `Unknown`.
     #[prost(string, tag = "2")]
     pub status: String,
+    /// When a Node's condition was last reported.
+    #[prost(message, optional, tag = "3")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat_time: Option<Time>,
     /// When the status changed.
     #[prost(message, optional, tag = "4")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
+    /// Why, in one word.
+    #[prost(string, tag = "5")]
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reason: String,
+}
+
+/// `v1.ContainerStatus`.
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    /// How often the container was restarted.
+    #[prost(int32, tag = "5")]
+    pub restart_count: i32,
 }
 
 /// `v1.PodIP`.

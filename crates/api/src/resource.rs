@@ -35,6 +35,10 @@ pub trait Resource:
     const PLURAL: &'static str;
     /// Whether objects are in namespaces.
     const SCOPE: Scope;
+    /// Whether the type has a part of the object as JSON text, so that it cannot be decoded from protobuf.
+    const JSON_ONLY: bool = false;
+    /// Whether the type has nothing but metadata, so that the server need not send the rest of the objects.
+    const METADATA_ONLY: bool = false;
     /// The same description as a value.
     const TYPE: ResourceType = ResourceType(&Description {
         group: Self::GROUP,
@@ -42,6 +46,8 @@ pub trait Resource:
         kind: Self::KIND,
         plural: Self::PLURAL,
         scope: Self::SCOPE,
+        json_only: Self::JSON_ONLY,
+        metadata_only: Self::METADATA_ONLY,
     });
 
     /// The object's metadata, if it has any.
@@ -71,6 +77,8 @@ struct Description {
     kind: &'static str,
     plural: &'static str,
     scope: Scope,
+    json_only: bool,
+    metadata_only: bool,
 }
 
 /// A [`Resource`] as a value of pointer size. `Display` prints the kind.
@@ -101,6 +109,16 @@ impl ResourceType {
     /// Whether objects are in namespaces.
     pub const fn scope(self) -> Scope {
         self.0.scope
+    }
+
+    /// Whether objects have to be requested as JSON.
+    pub const fn json_only(self) -> bool {
+        self.0.json_only
+    }
+
+    /// Whether only the metadata of objects has to be requested.
+    pub const fn metadata_only(self) -> bool {
+        self.0.metadata_only
     }
 
     /// The value of `apiVersion`: `v1`, `discovery.k8s.io/v1`.
@@ -145,13 +163,18 @@ impl fmt::Debug for ResourceType {
 
 /// Implements [`Resource`] for a type with a `metadata: Option<ObjectMeta>`.
 macro_rules! resource {
-    ($type:ty, $group:literal, $kind:literal, $plural:literal, $scope:ident $(, older: $older:expr)?) => {
+    (
+        $type:ty, $group:literal, $kind:literal, $plural:literal, $scope:ident
+        $(, older: $older:expr)? $(, json_only: $json_only:literal)? $(, metadata_only: $metadata_only:literal)?
+    ) => {
         impl $crate::Resource for $type {
             const GROUP: &'static str = $group;
             const KIND: &'static str = $kind;
             const PLURAL: &'static str = $plural;
             const SCOPE: $crate::Scope = $crate::Scope::$scope;
             $(const OLDER_VERSIONS: &'static [&'static str] = $older;)?
+            $(const JSON_ONLY: bool = $json_only;)?
+            $(const METADATA_ONLY: bool = $metadata_only;)?
 
             fn metadata(&self) -> Option<&$crate::ObjectMeta> {
                 self.metadata.as_ref()

@@ -24,10 +24,15 @@ use index::Index;
 use node::{NodeState, ZoneShares};
 use pod::PodState;
 use portway_api::complete::EndpointSlice;
-use portway_api::{Applied, Endpoints, Event, Node, Pod, Resource, ResourceType, Service, Store};
+use portway_api::metadata_only::{ConfigMap, Namespace, Secret, ServiceAccount};
+use portway_api::{
+    Applied, Deployment, Endpoints, Event, Lease, Node, ObjectMeta, Pod, ReplicaSet, Resource, ResourceType,
+    Service, Store,
+};
 use service::ServiceState;
 use slice::{Maintainer, SliceState};
 use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
 
 /// An event of one of the resources that the controllers watch.
 #[derive(Debug)]
@@ -38,6 +43,11 @@ pub enum ClusterEvent {
     Node(Event<Node>),
     Slice(Event<EndpointSlice>),
     Endpoints(Event<Endpoints>),
+    ReplicaSet(Event<ReplicaSet>),
+    Deployment(Event<Deployment>),
+    Lease(Event<Lease>),
+    /// Of a resource of which only the metadata is read.
+    Metadata(ResourceType, Event<ObjectMeta>),
 }
 
 macro_rules! from_events {
@@ -49,18 +59,53 @@ macro_rules! from_events {
         })*
     };
 }
-from_events!(Service: Service, Pod: Pod, Node: Node, Slice: EndpointSlice, Endpoints: Endpoints);
+from_events!(
+    Service: Service, Pod: Pod, Node: Node, Slice: EndpointSlice, Endpoints: Endpoints, ReplicaSet: ReplicaSet,
+    Deployment: Deployment, Lease: Lease
+);
 
-/// A Service whose endpoints may have to change.
+macro_rules! from_metadata {
+    ($($type:ty),*) => {
+        $(impl From<Event<$type>> for ClusterEvent {
+            fn from(event: Event<$type>) -> Self {
+                ClusterEvent::Metadata(<$type>::TYPE, event.map(|object| object.metadata.unwrap_or_default()))
+            }
+        })*
+    };
+}
+from_metadata!(Namespace, ConfigMap, Secret, ServiceAccount);
+
+impl ClusterEvent {
+    /// The resource, and the event with nothing but metadata.
+    pub(crate) fn metadata(&self) -> (ResourceType, Event<&ObjectMeta>) {
+        fn of<R: Resource>(event: &Event<R>) -> (ResourceType, Event<&ObjectMeta>) {
+            static NONE: LazyLock<ObjectMeta> = LazyLock::new(ObjectMeta::default);
+            (R::TYPE, event.as_ref().map(|object| object.metadata().unwrap_or(&NONE)))
+        }
+        match self {
+            ClusterEvent::Service(event) => of(event),
+            ClusterEvent::Pod(event) => of(event),
+            ClusterEvent::Node(event) => of(event),
+            ClusterEvent::Slice(event) => of(event),
+            ClusterEvent::Endpoints(event) => of(event),
+            ClusterEvent::ReplicaSet(event) => of(event),
+            ClusterEvent::Deployment(event) => of(event),
+            ClusterEvent::Lease(event) => of(event),
+            ClusterEvent::Metadata(resource, event) => (*resource, event.as_ref()),
+        }
+    }
+}
+
+/// An object that a controller may have to work on. For changes of endpoints, it is the Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// Namespace and name of the Service.
+    /// Namespace and name; for the garbage collection the unique id.
     pub key: Key,
     /// The object that changed.
     pub by: Cause,
 }
 
-/// The object whose change touched a Service.
+/// The change that touched an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The Service itself.
@@ -78,6 +123,16 @@ pub enum Cause {
     Slice(Maintainer),
     /// Its Endpoints object.
     Endpoints,
+    /// A ReplicaSet or one of its Pods.
+    ReplicaSet,
+    /// A Deployment or one of its ReplicaSets.
+    Deployment,
+    /// A Node, or whether renewals of Leases can be seen.
+    NodeHealth,
+    /// The Lease of a Node was renewed.
+    NodeLease,
+    /// An object's owners or dependents, or its deletion.
+    Ownership,
 }
 
 /// The objects, and indexes between them.
@@ -95,8 +150,6 @@ pub struct Cluster {
     slices_by_service: Index<Key>,
     /// Versions of slices that a controller deleted, until the event of that arrives.
     deleted_slices: HashMap<Key, u64>,
-    /// Objects of writes that are under way, and whether they were deleted since these began.
-    under_way: HashMap<Key, bool>,
     /// Names of slices that others maintain and that were in the way of a new one.
     taken_names: HashSet<Key>,
     topology_services: Index<()>,
@@ -116,6 +169,13 @@ impl Cluster {
     /// The numbers of Services and Pods.
     pub fn size(&self) -> (usize, usize) {
         (self.services.len(), self.pods.len())
+    }
+
+    /// The keys of all Services, and of Endpoints objects without one.
+    pub(crate) fn service_keys(&self) -> Vec<Key> {
+        let services = self.services.iter().map(|(key, _)| key);
+        let alone = self.endpoints.iter().map(|(key, _)| key).filter(|key| self.services.get(*key).is_none());
+        services.chain(alone).cloned().collect()
     }
 
     pub(crate) fn service(&self, key: &Key) -> Option<&ServiceState> {
@@ -171,18 +231,21 @@ impl Cluster {
             ClusterEvent::Node(event) => self.apply_node(event, touched),
             ClusterEvent::Slice(event) => self.apply_slice(event, touched),
             ClusterEvent::Endpoints(event) => self.apply_endpoints(event, touched),
+            ClusterEvent::ReplicaSet(_)
+            | ClusterEvent::Deployment(_)
+            | ClusterEvent::Lease(_)
+            | ClusterEvent::Metadata(..) => {}
         }
     }
 
     /// The last version of an object that cannot be decoded stays, also over a relist.
-    pub fn keep(&mut self, resource: ResourceType, namespace: &str, name: &str) {
-        let key = Key::new(namespace, name);
+    pub fn keep(&mut self, resource: ResourceType, key: &Key) {
         match resource {
-            r if r == Service::TYPE => self.services.keep(&key),
-            r if r == Pod::TYPE => self.pods.keep(&key),
-            r if r == Node::TYPE => self.nodes.keep(&key),
-            r if r == EndpointSlice::TYPE => self.slices.keep(&key),
-            r if r == Endpoints::TYPE => self.endpoints.keep(&key),
+            r if r == Service::TYPE => self.services.keep(key),
+            r if r == Pod::TYPE => self.pods.keep(key),
+            r if r == Node::TYPE => self.nodes.keep(key),
+            r if r == EndpointSlice::TYPE => self.slices.keep(key),
+            r if r == Endpoints::TYPE => self.endpoints.keep(key),
             _ => {}
         }
     }
@@ -191,7 +254,7 @@ impl Cluster {
         match event {
             Event::Init => self.services.begin_list(),
             Event::Apply(service) => {
-                let (key, state) = (key_of(&service), ServiceState::new(&service));
+                let (key, state) = (Key::of(&service), ServiceState::new(&service));
                 let (label, topology) = (first_label(&state), state.topology);
                 match self.services.apply(key.clone(), state) {
                     Applied::Unchanged => return,
@@ -247,7 +310,7 @@ impl Cluster {
         match event {
             Event::Init => self.pods.begin_list(),
             Event::Apply(pod) => {
-                let key = key_of(&pod);
+                let key = Key::of(&pod);
                 let (state, broken) = PodState::new(&pod);
                 let (labels, node, ready_changed) =
                     (state.labels.clone(), state.node.clone(), state.ready_changed);
@@ -311,7 +374,7 @@ impl Cluster {
         match event {
             Event::Init => self.nodes.begin_list(),
             Event::Apply(node) => {
-                let (key, state) = (key_of(&node), NodeState::new(&node));
+                let (key, state) = (Key::of(&node), NodeState::new(&node));
                 let zone = state.zone.clone();
                 let appears_or_moves = match self.nodes.apply(key.clone(), state) {
                     Applied::Unchanged => return,
@@ -367,10 +430,6 @@ fn differing(before: Vec<Key>, now: Vec<Key>) -> Vec<Key> {
     let only_before = before.iter().filter(|key| !now.contains(key));
     let only_now = now.iter().filter(|key| !before.contains(key));
     only_before.chain(only_now).cloned().collect()
-}
-
-fn key_of<R: Resource>(object: &R) -> Key {
-    object.metadata().map_or_else(|| Key::new("", ""), |meta| Key::new(&meta.namespace, &meta.name))
 }
 
 #[cfg(test)]

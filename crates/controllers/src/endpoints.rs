@@ -13,7 +13,7 @@ use crate::endpointslice::slices::set_trigger;
 use crate::fingerprint;
 use crate::key::Key;
 use crate::names::{ENDPOINTS_CONTROLLER, ENDPOINTS_MANAGED_BY, HEADLESS, OVER_CAPACITY};
-use crate::plan::{Note, Plan, Reasoned, Version, Write};
+use crate::plan::{Note, Object, Plan, Reasoned, Version, Write};
 use portway_api::{EndpointAddress, EndpointSubset, Endpoints, ObjectMeta, ObjectReference, SubsetPort};
 use std::collections::HashMap;
 use subsets::{canonical, truncate};
@@ -56,8 +56,8 @@ pub fn reconcile(cluster: &Cluster, key: &Key, trigger: Option<i64>, service_del
                 ..ObjectMeta::default()
             };
             let endpoints = object(meta, labels, subsets, trigger, truncated);
-            let write = Write::CreateEndpoints(Box::new(endpoints));
-            plan.writes.push(Reasoned { write, reason: format!("addresses: {addresses}") });
+            let write = Write::Create(Object::Endpoints(Box::new(endpoints)));
+            plan.writes.push(Reasoned::new(write, format!("addresses: {addresses}")));
         }
         return plan;
     };
@@ -73,15 +73,14 @@ pub fn reconcile(cluster: &Cluster, key: &Key, trigger: Option<i64>, service_del
     .collect();
     if !reasons.is_empty() {
         let endpoints = object(meta, labels, subsets, trigger, truncated);
-        let write = Write::ReplaceEndpoints(Box::new(endpoints));
-        plan.writes.push(Reasoned { write, reason: reasons.join(", ") });
+        let write = Write::Replace(Object::Endpoints(Box::new(endpoints)));
+        plan.writes.push(Reasoned::new(write, reasons.join(", ")));
     }
     plan
 }
 
 fn delete(endpoints: &EndpointsState, reason: &str) -> Reasoned {
-    let write = Write::DeleteEndpoints(Version::of(&endpoints.meta.unpack()));
-    Reasoned { write, reason: reason.to_owned() }
+    Reasoned::new(Write::delete::<Endpoints>(Version::of(&endpoints.meta.unpack())), reason)
 }
 
 fn object(
@@ -166,7 +165,7 @@ pub(crate) fn failed(key: &Key, operation: &str, error: &str) -> Note {
         "create" => ("FailedToCreateEndpoint", "create endpoint for service"),
         _ => ("FailedToUpdateEndpoint", "update endpoint"),
     };
-    Note { warning: true, reason, text: format!("Failed to {what} {key}: {error}") }
+    Note::warning(reason, format!("Failed to {what} {key}: {error}"))
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ use crate::cluster::service::{AddressFamily, ServiceState};
 use crate::cluster::slice::{Maintainer, SliceState};
 use crate::key::Key;
 use crate::mirroring;
-use crate::plan::{Note, Plan, Reasoned, Version, Write, count};
+use crate::plan::{Note, Object, Plan, Reasoned, Version, Write, count};
 use desired::Desired;
 use pack::Group;
+use portway_api::complete::EndpointSlice;
 use slices::SliceBuilder;
 
 /// The limit of endpoints in a slice, and the time of the change that a plan is for.
@@ -75,7 +76,7 @@ fn abandoned(
     let mut plan = Plan::default();
     if !service.external_name && !existing.is_empty() {
         let mirrored = mirroring::reconcile(cluster, key, max_mirrored);
-        if mirrored.reread || !mirrored.writes.is_empty() {
+        if !mirrored.reads.is_empty() || !mirrored.writes.is_empty() {
             return plan;
         }
     }
@@ -86,7 +87,7 @@ fn abandoned(
 }
 
 fn delete(slice: &SliceState, reason: String) -> Reasoned {
-    Reasoned { write: Write::DeleteSlice(Version::of(&slice.meta.unpack())), reason }
+    Reasoned::new(Write::delete::<EndpointSlice>(Version::of(&slice.meta.unpack())), reason)
 }
 
 /// Plans the slices of one family.
@@ -135,12 +136,12 @@ fn plan_family(
                 0 => "the Service has no endpoints".to_owned(),
                 n => count(n, "endpoint"),
             };
-            plan.writes.push(Reasoned { write: Write::CreateSlice(Box::new(slice)), reason });
+            plan.writes.push(Reasoned::new(Write::Create(Object::Slice(Box::new(slice))), reason));
         }
     }
     for (slice, content) in changes.update {
         let replaced = builder.replace(slice, &content);
-        plan.writes.push(Reasoned { write: Write::ReplaceSlice(Box::new(replaced)), reason: content.reason });
+        plan.writes.push(Reasoned::new(Write::Replace(Object::Slice(Box::new(replaced))), content.reason));
     }
     for slice in changes.delete {
         plan.writes.push(delete(slice, "no endpoint is left in it".to_owned()));
@@ -152,11 +153,8 @@ fn plan_family(
 
 /// The Event for a reconciliation that failed.
 pub(crate) fn failed(key: &Key, error: &str) -> Note {
-    Note {
-        warning: true,
-        reason: "FailedToUpdateEndpointSlices",
-        text: format!("Error updating Endpoint Slices for Service {key}: {error}"),
-    }
+    let text = format!("Error updating Endpoint Slices for Service {key}: {error}");
+    Note::warning("FailedToUpdateEndpointSlices", text)
 }
 
 #[cfg(test)]

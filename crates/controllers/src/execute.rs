@@ -1,27 +1,27 @@
 //! Sends the writes of a plan, one after the other, and says what the cluster has then.
 
 use crate::key::Key;
-use crate::plan::{Reasoned, Version, Write};
+use crate::plan::{Note, Object, Plan, Read, Version, Write};
 use portway_api::complete::EndpointSlice;
-use portway_api::{Endpoints, Writable};
-use portway_client::{Client, DeleteOptions, ObjectName, Reason, RequestError, Subresource};
+use portway_api::{Endpoints, Resource, ResourceType};
+use portway_client::{Client, DeleteOptions, ObjectName, Patch, Reason, RequestError, Subresource};
 
 /// An object as the API server has it after a write, or after one that failed because it had changed.
 #[derive(Debug)]
 pub(crate) enum Seen {
-    Slice(Box<EndpointSlice>),
-    SliceDeleted(Key),
-    SliceMissing(Key),
-    Endpoints(Box<Endpoints>),
-    EndpointsMissing(Key),
+    Stored(Object),
+    Deleted(ResourceType, Key),
+    Read(Read, Option<Object>),
 }
 
-/// The outcome of a plan's writes.
+/// The outcome of a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) seen: Vec<Seen>,
     /// The operations that succeeded.
     pub(crate) done: Vec<&'static str>,
+    /// The Events of the writes that succeeded.
+    pub(crate) notes: Vec<Note>,
     pub(crate) failure: Option<Failure>,
 }
 
@@ -30,66 +30,37 @@ pub(crate) struct Outcome {
 pub(crate) struct Failure {
     pub(crate) write: String,
     pub(crate) operation: &'static str,
+    pub(crate) resource: ResourceType,
     pub(crate) message: String,
     /// The object had changed: the next attempt begins with what it is now.
     pub(crate) is_conflict: bool,
 }
 
-/// Reads the Endpoints object of a key.
-pub(crate) async fn read_endpoints(client: Client, key: Key) -> Outcome {
-    let name = ObjectName::new(key.namespace(), key.name());
+/// Reads what a plan has to know, or sends its writes until one fails.
+pub(crate) async fn execute(client: Client, plan: Plan) -> Outcome {
     let mut outcome = Outcome::default();
-    match client.get::<Endpoints>(name).await {
-        Ok(endpoints) => outcome.seen.push(Seen::Endpoints(Box::new(endpoints))),
-        Err(error) if error.is_not_found() => outcome.seen.push(Seen::EndpointsMissing(key)),
-        Err(error) => {
-            let (write, message) = (format!("read Endpoints {key}"), error.to_string());
-            outcome.failure = Some(Failure { write, operation: "update", message, is_conflict: false });
+    for read in plan.reads {
+        if let Err(failure) = look(&client, read, &mut outcome).await {
+            outcome.failure = Some(failure);
+            return outcome;
         }
     }
-    outcome
-}
-
-/// Sends writes until one fails.
-pub(crate) async fn execute(client: Client, writes: Vec<Reasoned>) -> Outcome {
-    let mut outcome = Outcome::default();
-    for Reasoned { write, .. } in writes {
-        let result = match &write {
-            Write::CreateSlice(slice) => client.create(&**slice).await.map(|s| Seen::Slice(Box::new(s))),
-            Write::ReplaceSlice(slice) => {
-                client.replace(&**slice, Subresource::None).await.map(|s| Seen::Slice(Box::new(s)))
-            }
-            Write::DeleteSlice(version) => {
-                delete::<EndpointSlice>(&client, version).await.map(|()| Seen::SliceDeleted(write.key()))
-            }
-            Write::CreateEndpoints(endpoints) => {
-                client.create(&**endpoints).await.map(|e| Seen::Endpoints(Box::new(e)))
-            }
-            Write::ReplaceEndpoints(endpoints) => {
-                client.replace(&**endpoints, Subresource::None).await.map(|e| Seen::Endpoints(Box::new(e)))
-            }
-            Write::DeleteEndpoints(version) => {
-                delete::<Endpoints>(&client, version).await.map(|()| Seen::EndpointsMissing(write.key()))
-            }
-        };
-        match result {
+    if let Some((resource, version)) = plan.confirm
+        && !is_confirmed(&client, resource, version, &mut outcome).await
+    {
+        return outcome;
+    }
+    for reasoned in plan.writes {
+        match send(&client, &reasoned.write).await {
             Ok(seen) => {
                 outcome.seen.push(seen);
-                outcome.done.push(write.operation());
+                outcome.done.push(reasoned.write.operation());
+                outcome.notes.extend(reasoned.note);
             }
             // Nothing can be created any more, and everything will be deleted.
             Err(error) if is_terminating(&error) => return outcome,
             Err(error) => {
-                let is_conflict = changed(&error);
-                if is_conflict {
-                    outcome.seen.extend(read_again(&client, &write).await);
-                }
-                outcome.failure = Some(Failure {
-                    write: write.to_string(),
-                    operation: write.operation(),
-                    message: error.to_string(),
-                    is_conflict,
-                });
+                outcome.failure = Some(failed(&client, &reasoned.write, &error, &mut outcome.seen).await);
                 return outcome;
             }
         }
@@ -97,44 +68,129 @@ pub(crate) async fn execute(client: Client, writes: Vec<Reasoned>) -> Outcome {
     outcome
 }
 
-async fn delete<R: Writable>(client: &Client, version: &Version) -> Result<(), RequestError> {
-    let options = DeleteOptions {
-        uid: Some(version.uid.clone()),
-        resource_version: Some(version.resource_version.clone()),
-        ..DeleteOptions::default()
+async fn send(client: &Client, write: &Write) -> Result<Seen, RequestError> {
+    let key = write.key();
+    let name = ObjectName::new(key.namespace(), key.name());
+    let stored = match write {
+        Write::Create(Object::Slice(slice)) => client.create(&**slice).await.map(slice_object),
+        Write::Create(Object::Endpoints(endpoints)) => {
+            client.create(&**endpoints).await.map(endpoints_object)
+        }
+        Write::Create(Object::Json(resource, value)) => {
+            client.create_json(*resource, name, value).await.map(|v| Object::Json(*resource, Box::new(v)))
+        }
+        Write::Replace(Object::Slice(slice)) => {
+            client.replace(&**slice, Subresource::None).await.map(slice_object)
+        }
+        Write::Replace(Object::Endpoints(endpoints)) => {
+            client.replace(&**endpoints, Subresource::None).await.map(endpoints_object)
+        }
+        // Objects that are known in part only are changed, never replaced.
+        Write::Replace(Object::Json(..)) => unreachable!("a replacement of {write}"),
+        Write::Change(change) => {
+            let fields = change.fields.clone();
+            let patch = if change.by_item { Patch::Strategic(fields) } else { Patch::Merge(fields) };
+            let changed = client.patch_json(change.resource, name, change.subresource, &patch).await;
+            changed.map(|value| Object::Json(change.resource, Box::new(value)))
+        }
+        Write::Delete { resource, version, propagation } => {
+            let options = DeleteOptions {
+                uid: Some(version.uid.clone()),
+                resource_version: Some(version.resource_version.clone()).filter(|v| !v.is_empty()),
+                propagation: *propagation,
+            };
+            return match client.delete_any(*resource, name, &options).await {
+                Ok(()) => Ok(Seen::Deleted(*resource, key)),
+                Err(error) if error.is_not_found() => {
+                    Ok(Seen::Read(Read { resource: *resource, key, uid: None }, None))
+                }
+                Err(error) => Err(error),
+            };
+        }
     };
-    let name = ObjectName::new(version.key.namespace(), version.key.name());
-    match client.delete::<R>(name, &options).await {
-        Err(error) if error.is_not_found() => Ok(()),
-        result => result,
-    }
+    stored.map(Seen::Stored)
 }
 
-/// Whether the object is not what the write assumed: it changed, is gone, or exists already.
-fn changed(error: &RequestError) -> bool {
-    error.is_conflict() || error.is_not_found() || error.is_already_exists()
+fn slice_object(slice: EndpointSlice) -> Object {
+    Object::Slice(Box::new(slice))
+}
+
+fn endpoints_object(endpoints: Endpoints) -> Object {
+    Object::Endpoints(Box::new(endpoints))
+}
+
+/// Describes a failed write. If the object was not what the write assumed, it is read.
+async fn failed(client: &Client, write: &Write, error: &RequestError, seen: &mut Vec<Seen>) -> Failure {
+    // It changed, is gone, or exists already.
+    let is_conflict = error.is_conflict() || error.is_not_found() || error.is_already_exists();
+    if is_conflict {
+        let read = Read { resource: write.resource(), key: write.key(), uid: None };
+        if let Ok(found) = get(client, &read).await {
+            seen.push(Seen::Read(read, found));
+        }
+    }
+    Failure {
+        write: write.to_string(),
+        operation: write.operation(),
+        resource: write.resource(),
+        message: error.to_string(),
+        is_conflict,
+    }
 }
 
 fn is_terminating(error: &RequestError) -> bool {
     error.reason() == Some(&Reason::Forbidden) && error.to_string().contains("because it is being terminated")
 }
 
-/// The object of a write as it is now.
-async fn read_again(client: &Client, write: &Write) -> Option<Seen> {
-    let key = write.key();
-    let name = ObjectName::new(key.namespace(), key.name());
-    match write {
-        Write::CreateSlice(_) | Write::ReplaceSlice(_) | Write::DeleteSlice(_) => {
-            match client.get::<EndpointSlice>(name).await {
-                Ok(slice) => Some(Seen::Slice(Box::new(slice))),
-                Err(error) => error.is_not_found().then_some(Seen::SliceMissing(key)),
-            }
+/// Whether an object is still there and not being deleted. What was read is added to the outcome.
+async fn is_confirmed(
+    client: &Client,
+    resource: ResourceType,
+    version: Version,
+    outcome: &mut Outcome,
+) -> bool {
+    let read = Read { resource, key: version.key, uid: Some(version.uid.clone()) };
+    if let Err(failure) = look(client, read, outcome).await {
+        outcome.failure = Some(failure);
+        return false;
+    }
+    let found = outcome.seen.last().and_then(|seen| match seen {
+        Seen::Read(_, Some(Object::Json(_, value))) => Some(&value["metadata"]),
+        _ => None,
+    });
+    found.is_some_and(|meta| meta["uid"] == *version.uid && meta["deletionTimestamp"].is_null())
+}
+
+/// Reads an object and adds it to the outcome.
+async fn look(client: &Client, read: Read, outcome: &mut Outcome) -> Result<(), Failure> {
+    match get(client, &read).await {
+        Ok(found) => outcome.seen.push(Seen::Read(read, found)),
+        Err(error) => {
+            return Err(Failure {
+                write: format!("read {} {}", read.resource, read.key),
+                operation: "update",
+                resource: read.resource,
+                message: error.to_string(),
+                is_conflict: false,
+            });
         }
-        Write::CreateEndpoints(_) | Write::ReplaceEndpoints(_) | Write::DeleteEndpoints(_) => {
-            match client.get::<Endpoints>(name).await {
-                Ok(endpoints) => Some(Seen::Endpoints(Box::new(endpoints))),
-                Err(error) => error.is_not_found().then_some(Seen::EndpointsMissing(key)),
-            }
+    }
+    Ok(())
+}
+
+/// An object as it is now; `None` if there is none.
+async fn get(client: &Client, read: &Read) -> Result<Option<Object>, RequestError> {
+    let name = ObjectName::new(read.key.namespace(), read.key.name());
+    let found = match read.resource {
+        r if r == EndpointSlice::TYPE => client.get(name).await.map(slice_object),
+        r if r == Endpoints::TYPE => client.get(name).await.map(endpoints_object),
+        resource => {
+            client.get_json(resource, name).await.map(|value| Object::Json(resource, Box::new(value)))
         }
+    };
+    match found {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
     }
 }

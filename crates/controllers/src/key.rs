@@ -1,5 +1,7 @@
 //! Namespace and name of an object as one small value.
 
+use portway_api::{Resource, ResourceType};
+use portway_client::Regarding;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +13,16 @@ impl Key {
     /// From namespace and name; the namespace is empty for cluster-scoped objects.
     pub fn new(namespace: &str, name: &str) -> Key {
         Key(format!("{namespace}/{name}").into())
+    }
+
+    /// Of an object.
+    pub fn of<R: Resource>(object: &R) -> Key {
+        object.metadata().map_or_else(|| Key::new("", ""), |meta| Key::new(&meta.namespace, &meta.name))
+    }
+
+    /// As the object that an Event is about.
+    pub fn regarding(&self, resource: ResourceType, uid: String) -> Regarding {
+        Regarding { resource, namespace: self.namespace().to_owned(), name: self.name().to_owned(), uid }
     }
 
     /// Namespace.

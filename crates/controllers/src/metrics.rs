@@ -1,7 +1,8 @@
 //! The metrics of the controllers, with kube-controller-manager's names.
 
 use crate::cluster::service::ServiceState;
-use crate::controller::{Controller, Kind};
+use crate::controller::Controller;
+use crate::kind::Kind;
 use crate::plan::Plan;
 use portway_client::RequestStatistics;
 use portway_serve::metrics::ProcessCollector;
@@ -32,6 +33,12 @@ struct Name {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Operation {
+    operation: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ControllerOperation {
+    controller: &'static str,
     operation: &'static str,
 }
 
@@ -101,6 +108,7 @@ struct Inner {
     mirror_number: Gauge,
     mirror_needed: Gauge,
     endpoints_changes: Family<Operation, Counter>,
+    other_changes: Family<ControllerOperation, Counter>,
 }
 
 impl Metrics {
@@ -136,6 +144,7 @@ impl Metrics {
             mirror_number: Gauge::default(),
             mirror_needed: Gauge::default(),
             endpoints_changes: Family::default(),
+            other_changes: Family::default(),
         };
         inner.register();
         Metrics(Arc::new(inner))
@@ -184,7 +193,6 @@ impl Metrics {
                 };
                 inner.slice_per_sync.get_or_create(&labels).observe(plan.writes.len() as f64);
             }
-            Kind::Endpoints => {}
             Kind::Mirroring => {
                 inner.mirror_added.observe(figures.added as f64);
                 inner.mirror_updated.observe(figures.changed as f64);
@@ -192,6 +200,7 @@ impl Metrics {
                 inner.mirror_skipped.observe(figures.skipped as f64);
                 inner.mirror_duration.observe(started.elapsed().as_secs_f64());
             }
+            _ => {}
         }
     }
 
@@ -201,6 +210,11 @@ impl Metrics {
             Kind::Slices => &self.0.slice_changes,
             Kind::Endpoints => &self.0.endpoints_changes,
             Kind::Mirroring => &self.0.mirror_changes,
+            _ => {
+                let labels = ControllerOperation { controller: kind.name(), operation };
+                self.0.other_changes.get_or_create(&labels).inc();
+                return;
+            }
         };
         family.get_or_create(&Operation { operation }).inc();
     }
@@ -230,11 +244,11 @@ impl Metrics {
         let (unfinished, longest) = controller.queue.unfinished(now);
         inner.unfinished.get_or_create(&name).set(unfinished.as_secs_f64());
         inner.longest.get_or_create(&name).set(longest.as_secs_f64());
-        let total = controller.total();
+        let total = controller.logic.total();
         let gauges = match controller.kind {
             Kind::Slices => [&inner.slice_endpoints, &inner.slice_number, &inner.slice_needed],
             Kind::Mirroring => [&inner.mirror_endpoints, &inner.mirror_number, &inner.mirror_needed],
-            Kind::Endpoints => return,
+            _ => return,
         };
         for (gauge, value) in gauges.into_iter().zip([total.endpoints, total.slices, total.needed]) {
             gauge.set(value as i64);
@@ -278,6 +292,7 @@ impl Inner {
             "endpoint_slice_mirroring_controller_num_endpoint_slices", "Mirrored EndpointSlices in all", mirror_number;
             "endpoint_slice_mirroring_controller_desired_endpoint_slices", "Mirrored EndpointSlices that would do", mirror_needed;
             "portway_endpoints_controller_changes", "Writes of Endpoints objects", endpoints_changes;
+            "portway_controller_changes", "Writes of the controllers of workloads and of the garbage collection", other_changes;
         }
     }
 }

@@ -8,15 +8,16 @@ use crate::cluster::Cluster;
 use crate::cluster::service::AddressFamily;
 use crate::cluster::slice::{Maintainer, SliceState};
 use crate::fingerprint;
+use crate::generated;
 use crate::key::Key;
 use crate::names::{LAST_APPLIED, SERVICE_NAME, SLICE_MANAGED_BY, TRIGGER_TIME};
-use crate::plan::{Note, Plan, Reasoned, Version, Write, count};
+use crate::plan::{Note, Object, Plan, Read, Reasoned, Version, Write, count};
 use portway_api::address::parse_ip;
 use portway_api::complete::{Endpoint, EndpointPort, EndpointSlice};
 use portway_api::{
-    EndpointAddress, EndpointConditions, EndpointSubset, ObjectMeta, OwnerReference, SubsetPort,
+    EndpointAddress, EndpointConditions, EndpointSubset, Endpoints, ObjectMeta, OwnerReference, Resource,
+    SubsetPort,
 };
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Decides which mirrored slices to write. `max_endpoints` is that of a subset.
@@ -34,7 +35,7 @@ pub fn reconcile(cluster: &Cluster, key: &Key, max_endpoints: usize) -> Plan {
         return plan;
     };
     let Some(subsets) = endpoints.subsets() else {
-        plan.reread = true;
+        plan.reads.push(Read { resource: Endpoints::TYPE, key: key.clone(), uid: None });
         return plan;
     };
     let desired = desired(subsets, max_endpoints, &mut plan);
@@ -76,7 +77,7 @@ fn desired(subsets: Vec<EndpointSubset>, max_endpoints: usize, plan: &mut Plan) 
         plan.figures.skipped += total - added;
         plan.figures.endpoints += added;
     }
-    let mut warn = |reason, text| plan.notes.push(Note { warning: true, reason, text });
+    let mut warn = |reason, text| plan.notes.push(Note::warning(reason, text));
     if invalid > 0 {
         let text = format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
         warn("InvalidIPAddress", text);
@@ -86,7 +87,7 @@ fn desired(subsets: Vec<EndpointSubset>, max_endpoints: usize, plan: &mut Plan) 
         let text = format!(
             "A max of {max_endpoints} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} addresses were skipped"
         );
-        plan.notes.push(Note { warning: true, reason: "TooManyAddressesToMirror", text });
+        plan.notes.push(Note::warning("TooManyAddressesToMirror", text));
     }
     desired
 }
@@ -156,17 +157,17 @@ fn plan_slices(
                 let meta = metadata.new_slice(family, &ports, taken);
                 names.push(meta.name.clone());
                 let slice = slice(meta, family, ports, wanted);
-                writes.push(Reasoned { write: Write::CreateSlice(Box::new(slice)), reason });
+                writes.push(Reasoned::new(Write::Create(Object::Slice(Box::new(slice))), reason));
             }
         }
     }
     for (old, family, ports, wanted, reason) in updates {
         let slice = slice(metadata.of_slice(old), family, ports, wanted);
-        writes.push(Reasoned { write: Write::ReplaceSlice(Box::new(slice)), reason: reason.to_owned() });
+        writes.push(Reasoned::new(Write::Replace(Object::Slice(Box::new(slice))), reason));
     }
     // While the Endpoints object is being deleted, its slices are too.
     if metadata.meta.deletion_timestamp.is_some() {
-        writes.retain(|reasoned| !matches!(reasoned.write, Write::CreateSlice(_)));
+        writes.retain(|reasoned| !matches!(reasoned.write, Write::Create(_)));
     }
     plan.writes.extend(writes);
     plan.writes.extend(existing.into_iter().map(|slice| delete(slice, "no address is left in it")));
@@ -182,7 +183,7 @@ fn slice(
 }
 
 fn delete(slice: &SliceState, reason: &str) -> Reasoned {
-    Reasoned { write: Write::DeleteSlice(Version::of(&slice.meta.unpack())), reason: reason.to_owned() }
+    Reasoned::new(Write::delete::<EndpointSlice>(Version::of(&slice.meta.unpack())), reason)
 }
 
 /// The numbers of endpoints that a slice lacks, has with other content, and has too many.
@@ -254,17 +255,12 @@ impl Metadata<'_> {
         ports: &[EndpointPort],
         is_taken: impl Fn(&str) -> bool,
     ) -> ObjectMeta {
-        let name = |n: u32| {
-            let mut hash = Sha256::new();
-            hash.update(self.meta.uid.as_bytes());
-            hash.update(family.name());
-            ports.iter().for_each(|port| hash.update(prost::Message::encode_to_vec(port)));
-            hash.update(n.to_be_bytes());
-            format!("{}-{}", self.key.name(), crate::endpointslice::slices::suffix(&hash.finalize()))
-        };
+        let prefix = format!("{}-", self.key.name());
+        let ports: Vec<u8> = ports.iter().flat_map(prost::Message::encode_to_vec).collect();
+        let parts = [self.meta.uid.as_bytes(), family.name().as_bytes(), &ports];
         ObjectMeta {
-            name: (0..).map(name).find(|name| !is_taken(name)).unwrap_or_default(),
-            generate_name: format!("{}-", self.key.name()),
+            name: generated::name(&prefix, &parts, is_taken),
+            generate_name: prefix,
             namespace: self.key.namespace().to_owned(),
             labels: self.labels(),
             annotations: self.annotations(),

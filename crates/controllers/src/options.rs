@@ -1,11 +1,14 @@
 //! The flags of `portway controller`, with kube-controller-manager's names where it has them.
 
-use crate::controller::Kind;
+use crate::kind::Kind;
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// Nodes that the node lifecycle controller works on at a time; a single one may have hundreds of Pods.
+const NODES: usize = 5;
 
 /// The flags of `portway controller`.
 #[derive(Clone, Debug, Args)]
@@ -22,9 +25,11 @@ pub struct Options {
     /// Requests to the API server at once, above the rate
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub kube_api_burst: i32,
-    /// Controllers to run: `*` for all, `name` for one, `-name` for all but that one
+    /// Controllers to run: `*` for those that run by default, `name` for one more, `-name` for one less
     ///
-    /// endpointslice-controller, endpoints-controller, endpointslice-mirroring-controller.
+    /// By default: endpointslice-controller, endpoints-controller, endpointslice-mirroring-controller. On request, for
+    /// clusters without kube-controller-manager: replicaset-controller, deployment-controller,
+    /// node-lifecycle-controller, garbage-collector-controller.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
     pub controllers: Vec<Choice>,
     /// Services whose EndpointSlices are written at the same time
@@ -36,6 +41,21 @@ pub struct Options {
     /// Endpoints objects that are mirrored at the same time
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub mirroring_concurrent_service_endpoint_syncs: usize,
+    /// ReplicaSets whose Pods are written at the same time
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub concurrent_replicaset_syncs: usize,
+    /// Deployments whose ReplicaSets are written at the same time
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub concurrent_deployment_syncs: usize,
+    /// Objects that the garbage collection works on at the same time
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub concurrent_gc_syncs: usize,
+    /// How long a Node may be silent before it is marked as not ready
+    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
+    pub node_monitor_grace_period: Duration,
+    /// How often every object is compared again, even if nothing has changed
+    #[arg(long, value_name = "DURATION", default_value = "12h", value_parser = duration)]
+    pub min_resync_period: Duration,
     /// Endpoints in an EndpointSlice at most, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = endpoints)]
     pub max_endpoints_per_slice: usize,
@@ -88,7 +108,7 @@ pub struct Options {
 /// An item of `--controllers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// All controllers.
+    /// All controllers that run by default.
     All,
     /// This one.
     With(Kind),
@@ -121,7 +141,7 @@ impl Options {
             Choice::Without(without) if *without == kind => Some(false),
             _ => None,
         });
-        named.unwrap_or(self.controllers.contains(&Choice::All))
+        named.unwrap_or(kind.is_of_endpoints() && self.controllers.contains(&Choice::All))
     }
 
     /// The mistakes that single flags do not show.
@@ -132,7 +152,7 @@ impl Options {
         }
         for kind in Kind::ALL {
             if self.concurrency(kind) == 0 {
-                mistakes.push(format!("{}: at least one Service has to be worked on at a time", kind.name()));
+                mistakes.push(format!("{}: at least one object has to be worked on at a time", kind.name()));
             }
         }
         if self.leader_elect_renew_deadline >= self.leader_elect_lease_duration {
@@ -145,7 +165,20 @@ impl Options {
                 "--leader-elect-retry-period must be less than --leader-elect-renew-deadline".to_owned(),
             );
         }
+        for (flag, duration) in [
+            ("--node-monitor-grace-period", self.node_monitor_grace_period),
+            ("--min-resync-period", self.min_resync_period),
+        ] {
+            if duration < Duration::from_secs(1) {
+                mistakes.push(format!("{flag} must be a second or more"));
+            }
+        }
         mistakes
+    }
+
+    /// The controllers that run.
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = Kind> {
+        Kind::ALL.into_iter().filter(|kind| self.is_enabled(*kind))
     }
 
     pub(crate) fn concurrency(&self, kind: Kind) -> usize {
@@ -153,6 +186,10 @@ impl Options {
             Kind::Slices => self.concurrent_service_endpoint_syncs,
             Kind::Endpoints => self.concurrent_endpoint_syncs,
             Kind::Mirroring => self.mirroring_concurrent_service_endpoint_syncs,
+            Kind::ReplicaSets => self.concurrent_replicaset_syncs,
+            Kind::Deployments => self.concurrent_deployment_syncs,
+            Kind::NodeLifecycle => NODES,
+            Kind::Garbage => self.concurrent_gc_syncs,
         }
     }
 
@@ -161,13 +198,14 @@ impl Options {
             Kind::Slices => self.endpointslice_updates_batch_period,
             Kind::Endpoints => self.endpoint_updates_batch_period,
             Kind::Mirroring => self.mirroring_endpointslice_updates_batch_period,
+            _ => Duration::ZERO,
         }
     }
 
     pub(crate) fn max_endpoints(&self, kind: Kind) -> usize {
         match kind {
-            Kind::Slices | Kind::Endpoints => self.max_endpoints_per_slice,
             Kind::Mirroring => self.mirroring_max_endpoints_per_subset,
+            _ => self.max_endpoints_per_slice,
         }
     }
 }
@@ -226,6 +264,9 @@ mod tests {
             ("*,-endpoint,-endpointslicemirroring", &[Slices]),
             ("endpointslice-controller", &[Slices]),
             ("-endpoints-controller", &[]),
+            ("*,garbagecollector,-endpoint", &[Slices, Mirroring, Kind::Garbage]),
+            ("deployment-controller,replicaset", &[Kind::ReplicaSets, Kind::Deployments]),
+            ("nodelifecycle", &[Kind::NodeLifecycle]),
         ] {
             let options = parse(&[&format!("--controllers={list}")]).expect(list);
             let enabled: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| options.is_enabled(*kind)).collect();

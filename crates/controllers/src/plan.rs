@@ -2,20 +2,112 @@
 
 use crate::key::Key;
 use portway_api::complete::EndpointSlice;
-use portway_api::{Endpoints, ObjectMeta, Resource};
+use portway_api::{Endpoints, ObjectMeta, Resource, ResourceType};
+use portway_client::{Propagation, Regarding, Subresource};
+use serde::Serialize;
+use serde_json::{Value, json};
 use std::fmt;
+use std::time::Duration;
 
-/// A write to the API server. Replacements and deletions name the version that was read, so that they fail if the
-/// object has changed since.
+/// An object as it is written, or as the API server has stored it.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the variants are the requests")]
+pub enum Object {
+    /// An EndpointSlice.
+    Slice(Box<EndpointSlice>),
+    /// An Endpoints object.
+    Endpoints(Box<Endpoints>),
+    /// An object of any other resource, as JSON.
+    Json(ResourceType, Box<Value>),
+}
+
+impl Object {
+    /// The resource.
+    pub fn resource(&self) -> ResourceType {
+        match self {
+            Object::Slice(_) => EndpointSlice::TYPE,
+            Object::Endpoints(_) => Endpoints::TYPE,
+            Object::Json(resource, _) => *resource,
+        }
+    }
+
+    /// Namespace and name.
+    pub fn key(&self) -> Key {
+        match self {
+            Object::Slice(slice) => Key::of(&**slice),
+            Object::Endpoints(endpoints) => Key::of(&**endpoints),
+            Object::Json(_, value) => {
+                let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default();
+                Key::new(text("namespace"), text("name"))
+            }
+        }
+    }
+}
+
+/// A write to the API server. Replacements, changes and deletions name the version that was read, so that they fail if
+/// the object has changed since.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    CreateSlice(Box<EndpointSlice>),
-    ReplaceSlice(Box<EndpointSlice>),
-    DeleteSlice(Version),
-    CreateEndpoints(Box<Endpoints>),
-    ReplaceEndpoints(Box<Endpoints>),
-    DeleteEndpoints(Version),
+    /// Creates an object.
+    Create(Object),
+    /// Replaces an object.
+    Replace(Object),
+    /// Changes fields of an object.
+    Change(Box<Change>),
+    /// Deletes an object.
+    Delete {
+        /// Its resource.
+        resource: ResourceType,
+        /// The object at a version.
+        version: Version,
+        /// What happens to the objects that it owns; the default of the resource if there is none.
+        propagation: Option<Propagation>,
+    },
+}
+
+/// A change of some fields of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The object's resource.
+    pub resource: ResourceType,
+    /// Namespace and name.
+    pub key: Key,
+    /// Whether the status is changed, or the rest.
+    pub subresource: Subresource,
+    /// The fields, with the version that was read. Lists are replaced, unless `by_item` is set.
+    pub fields: Value,
+    /// Whether conditions are merged by their type.
+    pub by_item: bool,
+}
+
+impl Change {
+    /// A change of an object at a version.
+    pub fn of(
+        resource: ResourceType,
+        version: &Version,
+        subresource: Subresource,
+        mut fields: Value,
+    ) -> Change {
+        fields["metadata"]["uid"] = version.uid.as_str().into();
+        fields["metadata"]["resourceVersion"] = version.resource_version.as_str().into();
+        Change { resource, key: version.key.clone(), subresource, fields, by_item: false }
+    }
+
+    /// The same, with conditions merged by their type.
+    pub fn by_item(self) -> Change {
+        Change { by_item: true, ..self }
+    }
+}
+
+/// The fields that change one status to another. Numbers that are zero are left out of both, so those that become zero
+/// have to be removed.
+pub(crate) fn status_fields<T: Serialize>(old: Option<&T>, new: &T) -> Value {
+    let (old, mut new) = (json!(old), json!(new));
+    for name in old.as_object().into_iter().flat_map(|old| old.keys()) {
+        if new.get(name).is_none() {
+            new[name] = Value::Null;
+        }
+    }
+    json!({ "status": new })
 }
 
 /// An object at a version.
@@ -25,7 +117,7 @@ pub struct Version {
     pub key: Key,
     /// Unique id.
     pub uid: String,
-    /// Version.
+    /// Version; empty for any.
     pub resource_version: String,
 }
 
@@ -37,42 +129,50 @@ impl Version {
             resource_version: meta.resource_version.clone(),
         }
     }
+
+    /// The object at any version.
+    pub(crate) fn any(self) -> Version {
+        Version { resource_version: String::new(), ..self }
+    }
 }
 
 impl Write {
-    /// The key of the object.
+    /// Deletes an object with the default propagation.
+    pub fn delete<R: Resource>(version: Version) -> Write {
+        Write::Delete { resource: R::TYPE, version, propagation: None }
+    }
+
+    /// Namespace and name of the object.
     pub fn key(&self) -> Key {
-        fn of<R: Resource>(object: &R) -> Key {
-            object.metadata().map_or_else(|| Key::new("", ""), |meta| Key::new(&meta.namespace, &meta.name))
-        }
         match self {
-            Write::CreateSlice(slice) | Write::ReplaceSlice(slice) => of(&**slice),
-            Write::CreateEndpoints(endpoints) | Write::ReplaceEndpoints(endpoints) => of(&**endpoints),
-            Write::DeleteSlice(version) | Write::DeleteEndpoints(version) => version.key.clone(),
+            Write::Create(object) | Write::Replace(object) => object.key(),
+            Write::Change(change) => change.key.clone(),
+            Write::Delete { version, .. } => version.key.clone(),
         }
     }
 
     /// `create`, `update` or `delete`.
     pub fn operation(&self) -> &'static str {
         match self {
-            Write::CreateSlice(_) | Write::CreateEndpoints(_) => "create",
-            Write::ReplaceSlice(_) | Write::ReplaceEndpoints(_) => "update",
-            Write::DeleteSlice(_) | Write::DeleteEndpoints(_) => "delete",
+            Write::Create(_) => "create",
+            Write::Replace(_) | Write::Change(_) => "update",
+            Write::Delete { .. } => "delete",
         }
     }
 
-    /// The kind of the object.
-    pub fn kind(&self) -> &'static str {
+    /// The resource of the object.
+    pub fn resource(&self) -> ResourceType {
         match self {
-            Write::CreateSlice(_) | Write::ReplaceSlice(_) | Write::DeleteSlice(_) => EndpointSlice::KIND,
-            _ => Endpoints::KIND,
+            Write::Create(object) | Write::Replace(object) => object.resource(),
+            Write::Change(change) => change.resource,
+            Write::Delete { resource, .. } => *resource,
         }
     }
 }
 
 impl fmt::Display for Write {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.operation(), self.kind(), self.key())
+        write!(f, "{} {} {}", self.operation(), self.resource(), self.key())
     }
 }
 
@@ -83,9 +183,23 @@ pub struct Reasoned {
     pub write: Write,
     /// Why, such as `1 endpoint added`.
     pub reason: String,
+    /// The Kubernetes Event for a write that succeeded.
+    pub note: Option<Note>,
 }
 
-/// A Kubernetes Event about the object that was reconciled.
+impl Reasoned {
+    /// A write and its reason.
+    pub fn new(write: Write, reason: impl Into<String>) -> Reasoned {
+        Reasoned { write, reason: reason.into(), note: None }
+    }
+
+    /// With an Event for when it has succeeded.
+    pub fn note(self, note: Note) -> Reasoned {
+        Reasoned { note: Some(note), ..self }
+    }
+}
+
+/// A Kubernetes Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Whether it is a warning.
@@ -94,6 +208,31 @@ pub struct Note {
     pub reason: &'static str,
     /// A sentence.
     pub text: String,
+    /// The object that it is about, if that is not the one that was reconciled.
+    pub about: Option<Regarding>,
+}
+
+impl Note {
+    /// A warning about the object that was reconciled.
+    pub fn warning(reason: &'static str, text: String) -> Note {
+        Note { warning: true, reason, text, about: None }
+    }
+
+    /// A report about the object that was reconciled.
+    pub fn report(reason: &'static str, text: String) -> Note {
+        Note { warning: false, reason, text, about: None }
+    }
+}
+
+/// An object that has to be read before a plan can be made.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Read {
+    /// Its resource.
+    pub resource: ResourceType,
+    /// Namespace and name.
+    pub key: Key,
+    /// The unique id of the object that is looked for, if another one of the same name does not do.
+    pub uid: Option<String>,
 }
 
 /// What a reconciliation decided.
@@ -105,8 +244,12 @@ pub struct Plan {
     pub notes: Vec<Note>,
     /// Why endpoints are missing, if the change that adds them will lead to another plan.
     pub incomplete: Option<String>,
-    /// The Endpoints object has to be read before the plan can be made.
-    pub reread: bool,
+    /// Objects that have to be read before the plan can be made. It has no writes then.
+    pub reads: Vec<Read>,
+    /// An object that must still be there, and not be deleted, for the writes to be right. It is read before the first.
+    pub confirm: Option<(ResourceType, Version)>,
+    /// When to decide again, if nothing changes before.
+    pub again_after: Option<Duration>,
     /// Figures for metrics.
     pub figures: Figures,
 }

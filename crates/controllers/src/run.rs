@@ -1,7 +1,14 @@
 //! Starts the controllers: client, Events, leader election, HTTP pages and the loop; and ends them on a signal.
 
+use crate::controller::{Controller, Logic};
+use crate::deployment::DeploymentController;
+use crate::endpoint_controller::EndpointController;
+use crate::garbage::GarbageCollector;
+use crate::kind::Kind;
 use crate::metrics::Metrics;
+use crate::node_lifecycle::NodeLifecycle;
 use crate::options::Options;
+use crate::replicaset::ReplicaSetController;
 use crate::runner::Runner;
 use axum::Router;
 use axum::http::StatusCode;
@@ -13,8 +20,6 @@ use std::future::ready;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-/// The name under which Events are reported.
-const REPORTER: &str = "endpoint-slice-controller";
 const PAGES: ServerName = ServerName { page: "/metrics", flag: "--bind-address", field: "--bind-address" };
 
 /// Why the controllers could not start or had to end.
@@ -45,14 +50,24 @@ pub async fn run(options: Options) -> Result<(), RunError> {
     })
     .await?;
     let identity = identity();
-    let (recorder, events) = Recorder::new(&client, REPORTER, &identity);
-    tokio::spawn(events);
+    let controllers = options.enabled().map(|kind| {
+        let (recorder, events) = Recorder::new(&client, kind.reporter(), &identity);
+        tokio::spawn(events);
+        Controller::new(kind, options.concurrency(kind), recorder, logic(kind, &options))
+    });
+    let controllers: Vec<Controller> = controllers.collect();
     let metrics = Metrics::new(client.statistics(), &options.leader_elect_resource_name);
     let (stop, stopped) = watch::channel(false);
     let (changes, leadership) = mpsc::unbounded_channel();
-    tracing::info!(server = client.server(), identity, "starting the endpoint controllers");
+    let names: Vec<&str> = controllers.iter().map(|controller| controller.kind.name()).collect();
+    tracing::info!(
+        server = client.server(),
+        identity,
+        controllers = names.join(","),
+        "starting the controllers"
+    );
 
-    let runner = Runner::new(client.clone(), recorder, metrics.clone(), &options);
+    let runner = Runner::new(client.clone(), metrics.clone(), controllers, options.min_resync_period);
     let mut work = tokio::spawn(runner.run(leadership, stopped));
     // The Lease is released after the last write has ended.
     let (release, released) = watch::channel(false);
@@ -80,6 +95,17 @@ pub async fn run(options: Options) -> Result<(), RunError> {
     tokio::select! {
         never = pages => match never? {},
         ended = async { tokio::try_join!(shut_down, async { election.await; Ok(()) }) } => ended.map(drop),
+    }
+}
+
+/// The decisions of a controller.
+fn logic(kind: Kind, options: &Options) -> Box<dyn Logic + Send> {
+    match kind {
+        Kind::Slices | Kind::Endpoints | Kind::Mirroring => Box::new(EndpointController::new(kind, options)),
+        Kind::ReplicaSets => Box::new(ReplicaSetController::default()),
+        Kind::Deployments => Box::new(DeploymentController),
+        Kind::NodeLifecycle => Box::new(NodeLifecycle { grace: options.node_monitor_grace_period }),
+        Kind::Garbage => Box::new(GarbageCollector),
     }
 }
 

@@ -3,19 +3,23 @@
 //! Nothing is written before every resource has been listed once, nor by a process that does not lead. Each controller
 //! works on a number of keys at a time; deciding is done here, one key after the other, and writes are sent by tasks.
 
-use crate::cluster::{Cluster, ClusterEvent, Touched};
-use crate::controller::{Controller, Kind};
-use crate::execute::{Outcome, Seen, execute, read_endpoints};
+use crate::cluster::{ClusterEvent, Touched};
+use crate::controller::{Clock, Controller};
+use crate::execute::{Outcome, Seen, execute};
 use crate::key::Key;
+use crate::kind::Kind;
 use crate::metrics::Metrics;
-use crate::options::Options;
-use crate::plan::{Note, Plan};
+use crate::plan::{Plan, Reasoned};
+use crate::under_way::ObjectId;
+use crate::views::Views;
+use crate::workloads::node::LEASES;
 use portway_api::complete::EndpointSlice;
-use portway_api::{Endpoints, Node, Pod, Resource, Service};
-use portway_client::{Client, Leadership, Notice, Recorder, Regarding, Selection, Source};
+use portway_api::metadata_only::{ConfigMap, Namespace, Secret, ServiceAccount};
+use portway_api::{Deployment, Endpoints, Lease, Node, Pod, ReplicaSet, Resource, ResourceType, Service};
+use portway_client::{Client, Leadership, Notice, Selection, Source};
 use portway_serve::logging::CHANGES;
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -27,18 +31,24 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const BURST: usize = 10_000;
 /// How long plans are made at a time, before the Lease, the pages and the watches have their turn.
 const TURN: Duration = Duration::from_millis(20);
+/// A process whose loop has not run for so long was stopped.
+const STOPPED: Duration = Duration::from_secs(5);
 /// After this many conflicts in a row, another process is in the way.
 const CONFLICTS: u32 = 5;
 
 /// The controllers and their state.
 pub(crate) struct Runner {
     client: Client,
-    recorder: Recorder,
     metrics: Metrics,
-    cluster: Cluster,
+    views: Views,
     controllers: Vec<Controller>,
+    /// Resources that cannot be read at the moment.
+    outages: HashSet<Option<ResourceType>>,
     leads: bool,
     listed: bool,
+    resync_period: Duration,
+    next_resync: Instant,
+    last_beat: Instant,
     tasks: JoinSet<(usize, Key, Outcome)>,
     working: HashMap<(usize, Key), Work>,
 }
@@ -46,23 +56,62 @@ pub(crate) struct Runner {
 /// Writes that are under way.
 struct Work {
     task: AbortHandle,
-    objects: Vec<Key>,
+    objects: Vec<ObjectId>,
+    again_after: Option<Duration>,
 }
 
 impl Runner {
-    pub(crate) fn new(client: Client, recorder: Recorder, metrics: Metrics, options: &Options) -> Runner {
-        let enabled = Kind::ALL.into_iter().filter(|kind| options.is_enabled(*kind));
+    /// `controllers` are those that run.
+    pub(crate) fn new(
+        client: Client,
+        metrics: Metrics,
+        controllers: Vec<Controller>,
+        resync_period: Duration,
+    ) -> Runner {
+        let kinds: Vec<Kind> = controllers.iter().map(|controller| controller.kind).collect();
+        let now = Instant::now();
         Runner {
             client,
-            recorder,
             metrics,
-            cluster: Cluster::default(),
-            controllers: enabled.map(|kind| Controller::new(kind, options)).collect(),
+            views: Views::of(&kinds),
+            controllers,
+            outages: HashSet::new(),
             leads: false,
             listed: false,
+            resync_period,
+            next_resync: now + resync_period,
+            last_beat: now,
             tasks: JoinSet::new(),
             working: HashMap::new(),
         }
+    }
+
+    /// Lists and watches the resources that the views are made of.
+    fn subscribe(&self) -> Source<ClusterEvent> {
+        let (has_workloads, has_graph) = (self.views.workloads.is_some(), self.views.graph.is_some());
+        let mut source =
+            Source::kubernetes(&self.client).watch::<Pod>(Selection::all()).watch::<Node>(Selection::all());
+        if self.views.has_endpoints() || has_graph {
+            source = source
+                .watch::<Service>(Selection::all())
+                .watch::<EndpointSlice>(Selection::all())
+                .watch::<Endpoints>(Selection::all());
+        }
+        if has_workloads || has_graph {
+            let of_nodes = Selection { namespace: Some(LEASES.to_owned()), ..Selection::all() };
+            source = source
+                .watch::<ReplicaSet>(Selection::all())
+                .watch::<Deployment>(Selection::all())
+                .watch::<Lease>(if has_graph { Selection::all() } else { of_nodes });
+        }
+        if has_graph {
+            source = source
+                .watch::<Namespace>(Selection::all())
+                .watch::<ConfigMap>(Selection::all())
+                .watch::<Secret>(Selection::all())
+                .watch::<ServiceAccount>(Selection::all());
+        }
+        source.start()
     }
 
     /// Runs until `stop` is set; then waits for the writes that are under way.
@@ -71,13 +120,7 @@ impl Runner {
         mut leadership: mpsc::UnboundedReceiver<Leadership>,
         mut stop: watch::Receiver<bool>,
     ) {
-        let mut source: Source<ClusterEvent> = Source::kubernetes(&self.client)
-            .watch::<Service>(Selection::all())
-            .watch::<Pod>(Selection::all())
-            .watch::<Node>(Selection::all())
-            .watch::<EndpointSlice>(Selection::all())
-            .watch::<Endpoints>(Selection::all())
-            .start();
+        let mut source = self.subscribe();
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -118,9 +161,28 @@ impl Runner {
     fn beat(&mut self) {
         self.metrics.beat();
         let now = Instant::now();
+        // A process that was stopped has not seen the renewals of Leases.
+        if now.duration_since(self.last_beat) > STOPPED {
+            self.see_renewals_again(now);
+        }
+        self.last_beat = now;
         for controller in &mut self.controllers {
             self.metrics.update(controller, now);
         }
+        if self.leads && self.listed && now >= self.next_resync {
+            self.next_resync = now + self.resync_period;
+            tracing::debug!("resync: every object is compared again");
+            self.controllers.iter_mut().for_each(|controller| controller.resync(&self.views, now));
+        }
+    }
+
+    /// Nodes are given time to renew their Leases.
+    fn see_renewals_again(&mut self, now: Instant) {
+        let mut touched = Vec::new();
+        if let Some(workloads) = &mut self.views.workloads {
+            workloads.nodes.resume(now, &mut touched);
+        }
+        self.touch(&touched, None);
     }
 
     /// When the next key that waits is due.
@@ -136,36 +198,47 @@ impl Runner {
     fn notice(&mut self, notice: Notice<ClusterEvent>) {
         match notice {
             Notice::Event(event) => {
-                let mut touched: Vec<Touched> = Vec::new();
-                self.cluster.apply(event, &mut touched);
+                let touched = self.views.apply(event, Instant::now());
                 self.touch(&touched, None);
-                if !self.listed && self.cluster.is_listed() {
+                if !self.listed && self.views.is_listed() {
                     self.listed = true;
-                    let (services, pods) = self.cluster.size();
+                    let (services, pods) = self.views.cluster.size();
                     tracing::info!(services, pods, "listed all objects");
                 }
             }
             Notice::Rejected(rejected) => {
                 if let Some(resource) = rejected.resource {
-                    self.cluster.keep(resource, &rejected.namespace, &rejected.name);
+                    self.views.keep(resource, &Key::new(&rejected.namespace, &rejected.name));
                 }
                 tracing::warn!("{rejected}");
             }
-            Notice::Outage(outage) => tracing::warn!("{outage}"),
+            Notice::Outage(outage) => {
+                tracing::warn!("{outage}");
+                if is_of_nodes(outage.resource)
+                    && let Some(workloads) = &mut self.views.workloads
+                {
+                    workloads.nodes.pause();
+                }
+                self.outages.insert(outage.resource);
+            }
             Notice::Recovered(resource) => {
+                self.outages.remove(&resource);
+                if is_of_nodes(resource) && !self.outages.iter().any(|resource| is_of_nodes(*resource)) {
+                    self.see_renewals_again(Instant::now());
+                }
                 let resource = resource.map(|resource| resource.to_string()).unwrap_or_default();
                 tracing::info!(resource, "the API server can be read again");
             }
         }
     }
 
-    /// Adds Services to the queues of all controllers but one: the one whose write the change is.
+    /// Adds keys to the queues of all controllers but one: the one whose write the change is.
     fn touch(&mut self, touched: &[Touched], except: Option<usize>) {
         let now = Instant::now();
         for touched in touched {
             for (index, controller) in self.controllers.iter_mut().enumerate() {
                 if Some(index) != except {
-                    controller.touch(touched, &self.cluster, now);
+                    controller.touch(touched, &self.views, now);
                 }
             }
         }
@@ -193,7 +266,7 @@ impl Runner {
         let now = Instant::now();
         for ((index, key), work) in self.working.drain() {
             work.task.abort();
-            self.cluster.writes_ended(&work.objects);
+            self.views.writes_ended(&work.objects);
             let controller = &mut self.controllers[index];
             controller.working -= 1;
             controller.queue.done(&key, false, now);
@@ -211,11 +284,11 @@ impl Runner {
             while self.controllers[index].working < self.controllers[index].concurrency
                 && let Some(key) = self.controllers[index].queue.take(now)
             {
-                let started = Instant::now();
-                let plan = self.controllers[index].reconcile(&self.cluster, &key);
-                let kind = self.controllers[index].kind;
-                self.metrics.reconciled(kind, &plan, self.cluster.service(&key), started);
-                self.publish(index, &key, &plan);
+                let clock = Clock { now: Instant::now(), wall: seconds_since_epoch() };
+                let plan = self.controllers[index].logic.reconcile(&self.views, &key, clock);
+                let controller = &self.controllers[index];
+                self.metrics.reconciled(controller.kind, &plan, self.views.cluster.service(&key), clock.now);
+                plan.notes.iter().for_each(|note| controller.record(&self.views, &key, note));
                 self.begin(index, key, plan);
                 if now.elapsed() > TURN {
                     return true;
@@ -227,39 +300,35 @@ impl Runner {
 
     /// Sends the writes of a plan, or ends the work on its key if there are none.
     fn begin(&mut self, index: usize, key: Key, plan: Plan) {
+        let kind = self.controllers[index].kind;
         if let Some(missing) = &plan.incomplete {
-            let controller = self.controllers[index].kind.name();
-            tracing::debug!(controller, service = %key, "endpoints are incomplete: {missing}");
+            tracing::debug!(controller = kind.name(), service = %key, "endpoints are incomplete: {missing}");
         }
-        if plan.writes.is_empty() && !plan.reread {
-            self.finish(index, &key, false);
+        if plan.writes.is_empty() && plan.reads.is_empty() {
+            self.finish(index, &key, false, plan.again_after);
             return;
         }
-        for reasoned in &plan.writes {
-            let (object, reason) = (reasoned.write.key(), &reasoned.reason);
-            let (operation, kind) = (reasoned.write.operation(), reasoned.write.kind());
-            tracing::info!(target: CHANGES, service = %key, operation, kind, %object, reason, "writing endpoints");
-        }
+        plan.writes.iter().for_each(|reasoned| log_write(kind, &key, reasoned));
         self.controllers[index].working += 1;
-        let objects: Vec<Key> = plan.writes.iter().map(|reasoned| reasoned.write.key()).collect();
-        self.cluster.writes_begin(objects.iter().cloned());
+        let objects: Vec<ObjectId> =
+            plan.writes.iter().map(|r| (r.write.resource(), r.write.key())).collect();
+        self.views.writes_begin(&objects);
+        let again_after = plan.again_after.or((!plan.reads.is_empty()).then_some(Duration::ZERO));
         let (client, owned) = (self.client.clone(), key.clone());
-        let task = self.tasks.spawn(async move {
-            let outcome = match plan.reread {
-                true => read_endpoints(client, owned.clone()).await,
-                false => execute(client, plan.writes).await,
-            };
-            (index, owned, outcome)
-        });
-        self.working.insert((index, key), Work { task, objects });
+        let task = self.tasks.spawn(async move { (index, owned, execute(client, plan).await) });
+        self.working.insert((index, key), Work { task, objects, again_after });
     }
 
-    fn finish(&mut self, index: usize, key: &Key, failed: bool) {
-        let controller = &mut self.controllers[index];
+    /// The work on a key has ended. After a success the key comes back if the plan says so.
+    fn finish(&mut self, index: usize, key: &Key, failed: bool, again_after: Option<Duration>) {
+        let (controller, now) = (&mut self.controllers[index], Instant::now());
         if !failed {
-            controller.succeeded(key);
+            controller.logic.succeeded(key);
         }
-        controller.queue.done(key, failed, Instant::now());
+        controller.queue.done(key, failed, now);
+        if let Some(wait) = again_after.filter(|_| !failed) {
+            controller.queue.add(key, now + wait, now);
+        }
         self.metrics.synced(controller.kind, if failed { "error" } else { "success" });
     }
 
@@ -274,60 +343,53 @@ impl Runner {
         for operation in &outcome.done {
             self.metrics.changed(self.controllers[index].kind, operation);
         }
-        let mut touched = Vec::new();
+        let (mut touched, now) = (Vec::new(), Instant::now());
         for seen in outcome.seen {
             match seen {
-                Seen::Slice(slice) => self.cluster.slice_written(*slice, &mut touched),
-                Seen::SliceDeleted(key) => self.cluster.slice_deleted(&key),
-                Seen::SliceMissing(key) => self.cluster.slice_missing(&key),
-                Seen::Endpoints(endpoints) => self.cluster.endpoints_written(*endpoints, &mut touched),
-                Seen::EndpointsMissing(key) => self.cluster.endpoints_missing(&key),
+                Seen::Stored(object) => self.views.stored(object, now, &mut touched),
+                Seen::Deleted(resource, key) => {
+                    self.views.deletion_accepted(resource, &key, &mut touched);
+                }
+                Seen::Read(read, found) => self.views.was_read(&read, found, now, &mut touched),
             }
         }
-        self.cluster.writes_ended(&work.objects);
+        self.views.writes_ended(&work.objects);
         // What was read, and not written, is news for this controller too.
         self.touch(&touched, (!work.objects.is_empty()).then_some(index));
+        let controller = &mut self.controllers[index];
+        outcome.notes.iter().for_each(|note| controller.record(&self.views, &key, note));
         if let Some(failure) = &outcome.failure {
-            let controller = &self.controllers[index];
             let attempt = controller.queue.failures(&key) + 1;
             let (name, message) = (controller.kind.name(), &failure.message);
             if failure.is_conflict && attempt < CONFLICTS {
-                tracing::debug!(controller = name, service = %key, write = failure.write, "object has changed; trying again");
+                tracing::debug!(controller = name, %key, write = failure.write, "object has changed; trying again");
             } else {
-                tracing::warn!(controller = name, service = %key, attempt, "{message}");
-                let note = controller.failed(&key, failure.operation, message);
-                self.record(&key, note);
+                tracing::warn!(controller = name, %key, attempt, "{message}");
+                if let Some(note) = controller.logic.failed(&key, failure) {
+                    controller.record(&self.views, &key, &note);
+                }
             }
         }
-        self.finish(index, &key, outcome.failure.is_some());
-    }
-
-    /// Records the Events of a plan.
-    fn publish(&self, index: usize, key: &Key, plan: &Plan) {
-        if self.controllers[index].kind == Kind::Mirroring {
-            let uid = self.cluster.endpoints(key).map(|e| e.meta.unpack().uid).unwrap_or_default();
-            let regarding = regarding::<Endpoints>(key, uid);
-            plan.notes.iter().for_each(|note| write_note(&self.recorder, regarding.clone(), note));
-        } else {
-            plan.notes.iter().for_each(|note| self.record(key, Some(note.clone())));
-        }
-    }
-
-    /// Records an Event about a Service.
-    fn record(&self, key: &Key, note: Option<Note>) {
-        let Some(note) = note else { return };
-        let uid = self.cluster.service(key).map(|service| service.uid.to_string()).unwrap_or_default();
-        write_note(&self.recorder, regarding::<Service>(key, uid), &note);
+        self.finish(index, &key, outcome.failure.is_some(), work.again_after);
     }
 }
 
-fn regarding<R: Resource>(key: &Key, uid: String) -> Regarding {
-    Regarding { resource: R::TYPE, namespace: key.namespace().to_owned(), name: key.name().to_owned(), uid }
+/// Logs a write and its reason.
+fn log_write(kind: Kind, key: &Key, reasoned: &Reasoned) {
+    let (operation, resource) = (reasoned.write.operation(), reasoned.write.resource());
+    let (object, reason) = (reasoned.write.key(), &reasoned.reason);
+    if kind.is_of_endpoints() {
+        tracing::info!(target: CHANGES, service = %key, operation, kind = %resource, %object, reason, "writing endpoints");
+    } else {
+        tracing::info!(target: CHANGES, controller = kind.name(), operation, kind = %resource, %object, reason, "writing");
+    }
 }
 
-fn write_note(recorder: &Recorder, regarding: Regarding, note: &Note) {
-    match note.warning {
-        true => recorder.warn(regarding, note.reason, &note.text),
-        false => recorder.inform(regarding, note.reason, &note.text),
-    }
+/// Whether Nodes cannot be watched while a resource cannot be read.
+fn is_of_nodes(resource: Option<ResourceType>) -> bool {
+    resource.is_none_or(|resource| resource == Node::TYPE || resource == Lease::TYPE)
+}
+
+fn seconds_since_epoch() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }

@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, ClusterEvent, Touched};
 use crate::endpointslice::{self, Context};
 use crate::key::Key;
-use crate::plan::{Plan, Write};
+use crate::plan::{Object, Plan, Write};
 use crate::{endpoints, mirroring};
 use portway_api::complete::EndpointSlice;
 use portway_api::{
@@ -86,6 +86,7 @@ pub(crate) fn pod(app: &str, number: u16, node: &str) -> Pod {
                 PodIp { ip: format!("10.244.{high}.{low}") },
                 PodIp { ip: format!("fd00::{number:x}") },
             ],
+            ..PodStatus::default()
         }),
     }
 }
@@ -104,6 +105,7 @@ pub(crate) fn ready(ready: bool, since: i64) -> Condition {
         kind: "Ready".to_owned(),
         status: if ready { "True" } else { "False" }.to_owned(),
         last_transition_time: Some(Time { seconds: since }),
+        ..Condition::default()
     }
 }
 
@@ -292,30 +294,31 @@ impl TestApi {
     /// Stores a write as the API server does, and its answer in the cluster.
     pub(crate) fn write(&mut self, write: &Write) -> Result<(), Conflict> {
         match write {
-            Write::CreateSlice(slice) => {
-                let stored = create(&mut self.slices, &mut self.revision, slice)?;
+            Write::Create(Object::Slice(slice)) => {
+                let stored = create(&mut self.slices, &mut self.revision, &**slice)?;
                 self.cluster.slice_written(stored, &mut Vec::new());
             }
-            Write::ReplaceSlice(slice) => {
-                let stored = replace(&mut self.slices, &mut self.revision, slice)?;
+            Write::Replace(Object::Slice(slice)) => {
+                let stored = replace(&mut self.slices, &mut self.revision, &**slice)?;
                 self.cluster.slice_written(stored, &mut Vec::new());
             }
-            Write::DeleteSlice(version) => {
+            Write::Create(Object::Endpoints(object)) => {
+                let stored = create(&mut self.endpoints, &mut self.revision, &**object)?;
+                self.cluster.endpoints_written(stored, &mut Vec::new());
+            }
+            Write::Replace(Object::Endpoints(object)) => {
+                let stored = replace(&mut self.endpoints, &mut self.revision, &**object)?;
+                self.cluster.endpoints_written(stored, &mut Vec::new());
+            }
+            Write::Delete { resource, version, .. } if *resource == EndpointSlice::TYPE => {
                 remove(&mut self.slices, &version.key, &version.resource_version)?;
                 self.cluster.slice_deleted(&version.key);
             }
-            Write::CreateEndpoints(object) => {
-                let stored = create(&mut self.endpoints, &mut self.revision, object)?;
-                self.cluster.endpoints_written(stored, &mut Vec::new());
-            }
-            Write::ReplaceEndpoints(object) => {
-                let stored = replace(&mut self.endpoints, &mut self.revision, object)?;
-                self.cluster.endpoints_written(stored, &mut Vec::new());
-            }
-            Write::DeleteEndpoints(version) => {
+            Write::Delete { version, .. } => {
                 remove(&mut self.endpoints, &version.key, &version.resource_version)?;
                 self.cluster.endpoints_missing(&version.key);
             }
+            other => panic!("not a write of an endpoint controller: {other}"),
         }
         Ok(())
     }
@@ -359,12 +362,8 @@ pub(crate) fn label(slice: &EndpointSlice, name: &str) -> String {
     slice.metadata.as_ref().and_then(|meta| meta.labels.get(name)).cloned().unwrap_or_default()
 }
 
-fn key_of<R: Resource>(object: &R) -> Key {
-    object.metadata().map_or_else(|| Key::new("", ""), |meta| Key::new(&meta.namespace, &meta.name))
-}
-
 fn create<R: Resource>(stored: &mut BTreeMap<Key, R>, revision: &mut u64, object: &R) -> Result<R, Conflict> {
-    let (key, mut object) = (key_of(object), object.clone());
+    let (key, mut object) = (Key::of(object), object.clone());
     assert!(!key.name().is_empty(), "an object without a name");
     if stored.contains_key(&key) {
         return Err(Conflict);
@@ -382,7 +381,7 @@ fn replace<R: Resource>(
     revision: &mut u64,
     object: &R,
 ) -> Result<R, Conflict> {
-    let (key, mut object) = (key_of(object), object.clone());
+    let (key, mut object) = (Key::of(object), object.clone());
     let version = |object: &R| object.metadata().map(|meta| meta.resource_version.clone());
     if stored.get(&key).map(version) != Some(version(&object)) {
         return Err(Conflict);

@@ -136,7 +136,7 @@ async fn head(
     context: RequestContext<'_>,
 ) -> Result<Content, Failure> {
     let mut http = http::Request::get(request.uri(context.resource, selection, seconds))
-        .header(ACCEPT, accept(client.encoding, request))
+        .header(ACCEPT, accept(client.encoding, context.resource, request))
         .body(Full::default())
         .map_err(|error| Failure::malformed(context, &error))?;
     if matches!(request, Request::Page { continue_token: Some(_) }) {
@@ -164,12 +164,19 @@ async fn head(
     Ok(Content::Watch { body, format, frames: Frames::new(format), until, initial, lasts_at })
 }
 
-fn accept(encoding: Encoding, request: &Request) -> &'static str {
-    match (encoding, request.is_watch()) {
-        (Encoding::Json, _) => "application/json",
-        (Encoding::Protobuf, false) => "application/vnd.kubernetes.protobuf, application/json",
-        (Encoding::Protobuf, true) => "application/vnd.kubernetes.protobuf;stream=watch, application/json",
+/// The formats to ask for, the best one first. A server that does not know `PartialObjectMetadata` sends whole objects.
+fn accept(encoding: Encoding, resource: ResourceType, request: &Request) -> String {
+    let protobuf = encoding == Encoding::Protobuf && !resource.json_only();
+    let mut formats: Vec<String> = Vec::new();
+    for partial in [true, false].into_iter().filter(|partial| resource.metadata_only() || !partial) {
+        let partial = if partial { ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1" } else { "" };
+        if protobuf {
+            let stream = if request.is_watch() { ";stream=watch" } else { "" };
+            formats.push(format!("application/vnd.kubernetes.protobuf{stream}{partial}"));
+        }
+        formats.push(format!("application/json{partial}"));
     }
+    formats.join(", ")
 }
 
 async fn refusal(response: http::Response<Body>, format: Format, context: RequestContext<'_>) -> Failure {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full, Limited};
-use portway_api::{ObjectMeta, Resource, Scope, Writable};
+use portway_api::{ObjectMeta, Resource, ResourceType, Scope, Writable};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -67,6 +67,8 @@ pub enum Subresource {
 pub enum Patch<'a> {
     /// JSON merge patch (RFC 7386).
     Merge(Value),
+    /// Strategic merge patch: lists such as conditions are merged by a key of their items.
+    Strategic(Value),
     /// JSON patch (RFC 6902): a list of operations.
     Json(Value),
     /// Server-side apply of the fields that a field manager owns.
@@ -115,8 +117,14 @@ struct Call {
 }
 
 impl Call {
-    fn new<R: Resource>(method: Method, verb: &str, name: ObjectName<'_>, subresource: Subresource) -> Call {
-        let mut uri = collection::<R>(name.namespace);
+    fn new(
+        method: Method,
+        verb: &str,
+        resource: ResourceType,
+        name: ObjectName<'_>,
+        subresource: Subresource,
+    ) -> Call {
+        let mut uri = collection(resource, name.namespace);
         if method != Method::POST {
             uri.push('/');
             uri.push_str(name.name);
@@ -125,7 +133,7 @@ impl Call {
             uri.push_str("/status");
         }
         let slash = if name.namespace.is_empty() { "" } else { "/" };
-        let description = format!("{verb} {} {}{slash}{}", R::KIND, name.namespace, name.name);
+        let description = format!("{verb} {} {}{slash}{}", resource.kind(), name.namespace, name.name);
         Call {
             method,
             uri,
@@ -141,10 +149,16 @@ impl Call {
         self.body = body.to_string().into();
         self
     }
+
+    /// With fields to merge. A repeated patch of a version would conflict with itself.
+    fn with_fields(mut self, content_type: &'static str, fields: &Value) -> Call {
+        self.idempotent = fields["metadata"]["resourceVersion"].is_null();
+        self.with_body(content_type, fields)
+    }
 }
 
-fn collection<R: Resource>(namespace: &str) -> String {
-    R::TYPE.path((R::SCOPE == Scope::Namespaced && !namespace.is_empty()).then_some(namespace))
+fn collection(resource: ResourceType, namespace: &str) -> String {
+    resource.path((resource.scope() == Scope::Namespaced && !namespace.is_empty()).then_some(namespace))
 }
 
 /// The object in JSON, with `apiVersion` and `kind`, which are not fields of the types.
@@ -155,16 +169,70 @@ fn body<R: Writable>(object: &R) -> Value {
     value
 }
 
+fn malformed(call: Call, error: &serde_json::Error) -> RequestError {
+    RequestError::Malformed { request: call.description, message: error.to_string() }
+}
+
+/// The request that creates an object.
+fn create(resource: ResourceType, name: ObjectName<'_>, object: &Value) -> Call {
+    let call = Call::new(Method::POST, "create", resource, name, Subresource::None);
+    Call { idempotent: false, ..call.with_body("application/json", object) }
+}
+
+/// The request that patches an object.
+fn patch_call(
+    resource: ResourceType,
+    name: ObjectName<'_>,
+    subresource: Subresource,
+    patch: &Patch<'_>,
+) -> Call {
+    let mut call = Call::new(Method::PATCH, "patch", resource, name, subresource);
+    match patch {
+        Patch::Merge(fields) => call.with_fields("application/merge-patch+json", fields),
+        Patch::Strategic(fields) => call.with_fields("application/strategic-merge-patch+json", fields),
+        Patch::Json(operations) => {
+            // An operation may append to a list.
+            call.idempotent = false;
+            call.with_body("application/json-patch+json", operations)
+        }
+        Patch::Apply { object, manager, force } => {
+            parameter(&mut call.uri, "fieldManager", Some(manager));
+            parameter(&mut call.uri, "force", force.then_some("true"));
+            // JSON is valid YAML.
+            call.with_body("application/apply-patch+yaml", object)
+        }
+    }
+}
+
 impl Client {
     /// Reads an object.
     pub async fn get<R: Resource>(&self, name: ObjectName<'_>) -> Result<R, RequestError> {
-        self.object(Call::new::<R>(Method::GET, "get", name, Subresource::None)).await
+        self.object(Call::new(Method::GET, "get", R::TYPE, name, Subresource::None)).await
+    }
+
+    /// Reads an object of any resource, as JSON.
+    pub async fn get_json(
+        &self,
+        resource: ResourceType,
+        name: ObjectName<'_>,
+    ) -> Result<Value, RequestError> {
+        self.json(Call::new(Method::GET, "get", resource, name, Subresource::None)).await
     }
 
     /// Creates an object. The request is not repeated after an error that leaves open whether the object was created.
     pub async fn create<R: Writable>(&self, object: &R) -> Result<R, RequestError> {
-        let call = Call::new::<R>(Method::POST, "create", ObjectName::of(object), Subresource::None);
-        self.object(Call { idempotent: false, ..call.with_body("application/json", &body(object)) }).await
+        self.object(create(R::TYPE, ObjectName::of(object), &body(object))).await
+    }
+
+    /// Creates an object of any resource from JSON, which has `apiVersion` and `kind`. Like [`Client::create`], it is
+    /// not repeated.
+    pub async fn create_json(
+        &self,
+        resource: ResourceType,
+        name: ObjectName<'_>,
+        object: &Value,
+    ) -> Result<Value, RequestError> {
+        self.json(create(resource, name, object)).await
     }
 
     /// Replaces an object. If its metadata has a `resourceVersion`, and the object has changed since, this is a
@@ -174,7 +242,7 @@ impl Client {
         object: &R,
         subresource: Subresource,
     ) -> Result<R, RequestError> {
-        let mut call = Call::new::<R>(Method::PUT, "replace", ObjectName::of(object), subresource);
+        let mut call = Call::new(Method::PUT, "replace", R::TYPE, ObjectName::of(object), subresource);
         // With a version, a repeated replacement would conflict with the first one.
         call.idempotent = object.metadata().is_none_or(|meta| meta.resource_version.is_empty());
         self.object(call.with_body("application/json", &body(object))).await
@@ -208,32 +276,34 @@ impl Client {
         subresource: Subresource,
         patch: &Patch<'_>,
     ) -> Result<R, RequestError> {
-        let mut call = Call::new::<R>(Method::PATCH, "patch", name, subresource);
-        let call = match patch {
-            Patch::Merge(patch) => {
-                // A repeated patch of a version would conflict with itself.
-                call.idempotent = patch["metadata"]["resourceVersion"].is_null();
-                call.with_body("application/merge-patch+json", patch)
-            }
-            Patch::Json(patch) => {
-                // An operation may append to a list.
-                call.idempotent = false;
-                call.with_body("application/json-patch+json", patch)
-            }
-            Patch::Apply { object, manager, force } => {
-                parameter(&mut call.uri, "fieldManager", Some(manager));
-                parameter(&mut call.uri, "force", force.then_some("true"));
-                // JSON is valid YAML.
-                call.with_body("application/apply-patch+yaml", object)
-            }
-        };
-        self.object(call).await
+        self.object(patch_call(R::TYPE, name, subresource, patch)).await
+    }
+
+    /// Changes fields of an object of any resource, and returns it as JSON.
+    pub async fn patch_json(
+        &self,
+        resource: ResourceType,
+        name: ObjectName<'_>,
+        subresource: Subresource,
+        patch: &Patch<'_>,
+    ) -> Result<Value, RequestError> {
+        self.json(patch_call(resource, name, subresource, patch)).await
     }
 
     /// Deletes an object. The error for an object that does not exist has
     /// [`Reason::NotFound`](super::Reason::NotFound).
     pub async fn delete<R: Resource>(
         &self,
+        name: ObjectName<'_>,
+        options: &DeleteOptions,
+    ) -> Result<(), RequestError> {
+        self.delete_any(R::TYPE, name, options).await
+    }
+
+    /// Deletes an object of any resource.
+    pub async fn delete_any(
+        &self,
+        resource: ResourceType,
         name: ObjectName<'_>,
         options: &DeleteOptions,
     ) -> Result<(), RequestError> {
@@ -248,16 +318,19 @@ impl Client {
         }
         // Without a unique id, a repeated deletion could delete a new object of the same name.
         let idempotent = options.uid.is_some();
-        let call = Call { idempotent, ..Call::new::<R>(Method::DELETE, "delete", name, Subresource::None) };
+        let call =
+            Call { idempotent, ..Call::new(Method::DELETE, "delete", resource, name, Subresource::None) };
         self.send(&call.with_body("application/json", &body)).await.map(drop)
     }
 
     async fn object<R: Resource>(&self, call: Call) -> Result<R, RequestError> {
         let bytes = self.send(&call).await?;
-        R::from_json(&bytes).map_err(|error| RequestError::Malformed {
-            request: call.description,
-            message: error.to_string(),
-        })
+        R::from_json(&bytes).map_err(|error| malformed(call, &error))
+    }
+
+    async fn json(&self, call: Call) -> Result<Value, RequestError> {
+        let bytes = self.send(&call).await?;
+        serde_json::from_slice(&bytes).map_err(|error| malformed(call, &error))
     }
 
     async fn send(&self, call: &Call) -> Result<Bytes, RequestError> {

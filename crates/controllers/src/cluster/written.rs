@@ -3,40 +3,19 @@
 use super::endpoints::EndpointsState;
 use super::meta::version;
 use super::slice::SliceState;
-use super::{Cause, Cluster, Touched, key_of};
+use super::{Cause, Cluster, Touched};
 use crate::key::Key;
 use portway_api::complete::EndpointSlice;
 use portway_api::{Applied, Endpoints, Event};
 
 impl Cluster {
-    /// Writes of these objects begin. An object that is deleted before they have ended does not come back with the
-    /// answer to one of them.
-    pub fn writes_begin(&mut self, keys: impl IntoIterator<Item = Key>) {
-        self.under_way.extend(keys.into_iter().map(|key| (key, false)));
-    }
-
-    /// The writes of these objects have ended.
-    pub fn writes_ended(&mut self, keys: &[Key]) {
-        keys.iter().for_each(|key| _ = self.under_way.remove(key));
-    }
-
-    fn was_deleted_meanwhile(&self, key: &Key) -> bool {
-        self.under_way.get(key) == Some(&true)
-    }
-
-    fn deleted_by_event(&mut self, key: &Key) {
-        if let Some(deleted) = self.under_way.get_mut(key) {
-            *deleted = true;
-        }
-    }
-
     /// Stores a slice as the answer to a write has it, unless a newer version is known. Adds the Service to `touched` if
     /// that is a change.
     pub fn slice_written(&mut self, slice: EndpointSlice, touched: &mut Vec<Touched>) {
-        let key = key_of(&slice);
+        let key = Key::of(&slice);
         let answered = slice.metadata.as_ref().map(version).unwrap_or_default();
         let known = self.slices.get(&key).map(|stored| stored.meta.version);
-        if self.was_deleted_meanwhile(&key) || known.is_some_and(|known| known >= answered) {
+        if known.is_some_and(|known| known >= answered) {
             return;
         }
         match SliceState::new(slice) {
@@ -66,10 +45,10 @@ impl Cluster {
 
     /// Stores an Endpoints object as the answer to a write or a read has it, unless a newer version is known.
     pub fn endpoints_written(&mut self, endpoints: Endpoints, touched: &mut Vec<Touched>) {
-        let (key, state) = (key_of(&endpoints), EndpointsState::new(endpoints, true));
+        let (key, state) = (Key::of(&endpoints), EndpointsState::new(endpoints, true));
         let known = self.endpoints.get(&key).map(|stored| (stored.meta.version, stored.has_subsets()));
         let is_newer = known.is_none_or(|(known, complete)| state.meta.version > known || !complete);
-        if is_newer && !self.was_deleted_meanwhile(&key) {
+        if is_newer {
             let state = if self.needs_subsets(&key, &state) { state } else { state.without_subsets() };
             self.endpoints.apply(key.clone(), state);
             touched.push(Touched { key, by: Cause::Endpoints });
@@ -90,7 +69,7 @@ impl Cluster {
         match event {
             Event::Init => self.slices.begin_list(),
             Event::Apply(slice) => {
-                let key = key_of(&slice);
+                let key = Key::of(&slice);
                 let meta = slice.metadata.as_ref();
                 let seen = meta.map(version).unwrap_or_default();
                 if self.deleted_slices.get(&key).is_some_and(|&deleted| seen <= deleted) {
@@ -132,7 +111,6 @@ impl Cluster {
             }
             Event::Delete { namespace, name } => {
                 let key = Key::new(&namespace, &name);
-                self.deleted_by_event(&key);
                 self.deleted_slices.remove(&key);
                 self.taken_names.remove(&key);
                 if let Some(old) = self.remove_slice(&key) {
@@ -167,7 +145,7 @@ impl Cluster {
         match event {
             Event::Init => self.endpoints.begin_list(),
             Event::Apply(endpoints) => {
-                let key = key_of(&endpoints);
+                let key = Key::of(&endpoints);
                 let state = EndpointsState::new(endpoints, true);
                 let state = if self.needs_subsets(&key, &state) { state } else { state.without_subsets() };
                 let stored = self.endpoints.get(&key);
@@ -186,7 +164,6 @@ impl Cluster {
             }
             Event::Delete { namespace, name } => {
                 let key = Key::new(&namespace, &name);
-                self.deleted_by_event(&key);
                 if self.endpoints.delete(&key).is_some() {
                     touched.push(touch(key));
                 }

@@ -3,18 +3,13 @@
 use crate::cluster::service::{AddressFamily, ServiceState};
 use crate::cluster::slice::{Maintainer, SliceState};
 use crate::endpointslice::pack::Content;
+use crate::generated;
 use crate::key::Key;
 use crate::names::{HEADLESS, SERVICE_NAME, SLICE_MANAGED_BY, TRIGGER_TIME};
 use portway_api::complete::EndpointSlice;
 use portway_api::time::format_rfc3339;
 use portway_api::{ObjectMeta, OwnerReference};
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-
-/// Characters of generated names: no vowels, so that no words come out.
-const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Generated characters of a name.
-const SUFFIX: usize = 5;
 
 /// Builds the slices of one family of a Service.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +71,12 @@ impl SliceBuilder<'_> {
     /// A new slice. Its name is the same each time it is computed: if the answer to its creation is lost, a second
     /// attempt finds the slice instead of creating another one.
     pub(crate) fn create(&self, content: &Content<'_>, is_taken: impl Fn(&str) -> bool) -> EndpointSlice {
-        let candidates = (0_u32..).map(|n| format!("{}-{}", self.key.name(), self.suffix(n)));
-        let name = candidates.into_iter().find(|name| !is_taken(name)).unwrap_or_default();
+        let prefix = format!("{}-", self.key.name());
+        let parts = [self.service.uid.as_bytes(), self.family.name().as_bytes()];
+        let name = generated::name(&prefix, &parts, is_taken);
         let meta = ObjectMeta {
             name,
-            generate_name: format!("{}-", self.key.name()),
+            generate_name: prefix,
             namespace: self.key.namespace().to_owned(),
             ..ObjectMeta::default()
         };
@@ -105,20 +101,6 @@ impl SliceBuilder<'_> {
             address_type: self.family.name().to_owned(),
         }
     }
-
-    fn suffix(&self, n: u32) -> String {
-        let mut hash = Sha256::new();
-        hash.update(self.service.uid.as_bytes());
-        hash.update(self.family.name());
-        hash.update(n.to_be_bytes());
-        suffix(&hash.finalize())
-    }
-}
-
-/// The generated part of a name, from a hash.
-pub(crate) fn suffix(hash: &[u8]) -> String {
-    let letter = |byte: &u8| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]);
-    hash.iter().take(SUFFIX).map(letter).collect()
 }
 
 /// Sets the annotation with the time of the change, or removes it.

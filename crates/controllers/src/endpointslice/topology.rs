@@ -30,7 +30,7 @@ pub(crate) fn assign<'a>(
     previous: &HashMap<u64, u64>,
 ) -> Vec<Note> {
     let note = |warning, reason, text: &str| {
-        vec![Note { warning, reason, text: format!("{text}, addressType: {}", family.name()) }]
+        vec![Note { warning, reason, text: format!("{text}, addressType: {}", family.name()), about: None }]
     };
     match zones(shares, desired, previous) {
         Ok(zones) => {

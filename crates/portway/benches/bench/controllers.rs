@@ -233,9 +233,11 @@ fn pod(service: usize, index: usize, ready: bool, since: i64) -> Pod {
                 kind: "Ready".to_owned(),
                 status: if ready { "True" } else { "False" }.to_owned(),
                 last_transition_time: Some(Time { seconds: 1_700_000_000 + since }),
+                ..Condition::default()
             }],
             pod_ip: ip.clone(),
             pod_ips: vec![PodIp { ip }],
+            ..PodStatus::default()
         }),
     }
 }

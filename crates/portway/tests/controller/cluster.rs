@@ -122,9 +122,11 @@ impl ControllerLab {
                     kind: "Ready".to_owned(),
                     status: if ready { "True" } else { "False" }.to_owned(),
                     last_transition_time: Some(Time { seconds: 1_700_000_000 }),
+                    ..Condition::default()
                 }],
                 pod_ip: ip.to_owned(),
                 pod_ips: vec![PodIp { ip: ip.to_owned() }],
+                ..PodStatus::default()
             }),
         });
     }

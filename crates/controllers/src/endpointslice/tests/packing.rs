@@ -128,9 +128,9 @@ fn no_write_removes_an_endpoint_that_a_later_one_adds() {
         .writes
         .iter()
         .map(|reasoned| match &reasoned.write {
-            Write::CreateSlice(_) | Write::CreateEndpoints(_) => 0,
-            Write::ReplaceSlice(_) | Write::ReplaceEndpoints(_) => 1,
-            Write::DeleteSlice(_) | Write::DeleteEndpoints(_) => 2,
+            Write::Create(_) => 0,
+            Write::Replace(_) | Write::Change(_) => 1,
+            Write::Delete { .. } => 2,
         })
         .collect();
     assert!(order.is_sorted(), "{order:?}");
