@@ -120,9 +120,8 @@ type Edit = Box<dyn FnOnce(&mut Value)>;
 
 #[test]
 fn the_pods_that_serve_least_are_deleted_first() {
-    let since = |seconds: i64| portway_api::time::format_rfc3339(seconds);
     let ready = |pod: &mut Value, at: i64| {
-        pod["status"]["conditions"][0]["lastTransitionTime"] = since(at).into();
+        pod["status"]["conditions"][0]["lastTransitionTime"] = portway_api::time::format_rfc3339(at).into();
     };
     let cost = |pod: &mut Value, cost: &str| {
         pod["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] = cost.into();
