@@ -161,6 +161,9 @@ impl Views {
         if let Some(workloads) = &mut self.workloads {
             workloads.deletion_accepted(resource, key, touched);
         }
+        if let Some(graph) = &mut self.graph {
+            graph.deletion_accepted(resource, key);
+        }
     }
 
     /// An object does not exist.

@@ -207,6 +207,16 @@ impl Graph {
         }
     }
 
+    /// An object was deleted; the event of that has not arrived yet.
+    pub fn deletion_accepted(&mut self, resource: ResourceType, key: &Key) {
+        if let Some(store) = self.resources.get_mut(&resource)
+            && let Some(object) = store.get(key)
+        {
+            let deleting = GraphObject { deleting: true, ..object.clone() };
+            store.apply(key.clone(), deleting);
+        }
+    }
+
     /// An object does not exist.
     pub fn delete(&mut self, resource: ResourceType, key: &Key, touched: &mut Vec<Touched>) {
         let deleted = self.resources.get_mut(&resource).and_then(|store| store.delete(key));

@@ -210,3 +210,21 @@ fn a_new_process_gives_every_node_the_grace_period() {
     cluster.settle();
     assert_eq!(node_condition(&cluster, "Ready"), "Unknown NodeStatusUnknown");
 }
+
+#[test]
+fn the_condition_that_the_controller_writes_is_no_report_of_the_node() {
+    let mut cluster = TestCluster::new();
+    cluster.put::<Node>(json!({"metadata": {"name": "node-a"}}));
+    cluster.put::<Lease>(lease("2026-01-01T00:00:00.000000Z"));
+    cluster.settle();
+    cluster.pass(50);
+    cluster.settle();
+    assert_eq!(node_condition(&cluster, "Ready"), "Unknown NodeStatusNeverUpdated");
+    // The event of it has a zero time in protobuf.
+    cluster.change::<Node>(&key_of_node(), |node| {
+        let conditions = node["status"]["conditions"].as_array_mut().expect("conditions");
+        conditions.iter_mut().for_each(|c| c["lastHeartbeatTime"] = "1970-01-01T00:00:00Z".into());
+    });
+    cluster.settle();
+    assert_eq!(node_condition(&cluster, "Ready"), "Unknown NodeStatusNeverUpdated");
+}

@@ -88,7 +88,9 @@ impl Nodes {
                 if self.nodes.get(&key).is_some_and(|known| of(node) < of(known)) {
                     return self.nodes.keep(&key);
                 }
+                // In protobuf a time that is not set is there, and zero.
                 let reported = ready(node).and_then(|condition| condition.last_heartbeat_time);
+                let reported = reported.filter(|time| time.seconds != 0);
                 self.heard(&key, now, |sign| std::mem::replace(&mut sign.reported, reported) != reported);
                 if self.nodes.apply(key.clone(), node.clone()) != Applied::Unchanged {
                     touched.push(Touched { key, by: Cause::NodeHealth });
