@@ -1,7 +1,8 @@
 //! A fake Kubernetes API server, for faults and for numbers of objects that would take a real one minutes to create.
 //!
 //! It serves lists, streamed lists and watches of the resources that agents and controllers read, in protobuf and JSON,
-//! with paging and bookmarks, accepts Events, and stores EndpointSlices, Endpoints objects and Leases. It fails on demand
+//! with paging and bookmarks, accepts Events, and stores the objects that controllers write; of a Pod or a Deployment only
+//! the fields that controllers read. It fails on demand
 //! as a real server does: an outage, an expired resource version (410), a forbidden resource (403), no streamed lists
 //! (422), refused writes, writes whose answer is lost. It has no storage on disk and no authentication: these
 //! have to be tested with a real server.
@@ -230,7 +231,7 @@ impl Shared {
 
     fn answer(&self, connection: &mut Connection, request: &Request) -> io::Result<()> {
         if let Some(single) = write::single(&request.path())
-            && (request.method != "GET" || !single.2.is_empty())
+            && (request.method != "GET" || !single.name.is_empty())
         {
             return self.answer_single(connection, request, single);
         }
@@ -241,7 +242,7 @@ impl Shared {
             // kube-proxy writes its Events in protobuf, and expects the answer in the same format.
             return connection.reply(201, &request.content_type, &request.body);
         }
-        let Some(resource) = wire::resource_of(&request.path()) else {
+        let Some(resource) = wire::listed_at(&request.path()) else {
             return self.refuse(
                 connection,
                 404,

@@ -25,6 +25,11 @@ impl Request {
         Some(decode(value))
     }
 
+    /// The body as JSON; null if it is none.
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
     pub(super) fn accepts_protobuf(&self) -> bool {
         self.accept.contains("application/vnd.kubernetes.protobuf")
     }

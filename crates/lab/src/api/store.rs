@@ -1,7 +1,7 @@
 //! Objects with revisions, and the history that watches read.
 
 use super::object::{AnyObject, key, selected};
-use portway_model::api::{ObjectMeta, ResourceType};
+use portway_model::api::{ObjectMeta, ResourceType, Time};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -103,6 +103,8 @@ impl Store {
         }
         let mut meta = object.meta().cloned().unwrap_or_default();
         meta.uid = format!("5eed0000-0000-4000-8000-{:012}", inner.revision + 1);
+        meta.generation = 1;
+        meta.creation_timestamp = Some(Time { seconds: 1_700_000_000 });
         Ok(self.put(&mut inner, &*object.with_meta(meta)))
     }
 
@@ -117,17 +119,50 @@ impl Store {
         Ok(self.put(&mut inner, &*object.with_meta(ObjectMeta { uid: old.uid, ..new })))
     }
 
+    /// Changes an object at a version. One that is being deleted is gone once it has no finalizers.
+    pub(super) fn change(
+        &self,
+        id: &Id,
+        version: Option<&str>,
+        is_status: bool,
+        change: impl FnOnce(&dyn AnyObject) -> Option<Arc<dyn AnyObject>>,
+    ) -> Result<Arc<dyn AnyObject>, Refusal> {
+        let mut inner = self.lock();
+        let stored = inner.objects.get(id).cloned().ok_or(Refusal::NotFound)?;
+        let old = meta_of(&*stored);
+        if version.is_some_and(|version| version != old.resource_version) {
+            return Err(Refusal::Conflict);
+        }
+        let changed = change(&*stored).ok_or(Refusal::Malformed)?;
+        let mut meta = meta_of(&*changed);
+        meta.generation =
+            old.generation + i64::from(!is_status && changed.json()["spec"] != stored.json()["spec"]);
+        let changed = changed.with_meta(ObjectMeta { uid: old.uid, ..meta.clone() });
+        if meta.deletion_timestamp.is_some() && meta.finalizers.is_empty() {
+            drop(inner);
+            return self.delete_if(id, None, None, None);
+        }
+        Ok(self.put(&mut inner, &*changed))
+    }
+
     pub(super) fn delete_if(
         &self,
         id: &Id,
         uid: Option<&str>,
         version: Option<&str>,
+        finalizer: Option<&str>,
     ) -> Result<Arc<dyn AnyObject>, Refusal> {
         let mut inner = self.lock();
         let object = inner.objects.get(id).cloned().ok_or(Refusal::NotFound)?;
         let meta = meta_of(&*object);
         if uid.is_some_and(|uid| uid != meta.uid) || version.is_some_and(|v| v != meta.resource_version) {
             return Err(Refusal::Conflict);
+        }
+        if finalizer.is_some() || !meta.finalizers.is_empty() && meta.deletion_timestamp.is_none() {
+            let mut meta = meta;
+            meta.finalizers.extend(finalizer.map(str::to_owned));
+            meta.deletion_timestamp = Some(Time { seconds: 1_700_000_000 });
+            return Ok(self.put(&mut inner, &*object.with_meta(meta)));
         }
         inner.objects.remove(id);
         inner.revision += 1;
@@ -139,7 +174,7 @@ impl Store {
     }
 
     pub(super) fn delete(&self, resource: ResourceType, namespace: &str, name: &str) {
-        _ = self.delete_if(&(resource, format!("{namespace}/{name}")), None, None);
+        _ = self.delete_if(&(resource, format!("{namespace}/{name}")), None, None, None);
     }
 
     pub(super) fn compact(&self) {

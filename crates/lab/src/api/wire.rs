@@ -1,8 +1,10 @@
 //! Lists and watch events as a real API server writes them.
 
 use super::store::{Change, Page};
+use portway_model::api::metadata_only::{ConfigMap, Namespace, Secret, ServiceAccount};
 use portway_model::api::{
-    EndpointSlice, Endpoints, Lease, Node, ObjectMeta, Pod, Resource, ResourceType, Service, ServiceCidr,
+    Deployment, EndpointSlice, Endpoints, Lease, Node, ObjectMeta, Pod, ReplicaSet, Resource, ResourceType,
+    Service, ServiceCidr,
 };
 use prost::Message;
 use serde_json::{Value, json};
@@ -19,11 +21,26 @@ const SERVED: &[ResourceType] = &[
     Pod::TYPE,
     Endpoints::TYPE,
     Lease::TYPE,
+    ReplicaSet::TYPE,
+    Deployment::TYPE,
+    Namespace::TYPE,
+    ConfigMap::TYPE,
+    Secret::TYPE,
+    ServiceAccount::TYPE,
 ];
 
 /// The resource that a path lists.
 pub(super) fn resource_of(path: &str) -> Option<ResourceType> {
     SERVED.iter().copied().find(|resource| resource.path(None) == path)
+}
+
+/// The resource that a path lists, in all namespaces or in one. Objects of other namespaces are in the list too.
+pub(super) fn listed_at(path: &str) -> Option<ResourceType> {
+    let in_one = path.split_once("/namespaces/").and_then(|(before, rest)| {
+        let (_, plural) = rest.split_once('/')?;
+        Some(format!("{before}/{plural}"))
+    });
+    resource_of(in_one.as_deref().unwrap_or(path))
 }
 
 /// `metav1.Status`.

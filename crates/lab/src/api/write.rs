@@ -1,11 +1,15 @@
-//! Requests for single objects: get, create, replace and delete, with versions and preconditions as a real server
+//! Requests for single objects: get, create, replace, patch and delete, with versions and preconditions as a real server
 //! checks them, and the faults that tests ask for.
 
 use super::http::{Connection, Request};
 use super::object::{AnyObject, key};
 use super::store::Refusal;
 use super::{Shared, lock, wire};
-use portway_model::api::{Endpoints, Lease, Resource, ResourceType, complete};
+use portway_model::api::metadata_only::ConfigMap;
+use portway_model::api::{
+    Deployment, Endpoints, Lease, Node, Pod, ReplicaSet, Resource, ResourceType, Scope, Service, complete,
+};
+use serde_json::{Map, Value, json};
 use std::io;
 use std::sync::Arc;
 
@@ -18,25 +22,77 @@ pub enum WriteFault {
     AnswerLost,
 }
 
-/// The resource, namespace and name of a request for a single object; the name is empty for a creation.
-pub(super) fn single(path: &str) -> Option<(ResourceType, String, String)> {
-    let (before, rest) = path.split_once("/namespaces/")?;
-    let mut parts = rest.splitn(3, '/');
-    let (namespace, plural) = (parts.next()?, parts.next()?);
-    let resource = wire::resource_of(&format!("{before}/{plural}"))?;
-    Some((resource, namespace.to_owned(), parts.next().unwrap_or_default().to_owned()))
+/// The object that a request is for; the name is empty for a creation.
+pub(super) struct Single {
+    pub(super) resource: ResourceType,
+    namespace: String,
+    pub(super) name: String,
+    is_status: bool,
 }
 
-/// The object in the body of a request.
-fn decode(resource: ResourceType, body: &[u8]) -> Option<Arc<dyn AnyObject>> {
-    fn of<R: Resource + std::fmt::Debug>(body: &[u8]) -> Option<Arc<dyn AnyObject>> {
-        R::from_json(body).ok().map(|object| Arc::new(object) as Arc<dyn AnyObject>)
+/// The object that a path names.
+pub(super) fn single(path: &str) -> Option<Single> {
+    let (path, is_status) = match path.strip_suffix("/status") {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    if let Some((before, rest)) = path.split_once("/namespaces/")
+        && let Some((namespace, rest)) = rest.split_once('/')
+    {
+        let (plural, name) = rest.split_once('/').unwrap_or((rest, ""));
+        let resource = wire::resource_of(&format!("{before}/{plural}"))?;
+        return Some(Single { resource, namespace: namespace.to_owned(), name: name.to_owned(), is_status });
+    }
+    let (collection, name) = path.rsplit_once('/')?;
+    let resource = wire::resource_of(collection).filter(|resource| resource.scope() == Scope::Cluster)?;
+    Some(Single { resource, namespace: String::new(), name: name.to_owned(), is_status })
+}
+
+/// An object from JSON.
+fn decode(resource: ResourceType, object: Value) -> Option<Arc<dyn AnyObject>> {
+    fn of<R: Resource + std::fmt::Debug>(object: Value) -> Option<Arc<dyn AnyObject>> {
+        serde_json::from_value::<R>(object).ok().map(|object| Arc::new(object) as Arc<dyn AnyObject>)
     }
     match resource {
-        r if r == complete::EndpointSlice::TYPE => of::<complete::EndpointSlice>(body),
-        r if r == Endpoints::TYPE => of::<Endpoints>(body),
-        r if r == Lease::TYPE => of::<Lease>(body),
+        r if r == complete::EndpointSlice::TYPE => of::<complete::EndpointSlice>(object),
+        r if r == Endpoints::TYPE => of::<Endpoints>(object),
+        r if r == Lease::TYPE => of::<Lease>(object),
+        r if r == Pod::TYPE => of::<Pod>(object),
+        r if r == ReplicaSet::TYPE => of::<ReplicaSet>(object),
+        r if r == Deployment::TYPE => of::<Deployment>(object),
+        r if r == Node::TYPE => of::<Node>(object),
+        r if r == Service::TYPE => of::<Service>(object),
+        r if r == ConfigMap::TYPE => of::<ConfigMap>(object),
         _ => None,
+    }
+}
+
+/// Merges fields into an object (RFC 7386); in a strategic merge patch, conditions are merged by their type.
+fn merge(target: &mut Value, patch: &Value, strategic: bool) {
+    let Value::Object(fields) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    for (name, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().map(|object| object.remove(name));
+            continue;
+        }
+        let slot = &mut target[name];
+        match (value, slot.as_array_mut()) {
+            (Value::Array(items), Some(old)) if strategic && name == "conditions" => {
+                for item in items {
+                    match old.iter_mut().find(|old| old["type"] == item["type"]) {
+                        Some(old) => merge(old, item, strategic),
+                        None => old.push(item.clone()),
+                    }
+                }
+            }
+            _ => merge(slot, value, strategic),
+        }
     }
 }
 
@@ -46,8 +102,9 @@ impl Shared {
         &self,
         connection: &mut Connection,
         request: &Request,
-        (resource, namespace, name): (ResourceType, String, String),
+        single: Single,
     ) -> io::Result<()> {
+        let Single { resource, namespace, name, is_status } = single;
         let is_write = request.method != "GET";
         if is_write {
             lock(&self.writes).push(format!("{} {} {namespace}/{name}", request.method, resource.plural()));
@@ -61,18 +118,33 @@ impl Shared {
         let id = (resource, format!("{namespace}/{name}"));
         let result = match request.method.as_str() {
             "GET" => self.store.get(&id).ok_or(Refusal::NotFound),
-            "POST" => match decode(resource, &request.body) {
+            "POST" => match decode(resource, request.json()) {
                 Some(object) => self.store.create(object),
                 None => Err(Refusal::Malformed),
             },
-            "PUT" => match decode(resource, &request.body).filter(|object| key(&**object) == id.1) {
+            "PUT" => match decode(resource, request.json()).filter(|object| key(&**object) == id.1) {
                 Some(object) => self.store.replace(object),
                 None => Err(Refusal::Malformed),
             },
+            "PATCH" => {
+                let (patch, strategic) = (request.json(), request.content_type.contains("strategic"));
+                let fields = if is_status { json!({ "status": patch["status"] }) } else { patch.clone() };
+                let expected = &patch["metadata"]["resourceVersion"];
+                self.store.change(&id, expected.as_str(), is_status, |object| {
+                    let mut json = object.json();
+                    merge(&mut json, &fields, strategic);
+                    decode(resource, json)
+                })
+            }
             "DELETE" => {
-                let options: serde_json::Value = serde_json::from_slice(&request.body).unwrap_or_default();
+                let options = request.json();
                 let condition = |name: &str| options["preconditions"][name].as_str();
-                self.store.delete_if(&id, condition("uid"), condition("resourceVersion"))
+                let finalizer = match options["propagationPolicy"].as_str() {
+                    Some("Foreground") => Some("foregroundDeletion"),
+                    Some("Orphan") => Some("orphan"),
+                    _ => None,
+                };
+                self.store.delete_if(&id, condition("uid"), condition("resourceVersion"), finalizer)
             }
             _ => Err(Refusal::Malformed),
         };

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// The time limit for a condition.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The namespace of all objects.
-const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 
 /// The node, the API server and the processes.
 pub(crate) struct ControllerLab {
@@ -180,8 +180,8 @@ impl ControllerLab {
 
     /// Waits until exactly these pods answer at the cluster IP of a number; without pods, none may.
     pub(crate) fn expect_answers(&self, number: u8, pods: &[&str]) -> Result<(), String> {
-        let probe = Probe::tcp(self.lab.client(1), self.net.at_cluster_ip(number))
-            .timeout(Duration::from_millis(300));
+        let probe =
+            Probe::tcp(self.lab.client(1), self.at_cluster_ip(number)).timeout(Duration::from_millis(300));
         let attempt = || {
             let outcome = probe.count(if pods.is_empty() { 2 } else { 48 }).run();
             let right = match pods.is_empty() {
@@ -192,6 +192,17 @@ impl ControllerLab {
         };
         eventually(WAIT_TIMEOUT, attempt)
             .map_err(|e| format!("Service {number} should be answered by {pods:?}: {e}"))
+    }
+
+    /// Whether a pod answers at the cluster IP of a number.
+    pub(crate) fn is_answered(&self, number: u8) -> bool {
+        let probe = Probe::tcp(self.lab.client(1), self.at_cluster_ip(number));
+        probe.timeout(Duration::from_millis(300)).run().answered() > 0
+    }
+
+    /// Port 80 of the cluster IP of a number.
+    pub(crate) fn at_cluster_ip(&self, number: u8) -> SocketAddr {
+        self.net.at_cluster_ip(number)
     }
 
     /// A page of a server on the node.

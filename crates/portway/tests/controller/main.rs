@@ -1,4 +1,4 @@
-//! The endpoint controllers with an API server that refuses writes, loses answers, and goes away; and with the proxy:
+//! The controllers with an API server that refuses writes, loses answers, and goes away; and with the proxy:
 //! a Pod becomes ready, and a packet arrives.
 
 mod cluster;
@@ -6,6 +6,7 @@ mod faults;
 mod leaders;
 mod packets;
 mod takeover;
+mod workloads;
 
 use cluster::ControllerLab;
 use portway_testkit::harness::{self, Failed, Test};
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 type Run = fn(&mut ControllerLab) -> Result<(), String>;
 
 fn main() -> ExitCode {
-    let table: [(&'static str, Run); 15] = [
+    let table: [(&'static str, Run); 20] = [
         ("a_pod_becomes_ready_and_a_packet_arrives", packets::ready),
         ("a_service_follows_its_pods", packets::pods_come_and_go),
         ("endpoints_that_a_person_writes_receive_packets", packets::mirrored),
@@ -30,6 +31,11 @@ fn main() -> ExitCode {
         ("slices_of_kube_controller_manager_are_not_rewritten", takeover::unchanged),
         ("pages_have_the_names_of_kube_controller_manager", takeover::pages),
         ("mistakes_in_flags_are_reported_together", takeover::mistakes),
+        ("a_deployment_is_rolled_out_and_scaled_without_a_failed_connection", workloads::rollout),
+        ("lost_answers_lead_to_no_second_pod_or_replica_set", workloads::lost_answers),
+        ("a_process_that_is_killed_in_a_rollout_leaves_a_state_that_converges", workloads::killed),
+        ("a_silent_node_loses_its_endpoints_until_it_is_back", workloads::silent_node),
+        ("owned_objects_are_deleted_with_their_owners", workloads::owners),
     ];
     let test = |(name, run): (&'static str, Run)| {
         Test::new(name, move || {
