@@ -98,6 +98,7 @@ async fn send(client: &Client, write: &Write) -> Result<Seen, RequestError> {
                 uid: Some(version.uid.clone()),
                 resource_version: Some(version.resource_version.clone()).filter(|v| !v.is_empty()),
                 propagation: *propagation,
+                ..DeleteOptions::default()
             };
             return match client.delete_any(*resource, name, &options).await {
                 Ok(()) => Ok(Seen::Deleted(*resource, key)),

@@ -12,6 +12,7 @@ mod basics;
 mod external;
 mod faults;
 mod flows;
+mod from_pods;
 mod internal;
 mod network;
 mod node_ports;
@@ -204,6 +205,9 @@ pub const SECTIONS: &[(&str, &[Case])] = &[
     ("flows", flows::CASES),
     ("faults", faults::CASES),
 ];
+
+/// Further cases, for input of Pods only, from which controllers make the slices.
+pub const FROM_PODS: &[(&str, &[Case])] = &[("from_pods", from_pods::CASES)];
 
 /// All cases.
 pub fn cases() -> Vec<Case> {

@@ -29,6 +29,11 @@ pub trait AddressBook {
 pub struct Manifest(Value);
 
 impl Manifest {
+    /// The object as JSON.
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+
     /// Its kind.
     pub fn kind(&self) -> &str {
         self.0["kind"].as_str().unwrap_or_default()

@@ -164,12 +164,17 @@ async fn head(
     Ok(Content::Watch { body, format, frames: Frames::new(format), until, initial, lasts_at })
 }
 
-/// The formats to ask for, the best one first. A server that does not know `PartialObjectMetadata` sends whole objects.
+/// The formats to ask for, the best one first. A server that does not know `PartialObjectMetadata` sends whole objects;
+/// one that does refuses it for a list, whose kind has another name.
 fn accept(encoding: Encoding, resource: ResourceType, request: &Request) -> String {
     let protobuf = encoding == Encoding::Protobuf && !resource.json_only();
+    let list = if request.is_watch() { "" } else { "List" };
     let mut formats: Vec<String> = Vec::new();
     for partial in [true, false].into_iter().filter(|partial| resource.metadata_only() || !partial) {
-        let partial = if partial { ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1" } else { "" };
+        let partial = match partial {
+            true => format!(";as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"),
+            false => String::new(),
+        };
         if protobuf {
             let stream = if request.is_watch() { ";stream=watch" } else { "" };
             formats.push(format!("application/vnd.kubernetes.protobuf{stream}{partial}"));

@@ -91,6 +91,8 @@ pub struct DeleteOptions {
     pub resource_version: Option<String>,
     /// `Orphan`, `Background` or `Foreground`; the resource's default if there is none.
     pub propagation: Option<Propagation>,
+    /// Seconds that a Pod is given to end; 0 deletes it at once. The Pod's own setting if there is none.
+    pub grace_seconds: Option<u32>,
 }
 
 /// How the dependents of a deleted object are treated (garbage collection).
@@ -315,6 +317,9 @@ impl Client {
         }
         if let Some(propagation) = options.propagation {
             body["propagationPolicy"] = format!("{propagation:?}").into();
+        }
+        if let Some(seconds) = options.grace_seconds {
+            body["gracePeriodSeconds"] = seconds.into();
         }
         // Without a unique id, a repeated deletion could delete a new object of the same name.
         let idempotent = options.uid.is_some();

@@ -1,6 +1,7 @@
 //! List and watch against a fake API server: every way in which a list or a watch can end.
 
 use crate::api::*;
+use portway_api::metadata_only::ConfigMap;
 use portway_api::{EndpointSlice, Resource, Service, ServiceCidr};
 use portway_client::{Recorder, Regarding, Selection};
 use std::time::{Duration, Instant};
@@ -85,6 +86,21 @@ async fn a_relist_streams_from_the_last_version() {
     stream.send(event("ADDED", "z", "12")).await;
     stream.send(initial_end("20")).await;
     assert_eq!(take(&mut notices, 5).await, ["init", "done", "init", "+z", "done"]);
+}
+
+#[tokio::test]
+async fn metadata_is_requested_alone_under_the_name_of_a_list_and_of_an_object() {
+    const PROTOBUF_FIRST: [&str; 2] = ["application/vnd.kubernetes.protobuf", "application/json"];
+    let api = Api::start().await;
+    let _notices = start::<ConfigMap>(&api, Selection::all()).await;
+    for (stream, kind) in [(";stream=watch", "PartialObjectMetadata"), ("", "PartialObjectMetadataList")] {
+        let request = api.next().await;
+        let [protobuf, json] = PROTOBUF_FIRST;
+        let partial = format!(";as={kind};g=meta.k8s.io;v=v1");
+        let expected = format!("{protobuf}{stream}{partial}, {json}{partial}, {protobuf}{stream}, {json}");
+        assert_eq!(request.headers["accept"], expected);
+        request.reply(422, PROTOBUF, status(422, "Invalid", "sendInitialEvents is forbidden")).await;
+    }
 }
 
 #[tokio::test]

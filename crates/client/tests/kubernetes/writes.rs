@@ -40,6 +40,7 @@ async fn each_write_has_its_method_path_and_media_type() {
     let options = DeleteOptions {
         uid: Some("u".into()),
         propagation: Some(Propagation::Foreground),
+        grace_seconds: Some(0),
         ..DeleteOptions::default()
     };
     let apply = Patch::Apply { object: json!({"spec": {}}), manager: "por tway", force: true };

@@ -1,12 +1,16 @@
 //! The battery: every behaviour in every mode and both families, with real packets in the lab.
 
+mod api;
+mod input;
 mod mode;
+mod pods;
 mod running;
 
+use input::InputKind;
 use mode::Mode;
 use portway_lab::guest;
 use portway_model::Family;
-use portway_testkit::battery::{Case, SECTIONS};
+use portway_testkit::battery::{Case, FROM_PODS, SECTIONS};
 use portway_testkit::harness::{self, Failed, Test};
 use running::RunningCase;
 use std::process::ExitCode;
@@ -35,6 +39,16 @@ const EXCEPTIONS: &[(&[Mode], Family, &str)] = &[
     (&[Mode::Ipvs], Family::V6, "affinity_is_shared_by_all_frontends"),
 ];
 
+/// The cases with slices that the controllers do not write.
+const NOT_FROM_PODS: &[&str] = &[
+    // Hints by hand, which are not those of a `trafficDistribution`; the cases `FROM_PODS` have those.
+    "zone_hints",
+    "node_hints",
+    "node_changes_zone",
+    // A slice is headless, and its Service is not.
+    "services_of_other_proxies_and_headless_slices_are_ignored",
+];
+
 /// Modes in which pods see an address of the node instead of the client's, because the relay connects to them.
 const SOURCE_IS_THE_NODE: &[Mode] = &[Mode::Userspace];
 
@@ -55,17 +69,32 @@ fn main() -> ExitCode {
                         Test::new(name, move || Ok(guest::run_test(&test, SCRATCH.as_ref())?))
                             .ignored(guest::is_unbootable())
                     } else {
-                        Test::new(name, move || run(mode, family, case))
+                        Test::new(name, move || run(mode, InputKind::Manifests, family, case))
                     });
                 }
             }
         }
     }
+    tests.extend(from_pods());
     harness::run_in(portway_lab::enter, tests)
 }
 
-fn run(mode: Mode, family: Family, case: Case) -> Result<(), Failed> {
-    let mut case = RunningCase::build(mode, family, case)?;
+/// The cases with Pods as input: the controllers write the slices, which are the same for every mode.
+fn from_pods() -> Vec<Test> {
+    let mut tests = Vec::new();
+    for family in Family::ALL {
+        for (section, cases) in SECTIONS.iter().chain(FROM_PODS) {
+            for case in cases.iter().copied().filter(|case| !NOT_FROM_PODS.contains(&case.name)) {
+                let name = format!("pods::{family}::{section}::{}", case.name);
+                tests.push(Test::new(name, move || run(Mode::Nftables, InputKind::Pods, family, case)));
+            }
+        }
+    }
+    tests
+}
+
+fn run(mode: Mode, input: InputKind, family: Family, case: Case) -> Result<(), Failed> {
+    let mut case = RunningCase::build(mode, input, family, case)?;
     let result = case.run();
     result.map_err(|message| format!("{message}\n\n{}", case.diagnostics()).into())
 }

@@ -1,6 +1,7 @@
-//! Runs a case of the battery: builds the lab, starts the agents with a directory of manifests, and takes the steps.
+//! Runs a case of the battery: builds the lab, starts the agents with its objects, and takes the steps.
 
 use crate::SOURCE_IS_THE_NODE;
+use crate::input::{Input, InputKind};
 use crate::mode::Mode;
 use portway_lab::guest;
 use portway_lab::{
@@ -8,12 +9,12 @@ use portway_lab::{
 };
 use portway_model::{self as model, Family};
 use portway_testkit::battery::{Case, Expect, LabNetwork, OTHER_PORT, PORT, Script, Sender, Source, Step};
-use portway_testkit::objects::{Manifest, node};
+use portway_testkit::objects::node;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -39,12 +40,17 @@ pub(crate) struct RunningCase {
     net: LabNetwork,
     agents: Vec<Agent>,
     conversations: HashMap<&'static str, Conversation>,
-    manifests: Manifests,
+    input: Input,
     lab: Lab,
 }
 
 impl RunningCase {
-    pub(crate) fn build(mode: Mode, family: Family, case: Case) -> Result<RunningCase, String> {
+    pub(crate) fn build(
+        mode: Mode,
+        input: InputKind,
+        family: Family,
+        case: Case,
+    ) -> Result<RunningCase, String> {
         let layout = Layout { nodes: NODES, pods_per_node: 2, clients: 1 };
         let lab = layout.build().map_err(|e| e.to_string())?;
         for pod in lab.pods() {
@@ -57,23 +63,17 @@ impl RunningCase {
             pods: lab.pods().iter().map(|p| (p.name().to_owned(), p.ips()[index])).collect(),
             nodes: lab.nodes().iter().map(|n| n.ips()[index]).collect(),
         };
-        let manifests = Manifests::new(&format!("{}-{family}-{}", mode.name(), case.name));
+        let name = format!("{}-{input:?}-{family}-{}", mode.name(), case.name);
+        let mut input = Input::new(input, &name, &lab)?;
         for (n, zone) in [(1, "zone-a"), (2, "zone-b")] {
             let cidrs = [format!("10.244.{n}.0/24"), format!("fd10:244:{n}::/64")];
-            manifests.apply(&node(&format!("node{n}"), zone, &lab.node(n).ips(), &cidrs));
+            input.apply(&node(&format!("node{n}"), zone, &lab.node(n).ips(), &cidrs))?;
         }
-        manifests.apply(&net.service_cidr());
+        input.apply(&net.service_cidr())?;
         lab.nodes().iter().for_each(|node| mode.prepare(node.namespace()));
         let script = (case.script)(&net);
-        let mut running = RunningCase {
-            mode,
-            script,
-            net,
-            agents: Vec::new(),
-            conversations: HashMap::new(),
-            manifests,
-            lab,
-        };
+        let mut running =
+            RunningCase { mode, script, net, agents: Vec::new(), conversations: HashMap::new(), input, lab };
         running.start_agents()?;
         Ok(running)
     }
@@ -92,9 +92,9 @@ impl RunningCase {
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
         match step {
-            Step::Apply(object) => self.manifests.apply(object),
-            Step::DeleteService(name) => self.manifests.delete("Service", name),
-            Step::DeleteSlice(name) => self.manifests.delete("EndpointSlice", name),
+            Step::Apply(object) => return self.input.apply(object),
+            Step::DeleteService(name) => return self.input.delete("Service", name),
+            Step::DeleteSlice(name) => return self.input.delete("EndpointSlice", name),
             Step::Probe { from, to, protocol, expect } => return self.probe(*from, *to, *protocol, expect),
             Step::ProbeAfterPauses { pause, from, to, expect } => {
                 let probe = Probe::tcp(self.namespace(*from), *to).count(8).timeout(ANSWER_TIMEOUT);
@@ -153,7 +153,7 @@ impl RunningCase {
         for n in 1..=NODES {
             let mut flags: Vec<String> = vec![
                 "proxy".into(),
-                format!("--manifests={}", self.manifests.directory.display()),
+                self.input.flag(),
                 format!("--hostname-override=node{n}"),
                 format!("--proxy-mode={}", self.mode.flag()),
                 "--v=4".into(),
@@ -299,7 +299,7 @@ impl RunningCase {
 
     /// For a case that fails: the end of the logs, and with PORTWAY_EVIDENCE the rules.
     pub(crate) fn diagnostics(&self) -> String {
-        let mut text = String::new();
+        let mut text = self.input.diagnostics();
         for (agent, node) in self.agents.iter().zip(self.lab.nodes()) {
             text += &format!("── {} ──\n{}\n", node.name(), agent.log().tail(40));
             if std::env::var("PORTWAY_EVIDENCE").is_ok() {
@@ -338,38 +338,4 @@ fn get(to: SocketAddr) -> std::io::Result<(String, String)> {
     stream.read_to_string(&mut text)?;
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     Ok((format!("{head}\r\n"), body.to_owned()))
-}
-
-/// The directory of manifests that the agents read; removed when dropped.
-struct Manifests {
-    directory: PathBuf,
-}
-
-impl Manifests {
-    fn new(name: &str) -> Manifests {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("create the directory for manifests");
-        Manifests { directory }
-    }
-
-    fn path(&self, kind: &str, name: &str) -> PathBuf {
-        self.directory.join(format!("{kind}-{name}.json"))
-    }
-
-    fn apply(&self, object: &Manifest) {
-        let path = self.path(object.kind(), object.name());
-        let next = path.with_extension("next");
-        std::fs::write(&next, object.to_string()).expect("write a manifest");
-        std::fs::rename(next, path).expect("replace a manifest");
-    }
-
-    fn delete(&self, kind: &str, name: &str) {
-        std::fs::remove_file(self.path(kind, name)).expect("remove a manifest");
-    }
-}
-
-impl Drop for Manifests {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.directory).ok();
-    }
 }
