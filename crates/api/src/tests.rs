@@ -28,23 +28,26 @@ fn texts() -> impl Strategy<Value = Vec<String>> {
 fn metadata() -> impl Strategy<Value = Option<ObjectMeta>> {
     let time = || prop::option::of((0..4_000_000_000i64).prop_map(|seconds| Time { seconds }));
     let labels = || prop::collection::hash_map(text(), text(), 0..3);
-    let meta = (text(), text(), text(), time(), time(), labels(), labels()).prop_map(
-        |(name, namespace, uid, creation_timestamp, deletion_timestamp, labels, annotations)| ObjectMeta {
-            resource_version: uid.clone(),
-            generate_name: name.clone(),
-            finalizers: vec![uid.clone()],
-            owner_references: vec![OwnerReference {
-                uid: uid.clone(),
-                controller: Some(true),
-                ..OwnerReference::default()
-            }],
-            name,
-            namespace,
-            uid,
-            creation_timestamp,
-            deletion_timestamp,
-            labels,
-            annotations,
+    let meta = (text(), text(), text(), any::<i64>(), time(), time(), labels(), labels()).prop_map(
+        |(name, namespace, uid, generation, creation_timestamp, deletion_timestamp, labels, annotations)| {
+            ObjectMeta {
+                generation,
+                resource_version: uid.clone(),
+                generate_name: name.clone(),
+                finalizers: vec![uid.clone()],
+                owner_references: vec![OwnerReference {
+                    uid: uid.clone(),
+                    controller: Some(true),
+                    ..OwnerReference::default()
+                }],
+                name,
+                namespace,
+                uid,
+                creation_timestamp,
+                deletion_timestamp,
+                labels,
+                annotations,
+            }
         },
     );
     prop::option::of(meta)
@@ -123,7 +126,14 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
 }
 
 fn node() -> impl Strategy<Value = Node> {
-    let taints = prop::collection::vec(text().prop_map(|key| Taint { key }), 0..3);
+    let added = prop::option::of((0..4_000_000_000i64).prop_map(|seconds| Time { seconds }));
+    let taint = (text(), text(), text(), added).prop_map(|(key, value, effect, time_added)| Taint {
+        key,
+        value,
+        effect,
+        time_added,
+    });
+    let taints = prop::collection::vec(taint, 0..3);
     let spec = (text(), taints, texts()).prop_map(|(pod_cidr, taints, pod_cidrs)| NodeSpec {
         pod_cidr,
         taints,
@@ -141,11 +151,14 @@ fn node() -> impl Strategy<Value = Node> {
 }
 
 fn conditions() -> impl Strategy<Value = Vec<Condition>> {
-    let condition = (text(), text(), 0..4_000_000_000i64).prop_map(|(kind, status, seconds)| Condition {
-        kind,
-        status,
-        last_transition_time: Some(Time { seconds }),
-    });
+    let condition =
+        (text(), text(), text(), 0..4_000_000_000i64).prop_map(|(kind, status, reason, seconds)| Condition {
+            kind,
+            status,
+            reason,
+            last_heartbeat_time: Some(Time { seconds: seconds / 2 }),
+            last_transition_time: Some(Time { seconds }),
+        });
     prop::collection::vec(condition, 0..3)
 }
 
@@ -167,9 +180,17 @@ fn pod() -> impl Strategy<Value = Pod> {
             init_containers,
         },
     );
-    let status = (text(), conditions(), text(), texts()).prop_map(|(phase, conditions, pod_ip, ips)| {
-        PodStatus { phase, conditions, pod_ip, pod_ips: ips.into_iter().map(|ip| PodIp { ip }).collect() }
-    });
+    let restarts =
+        prop::collection::vec(any::<i32>().prop_map(|restart_count| ContainerStatus { restart_count }), 0..3);
+    let status = (text(), conditions(), text(), texts(), restarts).prop_map(
+        |(phase, conditions, pod_ip, ips, container_statuses)| PodStatus {
+            phase,
+            conditions,
+            pod_ip,
+            pod_ips: ips.into_iter().map(|ip| PodIp { ip }).collect(),
+            container_statuses,
+        },
+    );
     (metadata(), prop::option::of(spec), prop::option::of(status)).prop_map(|(metadata, spec, status)| Pod {
         metadata,
         spec,

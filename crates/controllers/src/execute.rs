@@ -58,7 +58,7 @@ pub(crate) async fn execute(client: Client, plan: Plan) -> Outcome {
                 outcome.notes.extend(reasoned.note);
             }
             // Nothing can be created any more, and everything will be deleted.
-            Err(error) if is_terminating(&error) => return outcome,
+            Err(error) if error.reason() == Some(&Reason::NamespaceTerminating) => return outcome,
             Err(error) => {
                 outcome.failure = Some(failed(&client, &reasoned.write, &error, &mut outcome.seen).await);
                 return outcome;
@@ -137,10 +137,6 @@ async fn failed(client: &Client, write: &Write, error: &RequestError, seen: &mut
         message: error.to_string(),
         is_conflict,
     }
-}
-
-fn is_terminating(error: &RequestError) -> bool {
-    error.reason() == Some(&Reason::Forbidden) && error.to_string().contains("because it is being terminated")
 }
 
 /// Whether an object is still there and not being deleted. What was read is added to the outcome.

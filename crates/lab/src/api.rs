@@ -230,6 +230,12 @@ impl Shared {
     }
 
     fn answer(&self, connection: &mut Connection, request: &Request) -> io::Result<()> {
+        if request.method == "GET" && matches!(&*request.path(), "/healthz" | "/livez" | "/readyz") {
+            return connection.reply(200, "text/plain", b"ok");
+        }
+        if let Some(page) = wire::discovery(&request.path()).filter(|_| request.method == "GET") {
+            return connection.reply(200, "application/json", page.to_string().as_bytes());
+        }
         if let Some(single) = write::single(&request.path())
             && (request.method != "GET" || !single.name.is_empty())
         {

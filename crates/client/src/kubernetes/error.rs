@@ -25,6 +25,8 @@ pub enum Reason {
     Unauthorized,
     /// The credential lacks the permission (403).
     Forbidden,
+    /// The namespace of the object is being deleted (403).
+    NamespaceTerminating,
     /// The requested version is too old (410).
     Expired,
     /// Too many requests (429).
@@ -128,7 +130,14 @@ impl RequestError {
     }
 }
 
+/// The cause of a refusal to create an object in a namespace that is being deleted.
+const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
+
 fn reason(status: &Status) -> Reason {
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    if causes.any(|cause| cause.reason == NAMESPACE_TERMINATING) {
+        return Reason::NamespaceTerminating;
+    }
     match (status.reason.as_str(), status.code) {
         ("NotFound", _) => Reason::NotFound,
         ("AlreadyExists", _) => Reason::AlreadyExists,
@@ -175,6 +184,14 @@ mod tests {
         assert_eq!(*reason, Reason::Invalid);
         assert_eq!(causes[0].to_string(), "spec.leaseDurationSeconds: must be greater than 0");
         assert_eq!(error.to_string(), "the API server refuses to create Lease l: 422 Lease \"l\" is invalid");
+    }
+
+    #[test]
+    fn a_namespace_that_is_being_deleted_is_told_by_the_cause() {
+        let body = br#"{"kind":"Status","code":403,"reason":"Forbidden","message":"m","details":{"causes":[
+            {"reason":"NamespaceTerminating","message":"m","field":"metadata.namespace"}]}}"#;
+        let error = RequestError::refused("create Pod p", &Status::read(403, Format::Json, body), None);
+        assert_eq!(error.reason(), Some(&Reason::NamespaceTerminating));
     }
 
     #[test]

@@ -98,10 +98,14 @@ impl Store {
 
     pub(super) fn create(&self, object: Arc<dyn AnyObject>) -> Result<Arc<dyn AnyObject>, Refusal> {
         let mut inner = self.lock();
+        let mut meta = object.meta().cloned().unwrap_or_default();
+        if meta.name.is_empty() {
+            meta.name = format!("{}{:05}", meta.generate_name, inner.revision + 1);
+        }
+        let object = object.with_meta(meta.clone());
         if inner.objects.contains_key(&(object.resource(), key(&*object))) {
             return Err(Refusal::AlreadyExists);
         }
-        let mut meta = object.meta().cloned().unwrap_or_default();
         meta.uid = format!("5eed0000-0000-4000-8000-{:012}", inner.revision + 1);
         meta.generation = 1;
         meta.creation_timestamp = Some(Time { seconds: 1_700_000_000 });

@@ -4,7 +4,7 @@ use super::store::{Change, Page};
 use portway_model::api::metadata_only::{ConfigMap, Namespace, Secret, ServiceAccount};
 use portway_model::api::{
     Deployment, EndpointSlice, Endpoints, Lease, Node, ObjectMeta, Pod, ReplicaSet, Resource, ResourceType,
-    Service, ServiceCidr,
+    Scope, Service, ServiceCidr,
 };
 use prost::Message;
 use serde_json::{Value, json};
@@ -70,6 +70,61 @@ pub(super) fn list_protobuf(resource: ResourceType, page: &Page) -> Vec<u8> {
 fn envelope(version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     let meta = [field(1, version.as_bytes()), field(2, kind.as_bytes())].concat();
     [b"k8s\0".to_vec(), field(1, &meta), field(2, raw)].concat()
+}
+
+/// The fields of `runtime.Unknown` that are read.
+#[derive(Clone, PartialEq, Message)]
+struct Unknown {
+    #[prost(bytes = "vec", tag = "2")]
+    raw: Vec<u8>,
+}
+
+/// The message in an envelope.
+pub(super) fn from_envelope(body: &[u8]) -> Option<Vec<u8>> {
+    Unknown::decode(body.strip_prefix(b"k8s\0")?).ok().map(|unknown| unknown.raw)
+}
+
+/// The pages that tell which resources there are.
+pub(super) fn discovery(path: &str) -> Option<Value> {
+    let group_version = |resource: &ResourceType| match resource.path(None).rsplit_once('/') {
+        Some((prefix, _)) => prefix.to_owned(),
+        None => String::new(),
+    };
+    let version = |group_version: &str| group_version.rsplit('/').next().unwrap_or_default().to_owned();
+    match path {
+        "/version" => return Some(json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0"})),
+        "/api" => return Some(json!({"kind": "APIVersions", "versions": ["v1"]})),
+        "/apis" => {
+            let mut groups: Vec<String> = SERVED.iter().map(group_version).collect();
+            groups.retain(|path| path.starts_with("/apis/"));
+            groups.sort();
+            groups.dedup();
+            let group = |path: &String| {
+                let name = path.split('/').nth(2).unwrap_or_default();
+                let version = json!({"groupVersion": path["/apis/".len()..], "version": version(path)});
+                json!({"name": name, "versions": [version], "preferredVersion": version})
+            };
+            return Some(json!({
+                "kind": "APIGroupList", "apiVersion": "v1", "groups": groups.iter().map(group).collect::<Vec<_>>(),
+            }));
+        }
+        _ => {}
+    }
+    let served: Vec<Value> = SERVED
+        .iter()
+        .filter(|resource| group_version(resource) == path)
+        .map(|resource| {
+            json!({
+                "name": resource.plural(), "kind": resource.kind(),
+                "namespaced": resource.scope() == Scope::Namespaced,
+                "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
+            })
+        })
+        .collect();
+    let name = path.trim_start_matches("/apis/").trim_start_matches("/api/");
+    let list =
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": served});
+    (list["resources"] != json!([])).then_some(list)
 }
 
 /// A length-delimited field.

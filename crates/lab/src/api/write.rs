@@ -48,10 +48,27 @@ pub(super) fn single(path: &str) -> Option<Single> {
     Some(Single { resource, namespace: String::new(), name: name.to_owned(), is_status })
 }
 
-/// An object from JSON.
-fn decode(resource: ResourceType, object: Value) -> Option<Arc<dyn AnyObject>> {
-    fn of<R: Resource + std::fmt::Debug>(object: Value) -> Option<Arc<dyn AnyObject>> {
-        serde_json::from_value::<R>(object).ok().map(|object| Arc::new(object) as Arc<dyn AnyObject>)
+/// The object in the body of a request.
+fn decode_body(resource: ResourceType, request: &Request) -> Option<Arc<dyn AnyObject>> {
+    match request.content_type.starts_with(wire::PROTOBUF) {
+        true => decode(resource, Encoded::Protobuf(wire::from_envelope(&request.body)?)),
+        false => decode(resource, Encoded::Json(request.json())),
+    }
+}
+
+/// An object in one of the formats.
+enum Encoded {
+    Json(Value),
+    Protobuf(Vec<u8>),
+}
+
+fn decode(resource: ResourceType, object: Encoded) -> Option<Arc<dyn AnyObject>> {
+    fn of<R: Resource + std::fmt::Debug>(object: Encoded) -> Option<Arc<dyn AnyObject>> {
+        let decoded = match object {
+            Encoded::Json(object) => serde_json::from_value::<R>(object).ok(),
+            Encoded::Protobuf(bytes) => R::decode(&*bytes).ok(),
+        };
+        decoded.map(|object| Arc::new(object) as Arc<dyn AnyObject>)
     }
     match resource {
         r if r == complete::EndpointSlice::TYPE => of::<complete::EndpointSlice>(object),
@@ -118,11 +135,11 @@ impl Shared {
         let id = (resource, format!("{namespace}/{name}"));
         let result = match request.method.as_str() {
             "GET" => self.store.get(&id).ok_or(Refusal::NotFound),
-            "POST" => match decode(resource, request.json()) {
+            "POST" => match decode_body(resource, request) {
                 Some(object) => self.store.create(object),
                 None => Err(Refusal::Malformed),
             },
-            "PUT" => match decode(resource, request.json()).filter(|object| key(&**object) == id.1) {
+            "PUT" => match decode_body(resource, request).filter(|object| key(&**object) == id.1) {
                 Some(object) => self.store.replace(object),
                 None => Err(Refusal::Malformed),
             },
@@ -133,7 +150,7 @@ impl Shared {
                 self.store.change(&id, expected.as_str(), is_status, |object| {
                     let mut json = object.json();
                     merge(&mut json, &fields, strategic);
-                    decode(resource, json)
+                    decode(resource, Encoded::Json(json))
                 })
             }
             "DELETE" => {

@@ -21,11 +21,44 @@ const FLIPS: usize = 200;
 const RATE: usize = 1000;
 const SECONDS: usize = 10;
 
-/// The number of steps.
+/// Bytes of a megabyte of memory.
+const MB: f64 = 1024.0 * 1024.0;
+
+/// The number of steps for a process.
 pub(crate) const STEPS: usize = 3;
 
-/// Measures the controllers.
-pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report) -> Result<(), String> {
+/// A process that is measured.
+#[derive(Clone, Copy, Debug)]
+enum Contender<'a> {
+    Portway,
+    /// This binary of kube-controller-manager.
+    Peer(&'a Path),
+}
+
+/// What was measured of a process.
+#[derive(Debug)]
+struct Figures {
+    /// Until all slices and Endpoints objects were written.
+    first_seconds: f64,
+    /// The writes for that, against the fewest that do.
+    first_writes: f64,
+    /// Resident memory now and at its peak, in MB.
+    memory: Option<(f64, f64)>,
+    /// One change of a Pod, until both objects were written: median and 99th percentile.
+    flip_ms: (f64, f64),
+    /// How far it was behind after changes at a steady rate.
+    behind_seconds: f64,
+    writes_per_flip: f64,
+    cpu_micros_per_flip: f64,
+}
+
+/// Measures the controllers; with a kube-controller-manager as the peer, that one too.
+pub(crate) fn measure(
+    options: &Options,
+    peer: Option<&Path>,
+    bar: &ProgressBar,
+    report: &mut Report,
+) -> Result<(), String> {
     let (services, per_service) = (options.services, options.endpoints);
     if services < FLIPS || per_service < 2 {
         return Err(format!(
@@ -33,87 +66,114 @@ pub(crate) fn measure(options: &Options, bar: &ProgressBar, report: &mut Report)
         ));
     }
     let pods = services * per_service;
-    bar.set_message(format!("filling an API server with {services} Services and {pods} Pods"));
-    let bench = Bench::new()?;
-    bench.fill(services, per_service);
-    let started = Instant::now();
-    let process = bench.start()?;
-    // A slice and an Endpoints object for each Service.
-    let wanted = services * per_service.div_ceil(100) + services;
-    bench.wait_for_writes(wanted)?;
-    let took = started.elapsed().as_secs_f64();
-    std::thread::sleep(Duration::from_secs(2));
+    let ours = measure_one(options, Contender::Portway, bar)?;
+    add_portway(report, &ours, services, pods);
+    if let Some(peer) = peer {
+        let theirs = measure_one(options, Contender::Peer(peer), bar)?;
+        add_peer(report, &ours, &theirs);
+    }
+    Ok(())
+}
+
+fn add_portway(report: &mut Report, figures: &Figures, services: usize, pods: usize) {
     let label = format!("controllers: from nothing to all slices of {services} Services and {pods} Pods");
-    report.add_with_goal("controllers_first_seconds", label, took, "s", Goal::AtMost(60.0));
-    let writes = bench.writes() as f64 / wanted as f64;
+    let goal = Goal::AtMost(60.0);
+    report.add_with_goal("controllers_first_seconds", label, figures.first_seconds, "s", goal);
     let label = "controllers: writes for that, against the fewest that do";
-    report.add_with_goal("controllers_first_writes", label, writes, "×", Goal::AtMost(1.0));
-    if let Some((now, peak)) = memory(process.id()) {
+    report.add_with_goal("controllers_first_writes", label, figures.first_writes, "×", Goal::AtMost(1.0));
+    if let Some((now, peak)) = figures.memory {
         report.add("controllers_rss_mb", "controllers: resident memory", now, "MB");
         let label = "controllers: resident memory at its peak";
         report.add_with_goal("controllers_peak_mb", label, peak, "MB", Goal::AtMost(150.0));
-        let per_pod = now * 1024.0 * 1024.0 / pods as f64;
+        let (label, per_pod) = ("controllers: resident memory for each Pod", now * MB / pods as f64);
+        report.add("controllers_bytes_per_pod", label, per_pod, "bytes");
+    }
+    let (median, high) = figures.flip_ms;
+    let label = "controllers: one Pod changed, until both objects are written";
+    report.add("controllers_flip_ms", label, median, "ms");
+    report.add("controllers_flip_p99_ms", "controllers: the same, 99th percentile", high, "ms");
+    let label = format!("controllers: writes for each of {RATE} changes a second");
+    report.add_with_goal(
+        "controllers_writes_per_flip",
+        label,
+        figures.writes_per_flip,
+        "",
+        Goal::AtMost(2.0),
+    );
+    let (label, cpu) = ("controllers: CPU for each of them", figures.cpu_micros_per_flip);
+    report.add("controllers_cpu_per_flip", label, cpu, "µs");
+    let (label, behind) = ("controllers: how far they were behind after that", figures.behind_seconds);
+    report.add("controllers_behind_seconds", label, behind, "s");
+}
+
+/// The figures of kube-controller-manager, and Portway's against them.
+fn add_peer(report: &mut Report, ours: &Figures, theirs: &Figures) {
+    let peak = |figures: &Figures| figures.memory.map_or(f64::NAN, |(_, peak)| peak);
+    let rows = [
+        ("first_seconds", "from nothing to all slices", "s", ours.first_seconds, theirs.first_seconds),
+        ("first_writes", "writes for that, against the fewest", "×", ours.first_writes, theirs.first_writes),
+        ("peak_mb", "resident memory at its peak", "MB", peak(ours), peak(theirs)),
+        ("flip_ms", "one Pod changed, until both are written", "ms", ours.flip_ms.0, theirs.flip_ms.0),
+        ("flip_p99_ms", "the same, 99th percentile", "ms", ours.flip_ms.1, theirs.flip_ms.1),
+        ("writes_per_flip", "writes for each change", "", ours.writes_per_flip, theirs.writes_per_flip),
+        ("cpu_per_flip", "CPU for each", "µs", ours.cpu_micros_per_flip, theirs.cpu_micros_per_flip),
+        ("behind_seconds", "how far behind after that", "s", ours.behind_seconds, theirs.behind_seconds),
+    ];
+    for (key, label, unit, ours, theirs) in rows {
         report.add(
-            "controllers_bytes_per_pod",
-            "controllers: resident memory for each Pod",
-            per_pod,
-            "bytes",
+            &format!("controllers_peer_{key}"),
+            format!("kube-controller-manager: {label}"),
+            theirs,
+            unit,
+        );
+        report.add(
+            &format!("controllers_ratio_{key}"),
+            format!("Portway against that: {label}"),
+            ours / theirs,
+            "×",
         );
     }
-    bar.inc(1);
+}
 
+fn measure_one(options: &Options, contender: Contender<'_>, bar: &ProgressBar) -> Result<Figures, String> {
+    let (services, per_service) = (options.services, options.endpoints);
+    bar.set_message(format!("filling an API server with {services} Services"));
+    let bench = Bench::new()?;
+    bench.fill(services, per_service);
+    let started = Instant::now();
+    let process = bench.start(contender)?;
+    // A slice and an Endpoints object for each Service.
+    let wanted = services * per_service.div_ceil(100) + services;
+    bar.set_message("until all slices are written");
+    bench.wait_for_writes(wanted).map_err(|e| format!("{e}\n{}", process.log().tail(20)))?;
+    let first_seconds = started.elapsed().as_secs_f64();
+    std::thread::sleep(Duration::from_secs(2));
+    let first_writes = bench.writes() as f64 / wanted as f64;
+    let memory = memory(process.id());
+    bar.inc(1);
     bar.set_message("one Pod becomes unready");
-    let mut times = Vec::new();
-    for flip in 0..FLIPS {
-        let (service, before) = (flip * 7919 % services, bench.writes());
-        let started = Instant::now();
-        bench.api.put(pod(service, 0, false, flip as i64));
-        // The slice and the Endpoints object.
-        while bench.writes() < before + 2 {
-            if started.elapsed() > WAIT_TIMEOUT {
-                return Err("a change led to no write".to_owned());
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        times.push(started.elapsed().as_secs_f64() * 1000.0);
-    }
-    times.sort_by(f64::total_cmp);
-    let high = times[times.len() * 99 / 100];
-    report.add(
-        "controllers_flip_ms",
-        "controllers: one Pod changed, until both objects are written",
-        median(times),
-        "ms",
-    );
-    report.add("controllers_flip_p99_ms", "controllers: the same, 99th percentile", high, "ms");
+    let flip_ms = bench.time_flips(services)?;
     bar.inc(1);
-
     bar.set_message(format!("{RATE} Pods a second become ready or unready"));
     let (before, cpu_before) = (bench.writes(), used(&process)?);
-    let started = Instant::now();
     // Every Service changes several times, so that those that wait are merged.
     let changing = services.min(RATE * SECONDS / 5);
-    for flip in 0..RATE * SECONDS {
-        let service = flip * 104_729 % changing;
-        bench.api.put(pod(service, per_service - 1, flip / changing % 2 == 1, flip as i64));
-        let due = started + Duration::from_secs_f64((flip + 1) as f64 / RATE as f64);
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-    }
-    let behind = Instant::now();
-    let idle_since = bench.wait_until_idle();
-    let lag = idle_since.saturating_duration_since(behind).as_secs_f64();
-    report.add("controllers_behind_seconds", "controllers: how far they were behind after that", lag, "s");
+    let behind_seconds = bench.flip_steadily(changing, per_service);
     let flips = (RATE * SECONDS) as f64;
     let used = used(&process)? - cpu_before;
-    let label = format!("controllers: writes for each of {RATE} changes a second");
-    let per_flip = (bench.writes() - before) as f64 / flips;
-    report.add_with_goal("controllers_writes_per_flip", label, per_flip, "", Goal::AtMost(2.0));
-    report.add("controllers_cpu_per_flip", "controllers: CPU for each of them", used * 1e6 / flips, "µs");
     bar.inc(1);
     if options.log {
         bar.suspend(|| println!("{}", process.log()));
     }
-    Ok(())
+    Ok(Figures {
+        first_seconds,
+        first_writes,
+        memory,
+        flip_ms,
+        behind_seconds,
+        writes_per_flip: (bench.writes() - before) as f64 / flips,
+        cpu_micros_per_flip: used * 1e6 / flips,
+    })
 }
 
 /// CPU time of the controllers so far, in seconds.
@@ -150,11 +210,61 @@ impl Bench {
         }
     }
 
-    fn start(&self) -> Result<Agent, String> {
+    fn start(&self, contender: Contender<'_>) -> Result<Agent, String> {
         let kubeconfig = format!("--kubeconfig={}", self.kubeconfig.display());
-        let flags = ["controller", &kubeconfig, "--kube-api-qps=0", "--leader-elect=false"];
-        Agent::start(self.lab.node(1), Path::new(env!("CARGO_BIN_EXE_portway")), flags)
-            .map_err(|e| e.to_string())
+        let (binary, flags) = match contender {
+            Contender::Portway => {
+                (Path::new(env!("CARGO_BIN_EXE_portway")), &["controller", "--kube-api-qps=0"][..])
+            }
+            // Its own limit of 20 requests a second would be what is measured.
+            Contender::Peer(binary) => (
+                binary,
+                &[
+                    "--controllers=endpointslice-controller,endpoints-controller",
+                    "--kube-api-qps=100000",
+                    "--kube-api-burst=100000",
+                ][..],
+            ),
+        };
+        let flags = [flags, &[kubeconfig.as_str(), "--leader-elect=false"]].concat();
+        Agent::start(self.lab.node(1), binary, flags).map_err(|e| e.to_string())
+    }
+
+    /// Times single changes of a Pod: the median and the 99th percentile, in milliseconds.
+    fn time_flips(&self, services: usize) -> Result<(f64, f64), String> {
+        let mut times = Vec::new();
+        for flip in 0..FLIPS {
+            // Writes that are repeated must not count for the next change.
+            self.wait_until_idle(Duration::from_millis(10));
+            let (service, before) = (flip * 7919 % services, self.writes());
+            let started = Instant::now();
+            self.api.put(pod(service, 0, false, flip as i64));
+            // The slice and the Endpoints object.
+            while self.writes() < before + 2 {
+                if started.elapsed() > WAIT_TIMEOUT {
+                    return Err("a change led to no write".to_owned());
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            times.push(started.elapsed().as_secs_f64() * 1000.0);
+        }
+        times.sort_by(f64::total_cmp);
+        let high = times[times.len() * 99 / 100];
+        Ok((median(times), high))
+    }
+
+    /// Changes Pods at a steady rate. Returns for how many seconds writes went on after that.
+    fn flip_steadily(&self, services: usize, per_service: usize) -> f64 {
+        let started = Instant::now();
+        for flip in 0..RATE * SECONDS {
+            let service = flip * 104_729 % services;
+            self.api.put(pod(service, per_service - 1, flip / services % 2 == 1, flip as i64));
+            let due = started + Duration::from_secs_f64((flip + 1) as f64 / RATE as f64);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        let ended = Instant::now();
+        let idle_since = self.wait_until_idle(Duration::from_millis(500));
+        idle_since.saturating_duration_since(ended).as_secs_f64()
     }
 
     fn writes(&self) -> usize {
@@ -169,11 +279,11 @@ impl Bench {
         eventually(WAIT_TIMEOUT, done).map_err(|e| e.to_string())
     }
 
-    /// Waits until nothing is written for half a second, and returns when the last write was seen.
-    fn wait_until_idle(&self) -> Instant {
+    /// Waits until nothing is written for this time, and returns when the last write was seen.
+    fn wait_until_idle(&self, quiet: Duration) -> Instant {
         let (mut writes, mut since) = (self.writes(), Instant::now());
-        while since.elapsed() < Duration::from_millis(500) {
-            std::thread::sleep(Duration::from_millis(10));
+        while since.elapsed() < quiet {
+            std::thread::sleep(quiet / 50);
             if self.writes() != writes {
                 (writes, since) = (self.writes(), Instant::now());
             }

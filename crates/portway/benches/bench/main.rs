@@ -71,7 +71,8 @@ pub(crate) struct Options {
         default_value = "nftables,manifests,controllers,iptables,ipvs,lists,userspace"
     )]
     only: Vec<Part>,
-    /// Compare with this kube-proxy binary instead of running the parts
+    /// Compare with this kube-proxy binary instead of running the parts; with `--only controllers`, with this
+    /// kube-controller-manager binary
     #[arg(long, value_name = "FILE")]
     peer: Option<PathBuf>,
     /// With --peer: watch the API server of this kubeconfig instead of the benchmark's own
@@ -144,8 +145,8 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let done = match &options.peer {
-        Some(path) => peer::run(&options, path),
-        None => measure(&options).map(|report| show(&options, &report)),
+        Some(path) if options.only != [Part::Controllers] => peer::run(&options, path),
+        _ => measure(&options).map(|report| show(&options, &report)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -170,7 +171,7 @@ fn measure(options: &Options) -> Result<Report, String> {
     let steps = [
         (Part::Nftables, 6 + options.sizes.len()),
         (Part::Manifests, manifests::STEPS),
-        (Part::Controllers, controllers::STEPS),
+        (Part::Controllers, controllers::STEPS * (1 + usize::from(options.peer.is_some()))),
         (Part::Iptables, 2),
         (Part::Ipvs, 1),
         (Part::Lists, 3 * options.lists.len()),
@@ -190,7 +191,7 @@ fn measure(options: &Options) -> Result<Report, String> {
         manifests::measure(options, &bar, &mut report)?;
     }
     if has(Part::Controllers) {
-        controllers::measure(options, &bar, &mut report)?;
+        controllers::measure(options, options.peer.as_deref(), &bar, &mut report)?;
     }
     if has(Part::Iptables) {
         iptables::measure(options, &bar, &mut report)?;
