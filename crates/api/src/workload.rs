@@ -64,6 +64,10 @@ pub struct ReplicaSetStatus {
     #[prost(int32, tag = "5")]
     #[serde(skip_serializing_if = "is_zero")]
     pub available_replicas: i32,
+    /// Those that are being deleted; absent if the API server does not store it (before 1.35).
+    #[prost(int32, optional, tag = "7")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminating_replicas: Option<i32>,
     /// Conditions: `ReplicaFailure`.
     #[prost(message, repeated, tag = "6")]
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
@@ -214,6 +218,10 @@ pub struct DeploymentStatus {
     #[prost(int32, optional, tag = "8")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
+    /// Pods that are being deleted; absent if the API server does not store it (before 1.35).
+    #[prost(int32, optional, tag = "9")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminating_replicas: Option<i32>,
 }
 
 resource!(ReplicaSet, "apps", "ReplicaSet", "replicasets", Namespaced, json_only: true);

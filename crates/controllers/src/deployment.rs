@@ -20,10 +20,14 @@ use portway_client::{Regarding, Subresource};
 use rollout::Rollout;
 use serde_json::{Value, json};
 use sets::Sets;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// The annotation with the number of a template.
 pub(crate) const REVISION: &str = "deployment.kubernetes.io/revision";
+
+/// The reason in the condition and the Event about a ReplicaSet that cannot be created.
+pub(crate) const CREATE_ERROR: &str = "ReplicaSetCreateError";
 
 /// A Deployment, taken apart.
 #[derive(Clone, Copy)]
@@ -42,8 +46,8 @@ impl Context<'_> {
     }
 }
 
-/// Decides what to write for a Deployment.
-pub fn reconcile(workloads: &Workloads, key: &Key, wall: i64) -> Plan {
+/// Decides what to write for a Deployment. `failure` is why the last creation of a ReplicaSet failed.
+pub fn reconcile(workloads: &Workloads, key: &Key, failure: Option<&str>, wall: i64) -> Plan {
     let Some(deployment) = workloads.deployment(key) else { return Plan::default() };
     let (Some(meta), Some(spec)) = (&deployment.metadata, &deployment.spec) else { return Plan::default() };
     let context = Context { deployment, meta, spec, wall };
@@ -59,7 +63,7 @@ pub fn reconcile(workloads: &Workloads, key: &Key, wall: i64) -> Plan {
         return plan;
     }
     let sets = Sets::new(context, owned);
-    let mut rollout = Rollout::new(context, sets);
+    let mut rollout = Rollout::new(context, sets, failure);
     if meta.deletion_timestamp.is_none() {
         let old_pods_run = |set: &ReplicaSet| {
             let uid = set.metadata.as_ref().map_or("", |meta| &meta.uid);
@@ -110,7 +114,10 @@ fn change_owners(set: &ReplicaSet, owners: Value, reason: &str) -> Reasoned {
 
 /// The Deployment controller.
 #[derive(Debug, Default)]
-pub(crate) struct DeploymentController;
+pub(crate) struct DeploymentController {
+    /// Why ReplicaSets could not be created.
+    failures: HashMap<Key, String>,
+}
 
 impl Logic for DeploymentController {
     fn delay(&mut self, touched: &Touched, _: &Views) -> Option<Duration> {
@@ -118,13 +125,24 @@ impl Logic for DeploymentController {
     }
 
     fn reconcile(&mut self, views: &Views, key: &Key, clock: Clock) -> Plan {
-        views.workloads.as_ref().map(|workloads| reconcile(workloads, key, clock.wall)).unwrap_or_default()
+        let Some(workloads) = &views.workloads else { return Plan::default() };
+        if workloads.deployment(key).is_none() {
+            self.failures.remove(key);
+        }
+        reconcile(workloads, key, self.failures.get(key).map(String::as_str), clock.wall)
     }
 
-    fn failed(&mut self, _: &Key, failure: &crate::execute::Failure) -> Option<Note> {
-        let reason = "ReplicaSetCreateError";
-        (failure.operation == "create")
-            .then(|| Note::warning(reason, format!("Failed to create new replica set: {}", failure.message)))
+    fn succeeded(&mut self, key: &Key) {
+        self.failures.remove(key);
+    }
+
+    fn failed(&mut self, key: &Key, failure: &crate::execute::Failure) -> Option<Note> {
+        if failure.operation != "create" {
+            return None;
+        }
+        let text = format!("Failed to create new replica set: {}", failure.message);
+        self.failures.insert(key.clone(), text.clone());
+        Some(Note::warning(CREATE_ERROR, text))
     }
 
     fn subject(&self, views: &Views, key: &Key) -> Regarding {

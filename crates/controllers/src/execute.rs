@@ -3,8 +3,9 @@
 use crate::key::Key;
 use crate::plan::{Note, Object, Plan, Read, Version, Write};
 use portway_api::complete::EndpointSlice;
-use portway_api::{Endpoints, Resource, ResourceType};
+use portway_api::{Endpoints, ObjectMeta, Resource, ResourceType};
 use portway_client::{Client, DeleteOptions, ObjectName, Patch, Reason, RequestError, Subresource};
+use serde::Deserialize;
 
 /// An object as the API server has it after a write, or after one that failed because it had changed.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Outcome {
     /// The Events of the writes that succeeded.
     pub(crate) notes: Vec<Note>,
     pub(crate) failure: Option<Failure>,
+    /// Nothing more can be done for the key, until it changes: its namespace is being deleted.
+    pub(crate) gave_up: bool,
 }
 
 /// Why a write failed.
@@ -36,7 +39,7 @@ pub(crate) struct Failure {
     pub(crate) is_conflict: bool,
 }
 
-/// Reads what a plan has to know, or sends its writes until one fails.
+/// Reads what a plan has to know, or sends its writes: until one fails, unless they do not depend on each other.
 pub(crate) async fn execute(client: Client, plan: Plan) -> Outcome {
     let mut outcome = Outcome::default();
     for read in plan.reads {
@@ -58,10 +61,16 @@ pub(crate) async fn execute(client: Client, plan: Plan) -> Outcome {
                 outcome.notes.extend(reasoned.note);
             }
             // Nothing can be created any more, and everything will be deleted.
-            Err(error) if error.reason() == Some(&Reason::NamespaceTerminating) => return outcome,
-            Err(error) => {
-                outcome.failure = Some(failed(&client, &reasoned.write, &error, &mut outcome.seen).await);
+            Err(error) if error.reason() == Some(&Reason::NamespaceTerminating) => {
+                outcome.gave_up = true;
                 return outcome;
+            }
+            Err(error) => {
+                let failure = failed(&client, &reasoned.write, &error, &mut outcome.seen).await;
+                outcome.failure.get_or_insert(failure);
+                if !plan.independent {
+                    return outcome;
+                }
             }
         }
     }
@@ -160,19 +169,36 @@ async fn is_confirmed(
 
 /// Reads an object and adds it to the outcome.
 async fn look(client: &Client, read: Read, outcome: &mut Outcome) -> Result<(), Failure> {
-    match get(client, &read).await {
-        Ok(found) => outcome.seen.push(Seen::Read(read, found)),
-        Err(error) => {
-            return Err(Failure {
-                write: format!("read {} {}", read.resource, read.key),
-                operation: "update",
-                resource: read.resource,
-                message: error.to_string(),
-                is_conflict: false,
-            });
+    let found = match get(client, &read).await {
+        Ok(found) if found.as_ref().is_none_or(has_identity) => Ok(found),
+        // It must not be taken for an object that is gone.
+        Ok(_) => Err("the answer has no metadata that can be decoded".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    match found {
+        Ok(found) => {
+            outcome.seen.push(Seen::Read(read, found));
+            Ok(())
+        }
+        Err(message) => Err(Failure {
+            write: format!("read {} {}", read.resource, read.key),
+            operation: "update",
+            resource: read.resource,
+            message,
+            is_conflict: false,
+        }),
+    }
+}
+
+/// Whether an object has metadata with a unique id.
+fn has_identity(object: &Object) -> bool {
+    match object {
+        Object::Slice(slice) => slice.metadata.as_ref().is_some_and(|meta| !meta.uid.is_empty()),
+        Object::Endpoints(endpoints) => endpoints.metadata.as_ref().is_some_and(|meta| !meta.uid.is_empty()),
+        Object::Json(_, value) => {
+            ObjectMeta::deserialize(&value["metadata"]).is_ok_and(|meta| !meta.uid.is_empty())
         }
     }
-    Ok(())
 }
 
 /// An object as it is now; `None` if there is none.
@@ -189,5 +215,21 @@ async fn get(client: &Client, read: &Read) -> Result<Option<Object>, RequestErro
         Ok(object) => Ok(Some(object)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portway_api::Node;
+    use serde_json::json;
+
+    #[test]
+    fn an_answer_without_a_unique_id_or_with_other_metadata_is_no_object() {
+        let object = |metadata| Object::Json(Node::TYPE, Box::new(json!({ "metadata": metadata })));
+        assert!(has_identity(&object(json!({"name": "a", "uid": "u"}))));
+        assert!(!has_identity(&object(json!({"name": "a"}))));
+        assert!(!has_identity(&object(json!({"uid": "u", "creationTimestamp": "yesterday"}))));
+        assert!(!has_identity(&Object::Json(Node::TYPE, Box::new(json!("a proxy's greeting")))));
     }
 }

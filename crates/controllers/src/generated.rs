@@ -21,16 +21,38 @@ pub(crate) fn text(parts: &[&[u8]], length: usize) -> String {
     hash.finalize().into_iter().take(length).map(letter).collect()
 }
 
+/// The generated names of a prefix in their order, which does not depend on which of them are taken.
+pub(crate) struct Names<'a> {
+    prefix: &'a str,
+    parts: Vec<&'a [u8]>,
+    next: u32,
+}
+
+impl<'a> Names<'a> {
+    /// The names with this prefix that are computed from these parts.
+    pub(crate) fn new(prefix: &'a str, parts: &[&'a [u8]]) -> Names<'a> {
+        let end = prefix.floor_char_boundary(MAX_NAME - SUFFIX);
+        Names { prefix: &prefix[..end], parts: parts.to_vec(), next: 0 }
+    }
+
+    /// The next name that is not taken.
+    pub(crate) fn next_free(&mut self, is_taken: impl Fn(&str) -> bool) -> String {
+        loop {
+            let number = self.next.to_be_bytes();
+            self.next += 1;
+            let mut parts = self.parts.clone();
+            parts.push(&number);
+            let name = format!("{}{}", self.prefix, text(&parts, SUFFIX));
+            if !is_taken(&name) {
+                return name;
+            }
+        }
+    }
+}
+
 /// The first generated name with this prefix that is not taken.
 pub(crate) fn name(prefix: &str, parts: &[&[u8]], is_taken: impl Fn(&str) -> bool) -> String {
-    let end = prefix.floor_char_boundary(MAX_NAME - SUFFIX);
-    let candidate = |n: u32| {
-        let mut all = parts.to_vec();
-        let number = n.to_be_bytes();
-        all.push(&number);
-        format!("{}{}", &prefix[..end], text(&all, SUFFIX))
-    };
-    (0..).map(candidate).find(|name| !is_taken(name)).unwrap_or_default()
+    Names::new(prefix, parts).next_free(is_taken)
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@
 use crate::cluster::{Cause, Touched};
 use crate::controller::{Clock, Logic};
 use crate::key::Key;
-use crate::plan::{Change, Note, Plan, Reasoned, Version, Write};
+use crate::plan::{Change, Note, Plan, Read, Reasoned, Version, Write};
 use crate::views::Views;
 use crate::workloads::Workloads;
-use crate::workloads::node::{Nodes, ready};
+use crate::workloads::node::{LEASES, Nodes, ready};
 use crate::workloads::pod::{NODE_NOT_READY, Phase, PodState};
 use portway_api::time::format_rfc3339;
-use portway_api::{Condition, Node, Pod, Resource, Taint, Time};
+use portway_api::{Condition, Lease, Node, Pod, Resource, Taint, Time};
 use portway_client::{Regarding, Subresource};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -41,6 +41,12 @@ pub fn reconcile(workloads: &Workloads, key: &Key, grace: Duration, clock: Clock
     }
     let left = grace.checked_sub(clock.now.saturating_duration_since(seen)).filter(|left| !left.is_zero());
     let health = Health::of(nodes, key, node, left.is_none());
+    // A watch may hang for longer than a Node may be silent, so that is read before anything is written.
+    let is_new = ready(node).is_none_or(|condition| condition.status != "Unknown");
+    if left.is_none() && is_new && !nodes.is_checked_since(key, seen + grace) {
+        plan.reads.push(sign_of_life(nodes, key));
+        return plan;
+    }
     plan_conditions(node, health, clock.wall, &mut plan);
     if plan.writes.is_empty() {
         plan_taints(node, health, clock.wall, &mut plan);
@@ -55,6 +61,15 @@ pub fn reconcile(workloads: &Workloads, key: &Key, grace: Duration, clock: Clock
     plan
 }
 
+/// The object in which a Node shows that it is there.
+fn sign_of_life(nodes: &Nodes, key: &Key) -> Read {
+    let (resource, key) = match nodes.has_lease(key) {
+        true => (Lease::TYPE, Key::new(LEASES, key.name())),
+        false => (Node::TYPE, key.clone()),
+    };
+    Read { resource, key, uid: None }
+}
+
 /// The state of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Health {
@@ -62,7 +77,7 @@ enum Health {
     Ready,
     /// It is heard of and says that it is not ready, or nothing about it.
     NotReady,
-    /// It is not heard of.
+    /// It is not heard of, or was not when that was last known.
     Unreachable,
     /// It is heard of again, and was marked when it was not.
     Back,
@@ -74,7 +89,11 @@ impl Health {
         match condition.map_or("", |condition| condition.status.as_str()) {
             _ if expired => Health::Unreachable,
             "True" => Health::Ready,
-            "Unknown" if condition.is_some_and(is_marked) && nodes.has_lease(key) => Health::Back,
+            // A kubelet reports itself when it is ready again; its Lease says only that it runs.
+            "Unknown" if condition.is_some_and(is_marked) && nodes.is_renewed(key) && !nodes.reports(key) => {
+                Health::Back
+            }
+            "Unknown" => Health::Unreachable,
             _ => Health::NotReady,
         }
     }
@@ -159,6 +178,9 @@ fn plan_taints(node: &Node, health: Health, wall: i64, plan: &mut Plan) {
 
 /// The readiness of the Pods on a Node.
 fn plan_pods(workloads: &Workloads, node: &Key, health: Health, wall: i64, plan: &mut Plan) {
+    plan.independent = true;
+    // A kubelet that is back reports the state of its Pods itself; without one, they are as they were.
+    let reports = workloads.nodes.reports(node);
     for (key, pod) in workloads.pods_on(node.name()).into_iter().filter(|(_, pod)| pod.phase != Phase::Ended)
     {
         match health {
@@ -170,8 +192,7 @@ fn plan_pods(workloads: &Workloads, node: &Key, health: Health, wall: i64, plan:
                 let reason = format!("Node {} is not heard of", node.name());
                 plan.writes.push(set_ready(key, pod, false, wall, reason).note(note));
             }
-            // A kubelet that is back reports the state itself; without one, the Pod is as it was.
-            Health::Ready | Health::Back if pod.node_not_ready => {
+            Health::Ready | Health::Back if pod.node_not_ready && !reports => {
                 let reason = format!("Node {} is heard of again", node.name());
                 plan.writes.push(set_ready(key, pod, true, wall, reason));
             }

@@ -248,6 +248,8 @@ pub struct Plan {
     pub reads: Vec<Read>,
     /// An object that must still be there, and not be deleted, for the writes to be right. It is read before the first.
     pub confirm: Option<(ResourceType, Version)>,
+    /// Whether the writes do not depend on each other: one that fails does not keep the others from being sent.
+    pub independent: bool,
     /// When to decide again, if nothing changes before.
     pub again_after: Option<Duration>,
     /// Figures for metrics.

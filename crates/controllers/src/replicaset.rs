@@ -10,7 +10,7 @@ mod status;
 use crate::cluster::{Cause, Touched};
 use crate::controller::{Clock, Logic};
 use crate::execute::Failure;
-use crate::generated;
+use crate::generated::Names;
 use crate::key::Key;
 use crate::plan::{Change, Note, Object, Plan, Reasoned, Version, Write, status_fields};
 use crate::views::Views;
@@ -19,17 +19,24 @@ use crate::workloads::pod::PodState;
 use portway_api::{ObjectMeta, OwnerReference, Pod, ReplicaSet, ReplicaSetSpec, Resource};
 use portway_client::{Regarding, Subresource};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Pods that one plan creates or deletes at most.
-const BURST: usize = 500;
+const BURST: usize = 100;
 
 /// Pods with their keys.
 type Pods<'a> = Vec<(&'a Key, &'a PodState)>;
 
-/// Decides what to write for a ReplicaSet. `failure` is why the last creation or deletion failed.
-pub fn reconcile(workloads: &Workloads, key: &Key, failure: Option<&Failed>, wall: i64) -> Plan {
+/// Decides what to write for a ReplicaSet. `failure` is why the last creation or deletion failed, and `seed` what the
+/// names of new Pods are computed from, if not from the ReplicaSet's version.
+pub fn reconcile(
+    workloads: &Workloads,
+    key: &Key,
+    failure: Option<&Failed>,
+    seed: Option<&str>,
+    wall: i64,
+) -> Plan {
     let Some(set) = workloads.replica_set(key) else { return Plan::default() };
     let (Some(meta), Some(spec)) = (&set.metadata, &set.spec) else { return Plan::default() };
     let mut plan = Plan::default();
@@ -38,14 +45,16 @@ pub fn reconcile(workloads: &Workloads, key: &Key, failure: Option<&Failed>, wal
         plan.again_after = Some(Duration::ZERO);
         return plan;
     }
+    let terminating = owned.iter().filter(|(_, pod)| pod.is_terminating()).count() as i32;
     let active: Pods<'_> = owned.into_iter().filter(|(_, pod)| pod.is_active()).collect();
     if meta.deletion_timestamp.is_none() {
-        scale(workloads, meta, spec, &active, &mut plan);
+        scale(workloads, meta, spec, &active, seed, &mut plan);
     }
-    let wanted = status::status(set, spec, &active, failure, wall);
+    let wanted = status::status(set, spec, &active, terminating, failure, wall);
     let is_scaled = plan.writes.is_empty();
-    // The status of Pods that are being created or deleted is written when they have been.
-    if (is_scaled || failure.is_some()) && set.status.as_ref() != Some(&wanted) {
+    // The status of Pods that are being created or deleted is written when they have been, or when these are many.
+    let is_due = is_scaled || failure.is_some() || plan.writes.len() >= BURST;
+    if is_due && set.status.as_ref() != Some(&wanted) {
         let fields = status_fields(set.status.as_ref(), &wanted);
         let change = Change::of(ReplicaSet::TYPE, &Version::of(meta), Subresource::Status, fields);
         let reason = format!("{} of {} ready", wanted.ready_replicas, replicas(spec));
@@ -115,25 +124,28 @@ fn scale(
     meta: &ObjectMeta,
     spec: &ReplicaSetSpec,
     active: &[(&Key, &PodState)],
+    seed: Option<&str>,
     plan: &mut Plan,
 ) {
     let wanted = replicas(spec) as usize;
     let reason = format!("{} of {wanted} replicas", active.len());
     if active.len() < wanted {
-        let mut names: Vec<String> = Vec::new();
+        let prefix = format!("{}-", meta.name);
+        let seed = seed.unwrap_or(&meta.resource_version);
+        let mut names = Names::new(&prefix, &[meta.uid.as_bytes(), seed.as_bytes()]);
+        let mut planned: HashSet<String> = HashSet::new();
         for _ in 0..(wanted - active.len()).min(BURST) {
-            let is_taken = |name: &str| {
-                names.iter().any(|known| known == name) || workloads.has_pod(&Key::new(&meta.namespace, name))
-            };
-            let parts = [meta.uid.as_bytes(), meta.resource_version.as_bytes()];
-            let name = generated::name(&format!("{}-", meta.name), &parts, is_taken);
+            let is_taken =
+                |name: &str| planned.contains(name) || workloads.has_pod(&Key::new(&meta.namespace, name));
+            let name = names.next_free(is_taken);
             let note = Note::report("SuccessfulCreate", format!("Created pod: {name}"));
             let pod = Object::Json(Pod::TYPE, Box::new(new_pod(meta, spec, &name)));
             plan.writes.push(Reasoned::new(Write::Create(pod), reason.clone()).note(note));
-            names.push(name);
+            planned.insert(name);
         }
     }
     if active.len() > wanted {
+        plan.independent = true;
         for (key, pod) in rank::first_to_delete(workloads, meta, active, active.len() - wanted) {
             let note = Note::report("SuccessfulDelete", format!("Deleted pod: {}", key.name()));
             let write = Write::delete::<Pod>(pod.at_version(key).any());
@@ -177,6 +189,9 @@ pub struct Failed {
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaSetController {
     failures: HashMap<Key, Failed>,
+    /// What the names of new Pods are computed from, until their creation has succeeded: a second attempt uses the same
+    /// names, also if the ReplicaSet has changed since.
+    seeds: HashMap<Key, String>,
 }
 
 impl Logic for ReplicaSetController {
@@ -186,14 +201,22 @@ impl Logic for ReplicaSetController {
 
     fn reconcile(&mut self, views: &Views, key: &Key, clock: Clock) -> Plan {
         let Some(workloads) = &views.workloads else { return Plan::default() };
-        if workloads.replica_set(key).is_none() {
-            self.failures.remove(key);
+        let Some(set) = workloads.replica_set(key) else {
+            self.succeeded(key);
+            return Plan::default();
+        };
+        let seed = self.seeds.get(key).map(String::as_str);
+        let plan = reconcile(workloads, key, self.failures.get(key), seed, clock.wall);
+        if plan.writes.iter().any(|reasoned| matches!(reasoned.write, Write::Create(_))) {
+            let version = set.metadata.as_ref().map(|meta| meta.resource_version.clone());
+            self.seeds.entry(key.clone()).or_insert(version.unwrap_or_default());
         }
-        reconcile(workloads, key, self.failures.get(key), clock.wall)
+        plan
     }
 
     fn succeeded(&mut self, key: &Key) {
         self.failures.remove(key);
+        self.seeds.remove(key);
     }
 
     fn failed(&mut self, key: &Key, failure: &Failure) -> Option<Note> {

@@ -103,7 +103,7 @@ fn logic(kind: Kind, options: &Options) -> Box<dyn Logic + Send> {
     match kind {
         Kind::Slices | Kind::Endpoints | Kind::Mirroring => Box::new(EndpointController::new(kind, options)),
         Kind::ReplicaSets => Box::new(ReplicaSetController::default()),
-        Kind::Deployments => Box::new(DeploymentController),
+        Kind::Deployments => Box::new(DeploymentController::default()),
         Kind::NodeLifecycle => Box::new(NodeLifecycle { grace: options.node_monitor_grace_period }),
         Kind::Garbage => Box::new(GarbageCollector),
     }

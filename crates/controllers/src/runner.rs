@@ -56,7 +56,9 @@ pub(crate) struct Runner {
 /// Writes that are under way.
 struct Work {
     task: AbortHandle,
+    /// The objects that are written or read.
     objects: Vec<ObjectId>,
+    is_write: bool,
     again_after: Option<Duration>,
 }
 
@@ -266,7 +268,7 @@ impl Runner {
         let now = Instant::now();
         for ((index, key), work) in self.working.drain() {
             work.task.abort();
-            self.views.writes_ended(&work.objects);
+            self.views.work_ended(&work.objects);
             let controller = &mut self.controllers[index];
             controller.working -= 1;
             controller.queue.done(&key, false, now);
@@ -310,13 +312,13 @@ impl Runner {
         }
         plan.writes.iter().for_each(|reasoned| log_write(kind, &key, reasoned));
         self.controllers[index].working += 1;
-        let objects: Vec<ObjectId> =
-            plan.writes.iter().map(|r| (r.write.resource(), r.write.key())).collect();
-        self.views.writes_begin(&objects);
+        let objects = objects_of(&plan);
+        let is_write = !plan.writes.is_empty();
+        self.views.work_begins(&objects);
         let again_after = plan.again_after.or((!plan.reads.is_empty()).then_some(Duration::ZERO));
         let (client, owned) = (self.client.clone(), key.clone());
         let task = self.tasks.spawn(async move { (index, owned, execute(client, plan).await) });
-        self.working.insert((index, key), Work { task, objects, again_after });
+        self.working.insert((index, key), Work { task, objects, is_write, again_after });
     }
 
     /// The work on a key has ended. After a success the key comes back if the plan says so.
@@ -353,9 +355,9 @@ impl Runner {
                 Seen::Read(read, found) => self.views.was_read(&read, found, now, &mut touched),
             }
         }
-        self.views.writes_ended(&work.objects);
+        self.views.work_ended(&work.objects);
         // What was read, and not written, is news for this controller too.
-        self.touch(&touched, (!work.objects.is_empty()).then_some(index));
+        self.touch(&touched, work.is_write.then_some(index));
         let controller = &mut self.controllers[index];
         outcome.notes.iter().for_each(|note| controller.record(&self.views, &key, note));
         if let Some(failure) = &outcome.failure {
@@ -370,8 +372,16 @@ impl Runner {
                 }
             }
         }
-        self.finish(index, &key, outcome.failure.is_some(), work.again_after);
+        self.finish(index, &key, outcome.failure.is_some(), work.again_after.filter(|_| !outcome.gave_up));
     }
+}
+
+/// The objects that a plan writes or reads.
+fn objects_of(plan: &Plan) -> Vec<ObjectId> {
+    let written = plan.writes.iter().map(|reasoned| (reasoned.write.resource(), reasoned.write.key()));
+    let read = plan.reads.iter().map(|read| (read.resource, read.key.clone()));
+    let confirmed = plan.confirm.iter().map(|(resource, version)| (*resource, version.key.clone()));
+    written.chain(read).chain(confirmed).collect()
 }
 
 /// Logs a write and its reason.

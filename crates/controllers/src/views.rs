@@ -86,13 +86,13 @@ impl Views {
         }
     }
 
-    /// Writes of these objects begin.
-    pub(crate) fn writes_begin(&mut self, objects: &[ObjectId]) {
+    /// Work on these objects begins: they are written or read.
+    pub(crate) fn work_begins(&mut self, objects: &[ObjectId]) {
         self.under_way.begin(objects.iter().cloned());
     }
 
-    /// The writes of these objects have ended.
-    pub(crate) fn writes_ended(&mut self, objects: &[ObjectId]) {
+    /// The work on these objects has ended.
+    pub(crate) fn work_ended(&mut self, objects: &[ObjectId]) {
         self.under_way.end(objects);
     }
 
@@ -148,6 +148,9 @@ impl Views {
         match found {
             Some(object) => self.stored(object, now, touched),
             None => self.missing(read.resource, &read.key, touched),
+        }
+        if let Some(workloads) = &mut self.workloads {
+            workloads.nodes.was_read(read, now);
         }
     }
 
@@ -216,12 +219,17 @@ mod tests {
             json!({"metadata": {"namespace": "shop", "name": "web-1", "uid": "u", "resourceVersion": "5"}});
         let now = Instant::now();
         let write = [(Pod::TYPE, key.clone())];
-        views.writes_begin(&write);
+        views.work_begins(&write);
         views.apply(Event::<Pod>::Delete { namespace: "shop".into(), name: "web-1".into() }.into(), now);
         views.stored(Object::Json(Pod::TYPE, Box::new(pod.clone())), now, &mut Vec::new());
         let has_pod = |views: &Views| views.workloads.as_ref().is_some_and(|w| w.has_pod(&key));
         assert!(!has_pod(&views));
-        views.writes_ended(&write);
+        // The work of another controller on the same Pod began later, and ends earlier.
+        views.work_begins(&write);
+        views.work_ended(&write);
+        views.stored(Object::Json(Pod::TYPE, Box::new(pod.clone())), now, &mut Vec::new());
+        assert!(!has_pod(&views));
+        views.work_ended(&write);
         views.stored(Object::Json(Pod::TYPE, Box::new(pod)), now, &mut Vec::new());
         assert!(has_pod(&views), "a later write of the same name");
     }

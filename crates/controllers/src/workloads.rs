@@ -263,6 +263,7 @@ impl Workloads {
                     self.pods_by_node.insert(node, key.clone());
                 }
                 self.touch_sets(&key, &state, touched);
+                self.touch_silent_node(&state, touched);
             }
             Event::InitDone => {
                 for key in self.pods.finish_list() {
@@ -281,6 +282,15 @@ impl Workloads {
             if let Some((key, set)) = set.and_then(|key| Some((key.clone(), self.replica_sets.get(&key)?))) {
                 self.touch_deployments(&key, set, touched);
             }
+        }
+    }
+
+    /// Touches the Node of a Pod that is ready although its Node is not.
+    fn touch_silent_node(&self, pod: &PodState, touched: &mut Vec<Touched>) {
+        let key = Key::new("", &pod.node);
+        let is_ready = |node: &Node| node::ready(node).is_some_and(|condition| condition.status == "True");
+        if pod.ready && self.nodes.get(&key).is_some_and(|node| !is_ready(node)) {
+            touched.push(Touched { key, by: Cause::NodeHealth });
         }
     }
 

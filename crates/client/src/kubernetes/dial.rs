@@ -106,10 +106,10 @@ fn tcp() -> HttpConnector {
     http.set_nodelay(true);
     http.set_connect_timeout(Some(Duration::from_secs(10)));
     // A watch may have no events for a minute. With these settings a server that disappeared without closing the
-    // connection is an error within another minute.
-    http.set_keepalive(Some(Duration::from_secs(30)));
-    http.set_keepalive_interval(Some(Duration::from_secs(10)));
+    // connection is an error within another half minute: sooner than a Node whose Lease is not seen counts as silent.
+    http.set_keepalive(Some(Duration::from_secs(15)));
+    http.set_keepalive_interval(Some(Duration::from_secs(5)));
     http.set_keepalive_retries(Some(3));
-    http.set_tcp_user_timeout(Some(Duration::from_secs(60)));
+    http.set_tcp_user_timeout(Some(Duration::from_secs(30)));
     http
 }

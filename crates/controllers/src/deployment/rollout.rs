@@ -20,11 +20,13 @@ pub(super) struct Rollout<'a> {
     create: Option<NewSet>,
     /// The name of the new ReplicaSet is taken by one of another template or owner.
     collides: bool,
+    /// Why the last creation of a ReplicaSet failed.
+    failure: Option<&'a str>,
 }
 
 impl<'a> Rollout<'a> {
-    pub(super) fn new(context: Context<'a>, sets: Sets<'a>) -> Rollout<'a> {
-        Rollout { context, sets, create: None, collides: false }
+    pub(super) fn new(context: Context<'a>, sets: Sets<'a>, failure: Option<&'a str>) -> Rollout<'a> {
+        Rollout { context, sets, create: None, collides: false, failure }
     }
 
     /// Decides the numbers of Pods.
@@ -249,6 +251,9 @@ impl<'a> Rollout<'a> {
             return;
         }
         let progress = match &self.create {
+            Some(_) if self.failure.is_some() => {
+                Progress::CreateFailed(self.failure.unwrap_or_default().to_owned())
+            }
             Some(new) => Progress::Created(new.name.clone()),
             None if self.collides => Progress::Collides,
             None => Progress::Observed,
@@ -259,7 +264,10 @@ impl<'a> Rollout<'a> {
             let fields = status_fields(context.deployment.status.as_ref(), &status);
             let change =
                 Change::of(Deployment::TYPE, &Version::of(context.meta), Subresource::Status, fields);
-            plan.writes.push(Reasoned::new(Write::Change(Box::new(change)), reason));
+            let write = Reasoned::new(Write::Change(Box::new(change)), reason);
+            // After a failure the status comes first, or it would never be written.
+            let position = if self.failure.is_some() { 0 } else { plan.writes.len() };
+            plan.writes.insert(position, write);
         }
         plan.again_after = if plan.writes.is_empty() { again_after } else { Some(Duration::ZERO) };
     }

@@ -17,8 +17,12 @@ pub(super) const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 pub(super) const MAXIMUM: &str = "deployment.kubernetes.io/max-replicas";
 /// The annotation with the earlier revisions of a template that came back.
 const HISTORY: &str = "deployment.kubernetes.io/revision-history";
+/// Characters of that annotation at most; the oldest revisions are dropped.
+const MAX_HISTORY: usize = 2000;
 /// Characters of a template's hash.
 const HASH: usize = 10;
+/// The longest name of an object.
+const MAX_NAME: usize = 253;
 
 /// A ReplicaSet and the changes to it.
 #[derive(Clone, Debug)]
@@ -139,6 +143,11 @@ impl<'a> Sets<'a> {
                 let history = new.annotations.entry(HISTORY.to_owned()).or_default();
                 let separator = if history.is_empty() { "" } else { "," };
                 *history = format!("{history}{separator}{old}");
+                while history.len() > MAX_HISTORY
+                    && let Some((_, rest)) = history.split_once(',')
+                {
+                    *history = rest.to_owned();
+                }
             }
         }
         new.min_ready_seconds = context.spec.min_ready_seconds;
@@ -176,7 +185,7 @@ pub(super) fn create(context: Context<'_>, replicas: i32, maximum: i32, revision
     let Context { meta, spec, deployment, .. } = context;
     let collisions = deployment.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
     let hash = generated::text(&[spec.template.as_bytes(), &collisions.to_be_bytes()], HASH);
-    let name = format!("{}-{hash}", meta.name);
+    let name = format!("{}-{hash}", &meta.name[..meta.name.floor_char_boundary(MAX_NAME - HASH - 1)]);
     let mut template: Value = serde_json::from_str(&spec.template).unwrap_or_default();
     template["metadata"]["labels"][TEMPLATE_HASH] = hash.as_str().into();
     let mut selector = json!(spec.selector);

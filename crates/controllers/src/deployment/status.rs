@@ -1,8 +1,8 @@
 //! The status of a Deployment: numbers of Pods, and whether the rollout progresses.
 
-use super::Context;
 use super::rollout::limits;
 use super::sets::Sets;
+use super::{CREATE_ERROR, Context};
 use portway_api::{DeploymentStatus, Time, WorkloadCondition};
 use std::time::Duration;
 
@@ -24,19 +24,23 @@ pub(super) enum Progress {
     Created(String),
     /// The name of the new ReplicaSet is taken.
     Collides,
+    /// The new ReplicaSet could not be created, for this reason.
+    CreateFailed(String),
 }
 
 /// The numbers of the status, without conditions.
 pub(super) fn counts(context: Context<'_>, sets: &Sets<'_>) -> DeploymentStatus {
     let sum = |number: fn(&portway_api::ReplicaSetStatus) -> i32| sets.sum(|draft| number(&draft.status()));
     let (replicas, available) = (sum(|s| s.replicas), sum(|s| s.available_replicas));
+    let wanted = sets.sum(|draft| crate::replicaset::replicas(draft.spec));
     DeploymentStatus {
         observed_generation: context.meta.generation,
         replicas,
         updated_replicas: sets.new.as_ref().map_or(0, |new| new.status().replicas),
         ready_replicas: sum(|s| s.ready_replicas),
         available_replicas: available,
-        unavailable_replicas: (replicas - available).max(0),
+        unavailable_replicas: (wanted - available).max(0),
+        terminating_replicas: sets.all().map(|draft| draft.status().terminating_replicas).sum(),
         ..DeploymentStatus::default()
     }
 }
@@ -56,6 +60,14 @@ pub(super) fn status(
 ) -> (DeploymentStatus, Option<Duration>) {
     let old = context.deployment.status.clone().unwrap_or_default();
     let mut status = counts(context, sets);
+    // An API server before 1.35 does not store this number: by itself it is no reason to write.
+    if old.terminating_replicas.is_none() {
+        let rest = DeploymentStatus { terminating_replicas: None, ..status.clone() };
+        let stored = DeploymentStatus { conditions: Vec::new(), collision_count: None, ..old };
+        if rest == stored {
+            status.terminating_replicas = None;
+        }
+    }
     status.collision_count = match progress {
         Progress::Collides => Some(old.collision_count.unwrap_or(0) + 1),
         _ => old.collision_count,
@@ -83,7 +95,14 @@ pub(super) fn status(
         None => conditions.remove(FAILURE),
     }
     let deadline = context.spec.progress_deadline_seconds.unwrap_or(600);
+    if let Progress::CreateFailed(message) = &progress {
+        conditions.set(PROGRESSING, "False", CREATE_ERROR, message);
+        return (status, None);
+    }
     if deadline == NO_DEADLINE || context.meta.deletion_timestamp.is_some() {
+        if !context.spec.paused && context.meta.deletion_timestamp.is_none() {
+            conditions.remove(PROGRESSING);
+        }
         return (status, None);
     }
     let counted = DeploymentStatus { conditions: Vec::new(), ..status.clone() };

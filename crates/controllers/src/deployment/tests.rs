@@ -313,6 +313,66 @@ fn refused_pods_are_reported_by_the_deployment() {
     assert_eq!(reason(&cluster, "ReplicaFailure"), "none");
 }
 
+#[test]
+fn a_replica_set_that_cannot_be_created_is_reported_in_the_status() {
+    let mut cluster = TestCluster::new();
+    cluster.refuse_sets = true;
+    cluster.put::<Deployment>(deployment("web", 1));
+    cluster.settle();
+    assert_eq!(reason(&cluster, "Progressing"), "False ReplicaSetCreateError");
+    cluster.refuse_sets = false;
+    cluster.put::<Deployment>(deployment("other", 1));
+    change(&mut cluster, |d| d["metadata"]["labels"] = json!({"try": "again"}));
+    cluster.settle();
+    assert_eq!(reason(&cluster, "Progressing"), "True NewReplicaSetAvailable");
+}
+
+#[test]
+fn pods_that_cannot_be_created_are_unavailable() {
+    let mut cluster = TestCluster::new();
+    cluster.refuse_pods = true;
+    cluster.put::<Deployment>(deployment("web", 3));
+    cluster.settle();
+    cluster.pass(5);
+    cluster.settle();
+    assert_eq!((status(&cluster).replicas, status(&cluster).unavailable_replicas), (0, 3));
+}
+
+#[test]
+fn without_a_deadline_there_is_no_condition_of_progress() {
+    let mut cluster = started(1);
+    assert_eq!(reason(&cluster, "Progressing"), "True NewReplicaSetAvailable");
+    change(&mut cluster, |d| d["spec"]["progressDeadlineSeconds"] = i32::MAX.into());
+    cluster.settle();
+    assert_eq!(reason(&cluster, "Progressing"), "none");
+}
+
+#[test]
+fn the_longest_name_and_the_longest_history_fit() {
+    let name = "n".repeat(253);
+    let mut cluster = TestCluster::new();
+    cluster.put::<Deployment>(deployment(&name, 1));
+    cluster.settle();
+    let sets = cluster.all::<ReplicaSet>();
+    assert_eq!(Key::of(&sets[0]).name().len(), 253);
+    assert_eq!(cluster.all::<Pod>().len(), 1);
+
+    let mut cluster = started(1);
+    let long = (0..900).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let set = Key::of(&cluster.all::<ReplicaSet>()[0]);
+    cluster.change::<ReplicaSet>(&set, |set| {
+        set["metadata"]["annotations"]["deployment.kubernetes.io/revision-history"] = long.into();
+    });
+    set_image(&mut cluster, "v2");
+    cluster.settle();
+    set_image(&mut cluster, "v1");
+    cluster.settle();
+    let set = cluster.json(ReplicaSet::TYPE, &set).expect("the first set");
+    let annotations = &set["metadata"]["annotations"];
+    let history = annotations["deployment.kubernetes.io/revision-history"].as_str().expect("a history");
+    assert!(history.len() <= 2000 && history.ends_with(",899,1"), "{history}");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Scale(i32),

@@ -12,6 +12,14 @@ fn node() -> Value {
     ]}})
 }
 
+/// A Node whose conditions no kubelet reports.
+fn node_without_kubelet() -> Value {
+    json!({"metadata": {"name": "node-a"}, "status": {"conditions": [
+        {"type": "Ready", "status": "True", "reason": "AgentReady"},
+        {"type": "MemoryPressure", "status": "False"},
+    ]}})
+}
+
 fn lease(renewed: &str) -> Value {
     json!({"metadata": {"namespace": "kube-node-lease", "name": "node-a"},
         "spec": {"holderIdentity": "node-a", "renewTime": renewed}})
@@ -25,9 +33,13 @@ fn pod(name: &str, ready: &str) -> Value {
 }
 
 fn started() -> TestCluster {
+    started_with(node())
+}
+
+fn started_with(node: Value) -> TestCluster {
     let mut cluster = TestCluster::new();
     cluster.no_kubelet = true;
-    cluster.put::<Node>(node());
+    cluster.put::<Node>(node);
     cluster.put::<Lease>(lease("2026-01-01T00:00:00.000000Z"));
     cluster.put::<Pod>(pod("web", "True"));
     cluster.put::<Pod>(pod("starting", "False"));
@@ -80,10 +92,10 @@ fn a_node_that_renews_its_lease_stays_ready() {
 
 #[test]
 fn a_silent_node_and_its_pods_are_not_ready_until_it_is_back() {
-    let mut cluster = started();
+    let mut cluster = started_with(node_without_kubelet());
     cluster.pass(49);
     cluster.settle();
-    assert_eq!(node_condition(&cluster, "Ready"), "True KubeletReady");
+    assert_eq!(node_condition(&cluster, "Ready"), "True AgentReady");
     cluster.pass(1);
     cluster.settle();
     assert_eq!(node_condition(&cluster, "Ready"), "Unknown NodeStatusUnknown");
@@ -124,6 +136,106 @@ fn a_silent_node_and_its_pods_are_not_ready_until_it_is_back() {
         ("True ".into(), "False ".into()),
         "a Pod that was not ready before is not"
     );
+}
+
+#[test]
+fn a_kubelet_that_is_back_reports_its_pods_itself() {
+    let mut cluster = started();
+    cluster.pass(50);
+    cluster.settle();
+    assert_eq!(pod_ready(&cluster, "web"), "False NodeNotReady");
+    cluster.put::<Lease>(lease("2026-01-01T01:00:00.000000Z"));
+    cluster.settle();
+    assert_eq!(
+        node_condition(&cluster, "Ready"),
+        "Unknown NodeStatusUnknown",
+        "a Lease says only that it runs"
+    );
+    cluster.change::<Node>(&key_of_node(), |object| {
+        let mut reported = node();
+        reported["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-01-01T01:00:05Z".into();
+        object["status"] = reported["status"].take();
+    });
+    cluster.settle();
+    assert_eq!(taints(&cluster), [""; 0]);
+    assert_eq!(pod_ready(&cluster, "web"), "False NodeNotReady");
+}
+
+#[test]
+fn an_old_lease_brings_no_node_back() {
+    let mut cluster = started_with(node_without_kubelet());
+    cluster.pass(50);
+    cluster.settle();
+    cluster.writes.clear();
+    for event in ["a new process", "the end of an outage"] {
+        if event == "a new process" {
+            cluster.restart();
+        } else {
+            let now = cluster.now;
+            let mut touched = Vec::new();
+            cluster.views.workloads.as_mut().expect("workloads").nodes.resume(now, &mut touched);
+        }
+        cluster.settle();
+        cluster.pass(60);
+        cluster.settle();
+        assert_eq!(cluster.writes, [""; 0], "{event}");
+    }
+    // The next renewal that is seen does.
+    cluster.put::<Lease>(lease("2026-01-01T01:00:00.000000Z"));
+    cluster.settle();
+    assert_eq!(node_condition(&cluster, "Ready"), "True LeaseRenewed");
+}
+
+#[test]
+fn a_killed_process_is_succeeded_by_one_that_marks_the_pods_too() {
+    let mut cluster = started_with(node_without_kubelet());
+    cluster.pass(50);
+    // The Lease is read, then the Node is marked; and there it ends.
+    for _ in 0..2 {
+        let plan = cluster.plan("NodeHealth", &key_of_node());
+        cluster.step("NodeHealth", &key_of_node(), plan);
+    }
+    assert_eq!(node_condition(&cluster, "Ready"), "Unknown NodeStatusUnknown");
+    assert_eq!(pod_ready(&cluster, "web"), "True ");
+    cluster.restart();
+    cluster.settle();
+    assert_eq!(pod_ready(&cluster, "web"), "False NodeNotReady");
+}
+
+#[test]
+fn a_renewal_that_the_watch_has_not_seen_is_read_before_a_node_is_marked() {
+    let mut cluster = started();
+    for minute in 0..5 {
+        cluster.pass(50);
+        cluster.store(Lease::TYPE, lease(&format!("2026-01-01T02:0{minute}:00.000000Z")));
+        cluster.settle();
+        assert_eq!(node_condition(&cluster, "Ready"), "True KubeletReady", "minute {minute}");
+    }
+    cluster.pass(50);
+    cluster.settle();
+    assert_eq!(node_condition(&cluster, "Ready"), "Unknown NodeStatusUnknown");
+}
+
+#[test]
+fn a_pod_that_becomes_ready_on_a_silent_node_is_marked() {
+    let mut cluster = started();
+    cluster.pass(50);
+    cluster.settle();
+    cluster.put::<Pod>(pod("starting", "True"));
+    cluster.settle();
+    assert_eq!(pod_ready(&cluster, "starting"), "False NodeNotReady");
+}
+
+#[test]
+fn a_node_that_is_created_again_beside_its_old_lease_is_marked() {
+    let mut cluster = started_with(node_without_kubelet());
+    cluster.delete(Node::TYPE, &key_of_node(), None);
+    cluster.settle();
+    cluster.put::<Node>(node_without_kubelet());
+    cluster.settle();
+    cluster.pass(50);
+    cluster.settle();
+    assert_eq!(pod_ready(&cluster, "web"), "False NodeNotReady");
 }
 
 #[test]

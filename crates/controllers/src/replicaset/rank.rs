@@ -21,13 +21,18 @@ pub(super) fn first_to_delete<'a>(
         let neighbours = on_node.get(&*pod.node).copied().unwrap_or_default();
         (
             (!pod.node.is_empty(), pod.phase, pod.ready, pod.deletion_cost),
-            (Reverse(neighbours), Reverse(pod.ready_since.unwrap_or(0))),
+            (Reverse(neighbours), Reverse(ready_since(pod))),
             (Reverse(pod.restarts), Reverse(pod.created)),
             (*key).clone(),
         )
     });
     pods.truncate(count);
     pods
+}
+
+/// Since when a Pod is ready. That of which it is not known goes first; for those that are not ready it does not count.
+fn ready_since(pod: &PodState) -> i64 {
+    if pod.ready { pod.ready_since.unwrap_or(i64::MAX) } else { 0 }
 }
 
 /// The number of active Pods on each node, of all ReplicaSets with the same controller.

@@ -14,6 +14,7 @@ pub(super) fn status(
     set: &ReplicaSet,
     spec: &ReplicaSetSpec,
     active: &[(&Key, &PodState)],
+    terminating: i32,
     failure: Option<&Failed>,
     wall: i64,
 ) -> ReplicaSetStatus {
@@ -26,13 +27,20 @@ pub(super) fn status(
     let number =
         |selected: &dyn Fn(&PodState) -> bool| active.iter().filter(|(_, pod)| selected(pod)).count() as i32;
     let old = set.status.clone().unwrap_or_default();
-    ReplicaSetStatus {
+    let status = ReplicaSetStatus {
         replicas: active.len() as i32,
         fully_labeled_replicas: number(&has_all),
         observed_generation: set.metadata.as_ref().map_or(0, |meta| meta.generation),
         ready_replicas: number(&|pod| pod.ready),
         available_replicas: number(&available),
-        conditions: conditions(old.conditions, failure, active.len() as i32 != replicas(spec), wall),
+        conditions: conditions(old.conditions.clone(), failure, active.len() as i32 != replicas(spec), wall),
+        terminating_replicas: old.terminating_replicas,
+    };
+    // An API server before 1.35 does not store this number: by itself it is no reason to write.
+    let is_stored = old.terminating_replicas.is_some();
+    match is_stored || status != old {
+        true => ReplicaSetStatus { terminating_replicas: Some(terminating), ..status },
+        false => status,
     }
 }
 
@@ -45,6 +53,8 @@ fn conditions(
 ) -> Vec<WorkloadCondition> {
     let known = conditions.iter().position(|condition| condition.kind == FAILURE);
     match (failure, known) {
+        // The message names a Pod, and would be another one after each attempt.
+        (Some(failure), Some(known)) if conditions[known].reason == failure.reason => {}
         (Some(failure), known) => {
             let old = known.map(|known| conditions.remove(known));
             let since = old.and_then(|old| old.last_transition_time).unwrap_or(Time { seconds: wall });

@@ -1,7 +1,10 @@
 //! Tables of ReplicaSets: scale, adoption and release, which Pods are deleted, status, lost answers.
 
+use super::{Failed, ReplicaSetController, reconcile};
+use crate::controller::{Clock, Logic};
 use crate::key::Key;
 use crate::plan::{Object, Write};
+use crate::workloads::pod::PodState;
 use crate::workloads::testing::*;
 use portway_api::{Pod, ReplicaSet, ReplicaSetStatus, Resource};
 use proptest::prelude::*;
@@ -234,6 +237,100 @@ enum Step {
     Alone,
     Restart,
     Settle,
+}
+
+#[test]
+fn a_repeated_creation_has_the_same_names_although_the_set_has_changed() {
+    let mut cluster = TestCluster::new();
+    cluster.no_kubelet = true;
+    cluster.put::<ReplicaSet>(replica_set("web", 3));
+    let mut controller = ReplicaSetController::default();
+    let names = |controller: &mut ReplicaSetController, cluster: &TestCluster| {
+        let clock = Clock { now: cluster.now, wall: cluster.wall };
+        let plan = controller.reconcile(&cluster.views, &key("web"), clock);
+        let created = plan.writes.iter().filter(|r| matches!(r.write, Write::Create(_)));
+        created.map(|r| r.write.key().name().to_owned()).collect::<Vec<_>>()
+    };
+    let first = names(&mut controller, &cluster);
+    assert_eq!(first.len(), 3);
+    let change = |cluster: &mut TestCluster, n: i32| {
+        cluster.change::<ReplicaSet>(&key("web"), |set| {
+            set["metadata"]["annotations"]["n"] = n.to_string().into();
+        });
+    };
+    change(&mut cluster, 1);
+    assert_eq!(names(&mut controller, &cluster), first);
+    controller.succeeded(&key("web"));
+    change(&mut cluster, 2);
+    assert_ne!(names(&mut controller, &cluster), first);
+}
+
+#[test]
+fn another_message_about_the_same_failure_is_no_reason_to_write() {
+    let mut cluster = TestCluster::new();
+    cluster.put::<ReplicaSet>(replica_set("web", 1));
+    let plan = |cluster: &TestCluster, message: &str| {
+        let failed = Failed { reason: "FailedCreate", message: message.to_owned() };
+        let workloads = cluster.views.workloads.as_ref().expect("workloads");
+        reconcile(workloads, &key("web"), Some(&failed), None, cluster.wall)
+    };
+    let first = plan(&cluster, "web-abcde is refused");
+    let [status, creation] = &first.writes[..] else { panic!("{first:?}") };
+    assert!(matches!((&status.write, &creation.write), (Write::Change(_), Write::Create(_))));
+    cluster.refuse_pods = true;
+    cluster.step("ReplicaSet", &key("web"), first);
+    let second = plan(&cluster, "web-fghij is refused");
+    assert!(
+        matches!(&second.writes[..], [creation] if matches!(creation.write, Write::Create(_))),
+        "{second:?}"
+    );
+}
+
+#[test]
+fn a_large_set_is_created_in_parts_with_a_status_each() {
+    let mut cluster = TestCluster::new();
+    cluster.no_kubelet = true;
+    cluster.put::<ReplicaSet>(replica_set("web", 250));
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let plan = cluster.plan("ReplicaSet", &key("web"));
+        cluster.step("ReplicaSet", &key("web"), plan);
+        seen.push((cluster.all::<Pod>().len(), status(&cluster).replicas));
+    }
+    assert_eq!(seen, [(100, 0), (200, 100), (250, 100), (250, 250)]);
+}
+
+#[test]
+fn terminating_pods_are_counted() {
+    let mut cluster = TestCluster::new();
+    cluster.put::<ReplicaSet>(replica_set("web", 2));
+    cluster.settle();
+    cluster.no_kubelet = true;
+    for pod in cluster.all::<Pod>() {
+        cluster
+            .change::<Pod>(&Key::of(&pod), |pod| pod["metadata"]["finalizers"] = json!(["example.org/wait"]));
+    }
+    scale(&mut cluster, 1);
+    let status = status(&cluster);
+    assert_eq!((status.replicas, status.terminating_replicas), (1, Some(1)));
+}
+
+#[test]
+fn a_pod_of_which_it_is_not_known_since_when_it_is_ready_is_not_available_and_goes_first() {
+    let mut unknown = PodState::default();
+    unknown.ready = true;
+    assert_eq!((unknown.available_at(0), unknown.available_at(5)), (Some(i64::MIN), None));
+    let mut cluster = TestCluster::new();
+    cluster.no_kubelet = true;
+    cluster.put::<Pod>(pod("known", |pod| {
+        pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T00:00:00Z".into();
+    }));
+    cluster.put::<Pod>(pod("unknown", |_| {}));
+    cluster.put::<ReplicaSet>(replica_set("web", 2));
+    cluster.settle();
+    scale(&mut cluster, 1);
+    let left: Vec<String> = cluster.all::<Pod>().iter().map(|pod| Key::of(pod).name().to_owned()).collect();
+    assert!(left.contains(&"known".to_owned()), "{left:?}");
 }
 
 proptest! {

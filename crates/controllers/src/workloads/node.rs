@@ -7,7 +7,8 @@
 use crate::cluster::meta::version;
 use crate::cluster::{Cause, Touched};
 use crate::key::Key;
-use portway_api::{Applied, Condition, Event, Lease, MicroTime, Node, Store, Time};
+use crate::plan::Read;
+use portway_api::{Applied, Condition, Event, Lease, MicroTime, Node, Resource, Store, Time};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -20,13 +21,18 @@ struct Sign {
     renewed: Option<MicroTime>,
     reported: Option<Time>,
     seen: Instant,
+    /// A renewal of its Lease was seen since this process watches it. That a Lease exists means nothing: it may be old.
+    renewed_here: bool,
+    /// When it was last read whether the Node is silent, instead of watched.
+    checked: Option<Instant>,
 }
 
 /// Nodes and their Leases.
 #[derive(Debug, Default)]
 pub struct Nodes {
     nodes: Store<Key, Node>,
-    leases: Store<Key, ()>,
+    /// When the Lease of each was renewed.
+    leases: Store<Key, Option<MicroTime>>,
     signs: HashMap<Key, Sign>,
     /// The API server cannot be read.
     paused: bool,
@@ -54,10 +60,35 @@ impl Nodes {
         self.signs.get(key).map(|sign| sign.seen).filter(|_| !self.paused)
     }
 
-    /// Whether a Node was ever heard of: it had a Lease, or reported that it is ready or not. One that a person created
-    /// is left as it is.
+    /// Whether a Node was ever heard of: it has or had a Lease, or reported that it is ready or not. One that a person
+    /// created is left as it is.
     pub(crate) fn was_heard_of(&self, key: &Key) -> bool {
-        self.signs.get(key).is_some_and(|sign| sign.renewed.is_some() || sign.reported.is_some())
+        let signs = self.signs.get(key).is_some_and(|sign| sign.renewed.is_some() || sign.reported.is_some());
+        signs || self.has_lease(key)
+    }
+
+    /// Whether a Node reports its conditions itself, as a kubelet does.
+    pub(crate) fn reports(&self, key: &Key) -> bool {
+        self.signs.get(key).is_some_and(|sign| sign.reported.is_some())
+    }
+
+    /// Whether the Lease of a Node was seen to be renewed.
+    pub(crate) fn is_renewed(&self, key: &Key) -> bool {
+        self.signs.get(key).is_some_and(|sign| sign.renewed_here)
+    }
+
+    /// Whether it was read, and not only watched, that a Node is silent since a time.
+    pub(crate) fn is_checked_since(&self, key: &Key, since: Instant) -> bool {
+        self.signs.get(key).and_then(|sign| sign.checked).is_some_and(|checked| checked >= since)
+    }
+
+    /// The Lease of a Node, or a Node, was read.
+    pub(crate) fn was_read(&mut self, read: &Read, now: Instant) {
+        let is_sign =
+            read.resource == Node::TYPE || read.resource == Lease::TYPE && read.key.namespace() == LEASES;
+        if let Some(sign) = self.signs.get_mut(&Key::new("", read.key.name())).filter(|_| is_sign) {
+            sign.checked = Some(now);
+        }
     }
 
     /// Whether a Node has a Lease.
@@ -75,6 +106,7 @@ impl Nodes {
         self.paused = false;
         for (key, sign) in &mut self.signs {
             sign.seen = sign.seen.max(now);
+            sign.renewed_here = false;
             touched.push(Touched { key: key.clone(), by: Cause::NodeHealth });
         }
     }
@@ -118,9 +150,14 @@ impl Nodes {
                     return;
                 };
                 let key = Key::new("", &meta.name);
-                self.leases.apply(key.clone(), ());
                 let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time);
-                if self.heard(&key, now, |sign| std::mem::replace(&mut sign.renewed, renewed) != renewed) {
+                self.leases.apply(key.clone(), renewed);
+                let is_new = |sign: &mut Sign| {
+                    let known = std::mem::replace(&mut sign.renewed, renewed);
+                    sign.renewed_here |= known.is_some() && known != renewed;
+                    known != renewed
+                };
+                if self.heard(&key, now, is_new) {
                     touched.push(Touched { key, by: Cause::NodeLease });
                 }
             }
@@ -142,7 +179,9 @@ impl Nodes {
 
     /// Stores a sign of life, if it is a new one. A Node that was not known before is heard of now.
     fn heard(&mut self, key: &Key, now: Instant, is_new: impl FnOnce(&mut Sign) -> bool) -> bool {
-        let first = Sign { renewed: None, reported: None, seen: now };
+        // A Node that is created again may have its old Lease.
+        let renewed = self.leases.get(key).copied().flatten();
+        let first = Sign { renewed, reported: None, seen: now, renewed_here: false, checked: None };
         let sign = self.signs.entry(key.clone()).or_insert(first);
         let new = is_new(sign);
         if new {

@@ -37,6 +37,7 @@ pub struct PodState {
     pub(crate) ready_since: Option<i64>,
     /// It is not ready because its Node is not.
     pub(crate) node_not_ready: bool,
+    /// Those of the container that was restarted most.
     pub(crate) restarts: i32,
     pub(crate) deletion_cost: i32,
     /// It is being deleted.
@@ -70,7 +71,12 @@ impl PodState {
             ready: ready.is_some_and(|condition| condition.status == "True"),
             ready_since: ready.and_then(|condition| condition.last_transition_time).map(|time| time.seconds),
             node_not_ready: ready.is_some_and(|c| c.status == "False" && c.reason == NODE_NOT_READY),
-            restarts: status.container_statuses.iter().map(|container| container.restart_count).sum(),
+            restarts: status
+                .container_statuses
+                .iter()
+                .map(|container| container.restart_count)
+                .max()
+                .unwrap_or(0),
             deletion_cost: meta.annotations.get(DELETION_COST).and_then(|c| c.parse().ok()).unwrap_or(0),
             terminating: meta.deletion_timestamp.is_some(),
             deletion_requested: false,
@@ -98,11 +104,18 @@ impl PodState {
         self.phase != Phase::Ended && !self.terminating
     }
 
+    /// Whether it is about to end.
+    pub(crate) fn is_terminating(&self) -> bool {
+        self.phase != Phase::Ended && self.terminating
+    }
+
     /// The time from which it is available: it has been ready for this long then.
     pub(crate) fn available_at(&self, min_ready_seconds: i32) -> Option<i64> {
-        let since = self.ready_since.unwrap_or(0);
-        self.ready
-            .then(|| if min_ready_seconds > 0 { since + i64::from(min_ready_seconds) } else { i64::MIN })
+        match (self.ready, min_ready_seconds) {
+            (false, _) => None,
+            (true, ..=0) => Some(i64::MIN),
+            (true, seconds) => Some(self.ready_since? + i64::from(seconds)),
+        }
     }
 
     /// The Pod at its version.

@@ -36,6 +36,8 @@ pub(crate) struct TestCluster {
     pub(crate) no_kubelet: bool,
     /// Creations of Pods are refused.
     pub(crate) refuse_pods: bool,
+    /// Creations of ReplicaSets are refused.
+    pub(crate) refuse_sets: bool,
 }
 
 pub(crate) fn key(name: &str) -> Key {
@@ -56,6 +58,7 @@ impl TestCluster {
             writes: Vec::new(),
             no_kubelet: false,
             refuse_pods: false,
+            refuse_sets: false,
         };
         for resource in garbage::RESOURCES {
             cluster.event(list(*resource, true));
@@ -169,7 +172,10 @@ impl TestCluster {
         let id = (write.resource(), write.key());
         match write {
             Write::Create(Object::Json(resource, value)) => {
-                if self.objects.contains_key(&id) || self.refuse_pods && *resource == Pod::TYPE {
+                if self.objects.contains_key(&id)
+                    || self.refuse_pods && *resource == Pod::TYPE
+                    || self.refuse_sets && *resource == ReplicaSet::TYPE
+                {
                     return Err(Conflict);
                 }
                 let stored = self.store(*resource, (**value).clone());
@@ -241,9 +247,11 @@ impl TestCluster {
         let refused = Failed { reason: "FailedCreate", message: "refused".to_owned() };
         match by {
             "ReplicaSet" => {
-                replicaset::reconcile(workloads, key, self.refuse_pods.then_some(&refused), self.wall)
+                replicaset::reconcile(workloads, key, self.refuse_pods.then_some(&refused), None, self.wall)
             }
-            "Deployment" => deployment::reconcile(workloads, key, self.wall),
+            "Deployment" => {
+                deployment::reconcile(workloads, key, self.refuse_sets.then_some("refused"), self.wall)
+            }
             "NodeHealth" | "NodeLease" => {
                 node_lifecycle::reconcile(workloads, key, Duration::from_secs(50), clock)
             }
@@ -272,7 +280,7 @@ impl TestCluster {
                 if let Some(value) = self.objects.get(&id).cloned() {
                     self.answer(id.0, value);
                 }
-                if !self.refuse_pods {
+                if !self.refuse_pods && !self.refuse_sets {
                     self.touched.insert((by.to_owned(), key.clone()));
                 }
                 return;
