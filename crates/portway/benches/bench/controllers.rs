@@ -21,6 +21,8 @@ const FLIPS: usize = 200;
 const RATE: usize = 1000;
 const SECONDS: usize = 10;
 
+/// Services in a namespace. kube-controller-manager goes through all Pods of a namespace for each of its Services.
+const SERVICES_PER_NAMESPACE: usize = 100;
 /// Bytes of a megabyte of memory.
 const MB: f64 = 1024.0 * 1024.0;
 
@@ -298,12 +300,12 @@ impl Drop for Bench {
     }
 }
 
-fn meta(name: String, app: &str) -> Option<ObjectMeta> {
+fn meta(name: String, service: usize, app: &str) -> Option<ObjectMeta> {
     let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     Some(ObjectMeta {
         uid: format!("b5b5a9f8-0f3e-4a4b-9a53-{name}"),
         name,
-        namespace: "default".to_owned(),
+        namespace: format!("namespace-{}", service / SERVICES_PER_NAMESPACE),
         labels: [label("app", app), label("pod-template-hash", "7c5ddbdf54")].into(),
         ..ObjectMeta::default()
     })
@@ -312,7 +314,7 @@ fn meta(name: String, app: &str) -> Option<ObjectMeta> {
 fn service(number: usize) -> Service {
     let app = format!("service-{number:05}");
     Service {
-        metadata: meta(app.clone(), &app),
+        metadata: meta(app.clone(), number, &app),
         spec: Some(ServiceSpec {
             selector: [("app".to_owned(), app)].into(),
             cluster_ip: "10.96.0.1".to_owned(),
@@ -335,7 +337,7 @@ fn pod(service: usize, index: usize, ready: bool, since: i64) -> Pod {
     let app = format!("service-{service:05}");
     let ip = Ipv4Addr::from(0x0b00_0000 + (service * 16 + index) as u32).to_string();
     Pod {
-        metadata: meta(format!("{app}-7c5ddbdf54-{index:05}"), &app),
+        metadata: meta(format!("{app}-7c5ddbdf54-{index:05}"), service, &app),
         spec: Some(PodSpec { node_name: "node-0".to_owned(), ..PodSpec::default() }),
         status: Some(PodStatus {
             phase: "Running".to_owned(),
