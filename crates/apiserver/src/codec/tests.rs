@@ -1,0 +1,141 @@
+//! The two formats, where recorded answers do not show it.
+
+use super::*;
+use crate::schema::{self, TypeId};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn ty(table: &str, name: &str) -> TypeId {
+    schema::find(table, name).expect("a type")
+}
+
+fn printed(ty: TypeId, bytes: &[u8]) -> String {
+    let mut out = Vec::new();
+    let what = Printed { kind: Some(("Service", "v1")), revision: Some("7") };
+    print(ty, bytes, what, &mut out).expect("a message");
+    String::from_utf8(out).expect("text")
+}
+
+#[test]
+fn fields_are_printed_in_the_order_of_the_schema_with_the_revision() {
+    let service = ty("core", "Service");
+    let object = json!({
+        "metadata": {"name": "web", "labels": {"b": "<2>", "a": "1\u{2028}"}, "resourceVersion": "3"},
+        "spec": {"type": "ClusterIP", "ports": [{"port": 80, "targetPort": "http", "name": "x"}]},
+    });
+    let bytes = encode(service, &object).expect("a Service");
+    assert_eq!(
+        printed(service, &bytes),
+        concat!(
+            r#"{"kind":"Service","apiVersion":"v1","metadata":{"name":"web","resourceVersion":"7","#,
+            r#""labels":{"a":"1\u2028","b":"\u003c2\u003e"}},"spec":{"ports":[{"name":"x","port":80,"#,
+            r#""targetPort":"http"}],"type":"ClusterIP"},"status":{"loadBalancer":{}}}"#,
+        )
+    );
+}
+
+#[test]
+fn only_the_metadata_of_the_object_has_its_revision() {
+    let template =
+        json!({"spec": {"template": {"metadata": {"resourceVersion": "2"}, "spec": {}}, "selector": {}}});
+    let deployment = ty("apps", "Deployment");
+    let bytes = encode(deployment, &template).expect("a Deployment");
+    let printed = Printed { kind: None, revision: Some("7") };
+    let object = decode(deployment, &bytes, printed).expect("a message");
+    assert_eq!(object["metadata"]["resourceVersion"], "7");
+    assert_eq!(object["spec"]["template"]["metadata"]["resourceVersion"], "2");
+}
+
+#[test]
+fn an_envelope_can_be_opened() {
+    let envelope = Envelope { version: "apps/v1", kind: "Deployment", message: b"\x0a\x00" };
+    let mut bytes = Vec::new();
+    wrap(envelope, &mut bytes);
+    assert_eq!(unwrap(&bytes), Ok(envelope));
+    assert_eq!(unwrap(b"k8s"), Err(DecodeError::Malformed));
+}
+
+#[test]
+fn packed_numbers_and_repeated_messages_are_read() {
+    // supplementalGroups of a PodSecurityContext, packed and not.
+    let context = ty("core", "PodSecurityContext");
+    let tag = context.get().field("supplementalGroups").expect("a field").tag;
+    let mut bytes = Vec::new();
+    wire::put_bytes(tag, &[1, 2], &mut bytes);
+    wire::put_number(tag, 3, &mut bytes);
+    let object = decode(context, &bytes, Printed::default()).expect("a message");
+    assert_eq!(object, json!({"supplementalGroups": [1, 2, 3]}));
+}
+
+#[test]
+fn messages_without_an_end_are_refused() {
+    let schema = ty("meta", "LabelSelector");
+    assert_eq!(decode(schema, b"\x0a\xff", Printed::default()), Err(DecodeError::Malformed));
+    assert_eq!(decode(schema, b"\x08\x01", Printed::default()), Err(DecodeError::Malformed));
+}
+
+#[test]
+fn numbers_out_of_range_are_of_another_type() {
+    let service = ty("core", "Service");
+    for port in [json!(80.5), json!(3_000_000_000u32), json!(-3_000_000_000i64), json!(true)] {
+        let object = json!({"spec": {"ports": [{"port": port}]}});
+        let error = encode(service, &object).expect_err("no port");
+        assert!(error.to_string().ends_with("ServicePort.spec.ports.port of type int32"), "{error}");
+    }
+}
+
+/// Any JSON.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        "[a-z<&\"\\\\\u{2028}ü0-9:-]{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 32, 4, |inner| {
+        let name = prop::sample::select(vec![
+            "metadata",
+            "name",
+            "labels",
+            "spec",
+            "ports",
+            "port",
+            "targetPort",
+            "x",
+        ]);
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::hash_map(name, inner, 0..4).prop_map(|fields| {
+                Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+            }),
+        ]
+    })
+}
+
+proptest! {
+    /// An object that can be encoded is the same after one more round.
+    #[test]
+    fn what_is_printed_is_encoded_to_the_same_bytes(object in any_json()) {
+        let service = ty("core", "Service");
+        if let Ok(bytes) = encode(service, &object) {
+            let once = decode(service, &bytes, Printed::default()).expect("a message");
+            prop_assert_eq!(encode(service, &once), Ok(bytes));
+        }
+    }
+
+    /// Bytes that are no message are refused, and never lead to a panic.
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        for id in [ty("core", "Pod"), ty("apps", "Deployment"), ty("meta", "ObjectMeta")] {
+            if let Ok(object) = decode(id, &bytes, Printed::default()) {
+                encode(id, &object).expect("what was printed");
+            }
+        }
+        _ = unwrap(&bytes);
+    }
+
+    #[test]
+    fn any_text_can_be_checked_for_fields(text in "[{}\\[\\]\",:a-z0-9 ]{0,60}") {
+        check(ty("core", "Service"), text.as_bytes());
+    }
+}

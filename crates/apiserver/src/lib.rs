@@ -1,0 +1,9 @@
+//! A Kubernetes-compatible API server for what Services need, for machines without a cluster.
+//!
+//! What is here so far: where objects are stored ([`storage`]), the fields of every kind ([`schema`]), objects in JSON
+//! and protobuf by these ([`codec`]), and patches ([`patch`]).
+
+pub mod codec;
+pub mod patch;
+pub mod schema;
+pub mod storage;

@@ -1,0 +1,59 @@
+//! Reads the recorded requests and answers.
+
+use serde_json::Value;
+use std::path::Path;
+
+/// The recorded files about objects.
+pub(crate) const FILES: [&str; 7] = [
+    "service_defaults",
+    "service_validation",
+    "service_transitions",
+    "patches",
+    "apply",
+    "objects",
+    "other_kinds",
+];
+
+/// A request and its answer.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// File, case and number, for messages.
+    pub(crate) name: String,
+    pub(crate) request: Value,
+    pub(crate) status: u64,
+    pub(crate) answer: Value,
+}
+
+/// The steps of a file, with values in place of the placeholders.
+pub(crate) fn steps(file: &str) -> Vec<Step> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/recorded/{file}.json"));
+    let text = std::fs::read_to_string(&path).expect("a recorded file");
+    let recorded: Value = serde_json::from_str(&text).expect("JSON");
+    let mut steps = Vec::new();
+    for case in recorded["cases"].as_array().into_iter().flatten() {
+        for (number, step) in case["steps"].as_array().into_iter().flatten().enumerate() {
+            let mut answer = step["response"]["body"].clone();
+            let mut request = step["request"].clone();
+            fill(&mut answer);
+            fill(&mut request);
+            steps.push(Step {
+                name: format!("{file}: {} step {number}", case["name"].as_str().unwrap_or_default()),
+                request,
+                status: step["response"]["status"].as_u64().unwrap_or_default(),
+                answer,
+            });
+        }
+    }
+    steps
+}
+
+/// Puts values in place of the placeholders that are no text: times and port numbers.
+fn fill(value: &mut Value) {
+    match value {
+        Value::String(text) if text.starts_with("<time") => *text = "2026-01-02T03:04:05Z".to_owned(),
+        Value::String(text) if text.starts_with("<port") => *value = 30_000.into(),
+        Value::Array(items) => items.iter_mut().for_each(fill),
+        Value::Object(fields) => fields.values_mut().for_each(fill),
+        _ => {}
+    }
+}
