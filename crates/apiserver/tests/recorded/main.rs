@@ -3,3 +3,4 @@
 mod answers;
 mod codec;
 mod patches;
+mod services;
