@@ -61,11 +61,10 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     let name = match text.split('/').collect::<Vec<_>>()[..] {
         [name] => name,
         [prefix, name] => {
-            match prefix.is_empty() {
-                true => wrong.push("prefix part must be non-empty".to_owned()),
-                false => {
-                    wrong.extend(dns_subdomain(prefix).into_iter().map(|why| format!("prefix part {why}")))
-                }
+            if prefix.is_empty() {
+                wrong.push("prefix part must be non-empty".to_owned());
+            } else {
+                wrong.extend(dns_subdomain(prefix).into_iter().map(|why| format!("prefix part {why}")));
             }
             name
         }
