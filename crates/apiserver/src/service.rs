@@ -1,34 +1,68 @@
-//! Services: defaults, IP families, and what is wrong with one.
+//! Services: what a new or changed one becomes before it is stored, or why it is refused.
 //!
-//! Pure: addresses and ports are allocated by the caller, between [`prepare`] and [`check`].
+//! Pure. [`decide`] sets defaults and IP families, takes addresses and ports from the [`Pools`], removes what the new type
+//! has no use for, and checks the result, in the order in which kube-apiserver does.
 
+mod allocation;
 mod defaults;
 mod families;
+mod update;
 mod validate;
 
+pub use allocation::Pools;
 pub use families::Families;
 
 use crate::validation::{Causes, Fields};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The cluster IP of a headless Service.
 const HEADLESS: &str = "None";
 
-/// Sets the defaults of a new Service, and the families in which it needs cluster IPs.
-pub fn prepare(service: &mut Value, cluster: &Families) -> Result<(), Causes> {
-    defaults::set(service);
-    let spec = &mut service["spec"];
-    let ip = spec["clusterIP"].as_str().filter(|ip| !ip.is_empty()).map(str::to_owned);
-    // Clients that know only one of the two fields set that one.
-    if let Some(ip) = ip.filter(|_| spec["clusterIPs"].as_array().is_none_or(Vec::is_empty)) {
-        spec["clusterIPs"] = Value::from(vec![ip]);
-    }
-    families::set(service, cluster)
+/// Why a Service is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Fields are not valid.
+    Invalid(Causes),
+    /// The server cannot do what is needed.
+    Internal(String),
 }
 
-/// What is wrong with a Service that has its addresses and ports. `old` is the Service before an update.
-pub fn check(service: &Value, old: Option<&Value>) -> Causes {
-    validate::check(service, old)
+/// Decides what is stored for a Service that a client sent. `old` is the Service before an update.
+pub fn decide(
+    service: &mut Value,
+    old: Option<&Value>,
+    cluster: &Families,
+    pools: &mut dyn Pools,
+) -> Result<(), Refusal> {
+    defaults::set(service);
+    match old {
+        // The status is not the client's to set.
+        None => service["status"] = json!({"loadBalancer": {}}),
+        Some(old) => {
+            service["status"] = old["status"].clone();
+            update::keep_allocated(service, old);
+        }
+    }
+    if old.is_none() {
+        fill_cluster_ips(service);
+    }
+    families::set(service, old, cluster).map_err(Refusal::Invalid)?;
+    allocation::allocate(service, old, pools)?;
+    let mut causes = Causes::default();
+    if let Some(old) = old {
+        update::drop_unused(service, old);
+        causes.extend(update::check(service, old));
+    }
+    causes.extend(validate::check(service, old));
+    if causes.is_empty() { Ok(()) } else { Err(Refusal::Invalid(causes)) }
+}
+
+/// Clients that know only `clusterIP` set only that one.
+fn fill_cluster_ips(service: &mut Value) {
+    let spec = Fields(service).get("spec");
+    if !spec.text("clusterIP").is_empty() && spec.list("clusterIPs").is_empty() {
+        service["spec"]["clusterIPs"] = json!([spec.text("clusterIP")]);
+    }
 }
 
 fn is_headless(spec: Fields<'_>) -> bool {
@@ -43,6 +77,12 @@ fn is_externally_accessible(kind: &str, spec: Fields<'_>) -> bool {
 /// Whether a Service has a port for health checks.
 fn needs_health_check(spec: Fields<'_>) -> bool {
     spec.text("type") == "LoadBalancer" && spec.text("externalTrafficPolicy") == "Local"
+}
+
+/// Whether ports of a Service get node ports without asking for one.
+fn chooses_node_ports(spec: Fields<'_>) -> bool {
+    spec.text("type") == "NodePort"
+        || spec.text("type") == "LoadBalancer" && spec.get("allocateLoadBalancerNodePorts").0 == &json!(true)
 }
 
 #[cfg(test)]

@@ -47,19 +47,23 @@ pub(crate) fn steps(file: &str) -> Vec<Step> {
     steps
 }
 
-/// The number of a placeholder: the second one of a case is `<ipv4-2>`.
-fn number(placeholder: &str) -> i32 {
-    let digits = placeholder.trim_end_matches('>').rsplit_once('-').map_or("1", |(_, digits)| digits);
-    digits.parse().unwrap_or(1)
-}
-
-/// Puts values in place of the placeholders: times, addresses and port numbers.
+/// Puts values in place of the placeholders: times, addresses and port numbers. The second address of a case is
+/// `<ipv4-2>`.
 fn fill(value: &mut Value) {
     match value {
+        Value::String(text) if text.starts_with("<port") => {
+            let number = text.trim_end_matches('>').rsplit_once('-').map_or("1", |(_, number)| number);
+            *value = (30_000 + number.parse().unwrap_or(1)).into();
+        }
         Value::String(text) if text.starts_with("<time") => *text = "2026-01-02T03:04:05Z".to_owned(),
-        Value::String(text) if text.starts_with("<ipv4") => *text = format!("10.96.0.{}", number(text)),
-        Value::String(text) if text.starts_with("<ipv6") => *text = format!("fd96::{}", number(text)),
-        Value::String(text) if text.starts_with("<port") => *value = (30_000 + number(text)).into(),
+        Value::String(text) if text.contains("<ipv") => {
+            for (family, address) in [("ipv4", "10.96.0."), ("ipv6", "fd96::")] {
+                *text = text.replace(&format!("<{family}>"), &format!("{address}1"));
+                for number in 2..10 {
+                    *text = text.replace(&format!("<{family}-{number}>"), &format!("{address}{number}"));
+                }
+            }
+        }
         Value::Array(items) => items.iter_mut().for_each(fill),
         Value::Object(fields) => fields.values_mut().for_each(fill),
         _ => {}

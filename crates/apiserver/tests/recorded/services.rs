@@ -1,79 +1,174 @@
-//! New Services get the defaults and the families that kube-apiserver gave them, and are refused for the same reasons.
+//! Services become what kube-apiserver made of them, and are refused for the same reasons: new ones, and those that change.
 
 use crate::answers::{Step, steps};
 use portway_apiserver::codec::{Printed, decode, encode};
-use portway_apiserver::schema;
-use portway_apiserver::service::{Families, check, prepare};
-use portway_apiserver::validation::Causes;
+use portway_apiserver::patch::{apply_merge, apply_strategic};
+use portway_apiserver::schema::{self, TypeId};
+use portway_apiserver::service::{Families, Pools, Refusal, decide};
 use serde_json::{Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 
-/// The creations of Services in a file, with the object as the server reads it.
-fn creations(file: &str) -> impl Iterator<Item = (Step, Value)> {
-    let ty = schema::find("core", "Service").expect("a type");
-    steps(file).into_iter().filter_map(move |step| {
-        let path = step.request["path"].as_str()?.split('?').next()?.to_owned();
-        let is_creation = step.request["method"] == "POST" && path.ends_with("/services");
-        let body = step.request["body"].as_object().filter(|_| is_creation)?;
-        let object = decode(ty, &encode(ty, &Value::Object(body.clone())).ok()?, Printed::default()).ok()?;
-        Some((step, object))
-    })
+/// Causes that depend on which addresses and ports other objects have.
+const OF_OTHERS: [&str; 3] = [
+    "already allocated",
+    "failed to allocate IP: IPAddress",
+    // The colon after this address was taken for a part of it when the answer was recorded.
+    "failed to allocate IP fd96::1 the",
+];
+
+fn service_type() -> TypeId {
+    schema::find("core", "Service").expect("a type")
 }
 
-/// Gives a Service the addresses and ports of the answer, or any.
-fn allocate(service: &mut Value, answer: &Value) {
-    let recorded = |field: &str| answer["spec"][field].clone();
-    let spec = &mut service["spec"];
-    if spec["type"] != "ExternalName" && spec["clusterIP"] != "None" {
-        let families = spec["ipFamilies"].as_array().cloned().unwrap_or_default();
-        let mut ips = spec["clusterIPs"].as_array().cloned().unwrap_or_default();
-        for (index, family) in families.iter().enumerate().skip(ips.len()) {
-            let any = if family == "IPv6" { "fd96::9" } else { "10.96.0.9" };
-            ips.push(recorded("clusterIPs").get(index).cloned().unwrap_or_else(|| any.into()));
+/// An object as the server reads it; `None` if it is none.
+fn read(object: &Value) -> Option<Value> {
+    decode(service_type(), &encode(service_type(), object).ok()?, Printed::default()).ok()
+}
+
+/// Pools in which everything is free, and from which a Service gets what the answer has.
+struct RecordedPools {
+    addresses: Vec<String>,
+    ports: VecDeque<i64>,
+}
+
+impl RecordedPools {
+    fn new(answer: &Value, request: &Value, old: Option<&Value>) -> RecordedPools {
+        let ports = |object: &Value| -> Vec<i64> {
+            let ports = object["spec"]["ports"].as_array().into_iter().flatten();
+            let ports = ports.filter_map(|port| port["nodePort"].as_i64());
+            ports.chain(object["spec"]["healthCheckNodePort"].as_i64()).filter(|port| *port != 0).collect()
+        };
+        let known: Vec<i64> = ports(request).into_iter().chain(old.map(ports).unwrap_or_default()).collect();
+        let mut free: VecDeque<i64> = VecDeque::new();
+        for port in ports(answer) {
+            if !known.contains(&port) && !free.contains(&port) {
+                free.push_back(port);
+            }
         }
-        spec["clusterIP"] = ips.first().cloned().unwrap_or_default();
-        spec["clusterIPs"] = ips.into();
-    }
-    let kind = spec["type"].as_str().unwrap_or_default().to_owned();
-    let wants_ports =
-        kind == "NodePort" || kind == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"] == true;
-    for (index, port) in spec["ports"].as_array_mut().into_iter().flatten().enumerate() {
-        if wants_ports && (port["nodePort"].is_null() || port["nodePort"] == 0) {
-            let recorded = recorded("ports")[index]["nodePort"].clone();
-            port["nodePort"] = if recorded.is_null() { (31_000 + index).into() } else { recorded };
-        }
-    }
-    let needs_check = kind == "LoadBalancer" && spec["externalTrafficPolicy"] == "Local";
-    if needs_check && (spec["healthCheckNodePort"].is_null() || spec["healthCheckNodePort"] == 0) {
-        let recorded = recorded("healthCheckNodePort");
-        spec["healthCheckNodePort"] = if recorded.is_null() { 32_000.into() } else { recorded };
+        let addresses = answer["spec"]["clusterIPs"].as_array().into_iter().flatten();
+        let addresses = addresses.filter_map(Value::as_str).map(str::to_owned).collect();
+        RecordedPools { addresses, ports: free }
     }
 }
 
-/// What happens to a new Service before it is stored.
-fn create(service: &mut Value, answer: &Value) -> Causes {
-    let cluster = Families(vec!["IPv4", "IPv6"]);
-    if let Err(causes) = prepare(service, &cluster) {
-        return causes;
+impl Pools for RecordedPools {
+    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, String> {
+        let is_v6 = |ip: &str| ip.contains(':');
+        let Some(wanted) = wanted else {
+            let recorded = self.addresses.iter().find(|ip| is_v6(ip) == (family == "IPv6")).cloned();
+            let any = if family == "IPv6" { "fd96::99" } else { "10.96.0.99" };
+            return Ok(recorded.unwrap_or_else(|| any.to_owned()));
+        };
+        // Not the first of a range, and in IPv4 not the last.
+        let in_range = match wanted.parse::<IpAddr>() {
+            Ok(IpAddr::V4(ip)) => {
+                let [a, b, c, d] = ip.octets();
+                [a, b] == [10, 96] && ![[0, 0], [255, 255]].contains(&[c, d])
+            }
+            Ok(IpAddr::V6(ip)) => ip.segments()[..7] == [0xfd96, 0, 0, 0, 0, 0, 0] && ip.segments()[7] != 0,
+            Err(_) => false,
+        };
+        let outside = || "the provided network does not match the current range".to_owned();
+        in_range.then(|| wanted.to_owned()).ok_or_else(outside)
     }
-    allocate(service, answer);
-    check(service, None)
+
+    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, String> {
+        const RANGE: &str =
+            "provided port is not in the valid range. The range of valid ports is 30000-32767";
+        match wanted {
+            Some(port) if (30_000..=32_767).contains(&port) => Ok(port),
+            Some(_) => Err(RANGE.to_owned()),
+            None => Ok(self.ports.pop_front().unwrap_or(31_999)),
+        }
+    }
+}
+
+/// A request that creates or changes a Service, with the object that it leads to, and the one before.
+struct Attempt {
+    step: Step,
+    service: Value,
+    old: Option<Value>,
+}
+
+/// The requests of the files that create and change Services. Those that are refused before that are left out.
+fn attempts(files: &[&str]) -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for file in files {
+        let (mut stored, mut case): (HashMap<String, Value>, String) = (HashMap::new(), String::new());
+        for step in steps(file) {
+            let name = step.name.rsplit_once(" step").map_or("", |(case, _)| case).to_owned();
+            if name != case {
+                (stored, case) = (HashMap::new(), name);
+            }
+            let path =
+                step.request["path"].as_str().unwrap_or_default().split('?').next().unwrap_or_default();
+            let is_object = path.contains("/services/") && path.rsplit('/').nth(1) == Some("services");
+            let is_collection = path.ends_with("/services");
+            let before = path.rsplit('/').next().and_then(|name| stored.get(name)).cloned();
+            let body = step.request["body"].clone();
+            let kind = step.request["headers"]["Content-Type"].as_str().unwrap_or_default();
+            let changed = match (step.request["method"].as_str().unwrap_or_default(), &before) {
+                ("POST", _) if is_collection => read(&body).map(|service| (service, None)),
+                ("PUT", Some(old)) if is_object => read(&body).map(|service| (service, Some(old.clone()))),
+                ("PATCH", Some(old)) if is_object && kind.contains("merge-patch") => {
+                    let mut service = old.clone();
+                    let applied = match kind.starts_with("application/strategic") {
+                        true => apply_strategic(service_type(), &mut service, &body).is_ok(),
+                        false => {
+                            apply_merge(&mut service, &body);
+                            true
+                        }
+                    };
+                    read(&service).filter(|_| applied).map(|service| (service, Some(old.clone())))
+                }
+                _ => None,
+            };
+            let is_dry = step.request["path"].as_str().is_some_and(|path| path.contains("dryRun"));
+            if step.status < 300 && step.answer["kind"] == "Service" && !is_dry {
+                let name = step.answer["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                stored.extend(read(&step.answer).map(|service| (name, service)));
+            }
+            if let Some((service, old)) = changed {
+                attempts.push(Attempt { step, service, old });
+            }
+        }
+    }
+    attempts
+}
+
+impl Attempt {
+    fn decide(&mut self) -> Result<(), Refusal> {
+        let mut pools = RecordedPools::new(&self.step.answer, &self.service, self.old.as_ref());
+        decide(&mut self.service, self.old.as_ref(), &Families(vec!["IPv4", "IPv6"]), &mut pools)
+    }
+}
+
+fn causes(refusal: &Refusal) -> Vec<String> {
+    match refusal {
+        Refusal::Invalid(causes) => {
+            causes.iter().map(|cause| format!("{} {cause}", cause.reason.name())).collect()
+        }
+        Refusal::Internal(why) => vec![format!("InternalError : {why}")],
+    }
 }
 
 /// The recorded causes, without those of the metadata.
 fn recorded_causes(answer: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    // A patch of `kind` is refused as a whole.
+    let is_of_metadata = |field: &str| {
+        field.starts_with("metadata.") && !field.starts_with("metadata.annotations[") || field == "patch"
+    };
     let causes = answer["details"]["causes"].as_array().cloned().unwrap_or_default();
+    let causes = causes.iter().filter(|cause| !is_of_metadata(&text(&cause["field"])));
     causes
-        .iter()
-        .filter(|cause| !is_of_metadata(&cause["field"]))
         .map(|cause| {
-            let text = |name: &str| cause[name].as_str().unwrap_or_default();
-            format!("{} {}: {}", text("reason"), text("field"), text("message"))
+            let reason =
+                if cause["reason"].is_null() { "InternalError".into() } else { text(&cause["reason"]) };
+            format!("{reason} {}: {}", text(&cause["field"]), text(&cause["message"]))
         })
         .collect()
-}
-
-fn is_of_metadata(field: &Value) -> bool {
-    field.as_str().is_some_and(|field| field.starts_with("metadata.") && !field.contains('['))
 }
 
 fn without_zeros(value: &mut Value) {
@@ -89,48 +184,45 @@ fn without_zeros(value: &mut Value) {
 }
 
 #[test]
-fn new_services_get_the_recorded_fields() {
+fn services_become_the_recorded_ones() {
     let (mut count, mut wrong) = (0, Vec::new());
-    for (step, mut service) in
-        ["service_defaults", "service_validation", "service_transitions"].into_iter().flat_map(creations)
-    {
-        if step.status != 201 {
+    for mut attempt in attempts(&["service_defaults", "service_validation", "service_transitions"]) {
+        if attempt.step.status >= 300 {
             continue;
         }
-        let causes = create(&mut service, &step.answer);
-        wrong.extend(causes.iter().map(|cause| format!("{}: {cause}", step.name)));
-        let (mut ours, mut theirs) = (service["spec"].take(), step.answer["spec"].clone());
-        without_zeros(&mut ours);
-        without_zeros(&mut theirs);
-        if ours != theirs {
-            wrong.push(format!("{}:\n  ours   {ours}\n  theirs {theirs}", step.name));
+        if let Err(refusal) = attempt.decide() {
+            wrong.push(format!("{}: {:?}", attempt.step.name, causes(&refusal)));
+        }
+        for part in ["spec", "status"] {
+            let (mut ours, mut theirs) = (attempt.service[part].take(), attempt.step.answer[part].clone());
+            without_zeros(&mut ours);
+            without_zeros(&mut theirs);
+            if ours != theirs {
+                wrong.push(format!("{}:\n  ours   {ours}\n  theirs {theirs}", attempt.step.name));
+            }
         }
         count += 1;
     }
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count > 200, "{count} Services");
+    assert!(count > 500, "{count} Services");
 }
 
 #[test]
 fn services_are_refused_for_the_recorded_reasons() {
     let (mut count, mut wrong) = (0, Vec::new());
-    for (step, mut service) in ["service_defaults", "service_validation"].into_iter().flat_map(creations) {
-        let expected = recorded_causes(&step.answer);
-        let is_of_allocation =
-            |cause: &String| cause.contains("failed to allocate") || cause.contains("provided port");
-        if step.status != 422 || expected.is_empty() || expected.iter().any(is_of_allocation) {
+    for mut attempt in attempts(&["service_defaults", "service_validation", "service_transitions"]) {
+        let expected = recorded_causes(&attempt.step.answer);
+        let is_of_others = |cause: &String| OF_OTHERS.iter().any(|text| cause.contains(text));
+        let is_refused = matches!(attempt.step.status, 422 | 500);
+        if !is_refused || expected.is_empty() || expected.iter().any(is_of_others) {
             continue;
         }
-        let causes = create(&mut service, &json!({}));
-        let found: Vec<String> = causes
-            .iter()
-            .map(|cause| format!("{} {}: {}", cause.reason.name(), cause.field, cause.message))
-            .collect();
+        let found = attempt.decide().err().as_ref().map(causes).unwrap_or_default();
         if found != expected {
-            wrong.push(format!("{}:\n  ours   {found:#?}\n  theirs {expected:#?}", step.name));
+            wrong.push(format!("{}:\n  ours   {found:#?}\n  theirs {expected:#?}", attempt.step.name));
         }
         count += 1;
     }
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count > 150, "{count} Services");
+    assert!(count > 250, "{count} Services");
 }
