@@ -6,11 +6,13 @@
 mod allocation;
 mod defaults;
 mod families;
+mod pools;
 mod update;
 mod validate;
 
 pub use allocation::Pools;
 pub use families::Families;
+pub use pools::{AddressRange, FreePools};
 
 use crate::validation::{Causes, Fields};
 use serde_json::{Value, json};
