@@ -14,7 +14,8 @@ pub use allocation::Pools;
 pub use families::Families;
 pub use pools::{AddressRange, FreePools};
 
-use crate::validation::{Causes, Fields};
+use crate::validation::names::dns_label;
+use crate::validation::{Causes, Fields, metadata};
 use serde_json::{Value, json};
 
 /// The cluster IP of a headless Service.
@@ -29,7 +30,7 @@ pub enum Refusal {
     Internal(String),
 }
 
-/// Decides what is stored for a Service that a client sent. `old` is the Service before an update.
+/// Decides what is stored for a Service that a client sent, which has its name and namespace. `old` is the Service before an update.
 pub fn decide(
     service: &mut Value,
     old: Option<&Value>,
@@ -41,6 +42,7 @@ pub fn decide(
         // The status is not the client's to set.
         None => service["status"] = json!({"loadBalancer": {}}),
         Some(old) => {
+            metadata::keep_server_fields(service, old);
             service["status"] = old["status"].clone();
             update::keep_allocated(service, old);
         }
@@ -50,11 +52,15 @@ pub fn decide(
     }
     families::set(service, old, cluster).map_err(Refusal::Invalid)?;
     allocation::allocate(service, old, pools)?;
-    let mut causes = Causes::default();
-    if let Some(old) = old {
-        update::drop_unused(service, old);
-        causes.extend(update::check(service, old));
-    }
+    let mut causes = match old {
+        None => metadata::check(service, true, dns_label),
+        Some(old) => {
+            update::drop_unused(service, old);
+            let mut causes = metadata::check_update(service, old);
+            causes.extend(update::check(service, old));
+            causes
+        }
+    };
     causes.extend(validate::check(service, old));
     if causes.is_empty() { Ok(()) } else { Err(Refusal::Invalid(causes)) }
 }

@@ -1,6 +1,7 @@
 //! What is wrong with an object, in the words and the order in which kube-apiserver says it.
 
 pub mod addresses;
+pub mod metadata;
 pub mod names;
 
 use serde_json::{Value, json};
@@ -30,6 +31,8 @@ pub enum Reason {
     Forbidden,
     /// The value is there twice.
     Duplicate,
+    /// The value is too long.
+    TooLong,
 }
 
 impl Reason {
@@ -41,6 +44,7 @@ impl Reason {
             Reason::NotSupported => "FieldValueNotSupported",
             Reason::Forbidden => "FieldValueForbidden",
             Reason::Duplicate => "FieldValueDuplicate",
+            Reason::TooLong => "FieldValueTooLong",
         }
     }
 }
@@ -62,6 +66,11 @@ impl Causes {
 
     /// A value is not valid, and why.
     pub fn invalid(&mut self, field: impl Into<String>, value: &Value, why: impl fmt::Display) {
+        self.add(Reason::Invalid, field, format!("Invalid value: {value}: {why}"));
+    }
+
+    /// The same for a value whose JSON has an order of its own.
+    pub fn invalid_text(&mut self, field: &str, value: &str, why: &str) {
         self.add(Reason::Invalid, field, format!("Invalid value: {value}: {why}"));
     }
 

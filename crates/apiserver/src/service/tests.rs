@@ -49,7 +49,7 @@ proptest! {
     #[test]
     fn any_service_is_accepted_or_refused(spec in any_spec()) {
         let ty = schema::find("core", "Service").expect("a type");
-        let object = json!({"metadata": {"name": "web"}, "spec": spec});
+        let object = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec});
         let bytes = encode(ty, &object).expect("a Service");
         let mut service = decode(ty, &bytes, Printed::default()).expect("a message");
         let cluster = Families(vec!["IPv6", "IPv4"]);

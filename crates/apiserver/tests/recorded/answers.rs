@@ -64,6 +64,7 @@ fn fill(value: &mut Value) {
                 }
             }
         }
+        Value::String(text) if text.contains("{ns}") => *text = text.replace("{ns}", "ns"),
         Value::Array(items) => items.iter_mut().for_each(fill),
         Value::Object(fields) => fields.values_mut().for_each(fill),
         _ => {}

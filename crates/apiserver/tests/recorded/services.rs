@@ -6,11 +6,15 @@ use portway_apiserver::patch::{apply_merge, apply_strategic};
 use portway_apiserver::schema::{self, TypeId};
 use portway_apiserver::service::{Families, Pools, Refusal, decide};
 use serde_json::{Value, json};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 
-/// Causes that depend on which addresses and ports other objects have.
-const OF_OTHERS: [&str; 3] = [
+/// Causes that do not depend on the Service alone.
+const OF_OTHERS: [&str; 5] = [
+    // A patch of `kind` is refused as a whole.
+    "FieldValueInvalid patch",
+    // A generated name.
+    "<suffix>",
     "already allocated",
     "failed to allocate IP: IPAddress",
     // The colon after this address was taken for a part of it when the answer was recorded.
@@ -129,7 +133,16 @@ fn attempts(files: &[&str]) -> Vec<Attempt> {
                 let name = step.answer["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 stored.extend(read(&step.answer).map(|service| (name, service)));
             }
-            if let Some((service, old)) = changed {
+            if let Some((mut service, old)) = changed {
+                // The namespace of the path, and what a name would be generated as.
+                let meta = &mut service["metadata"];
+                if meta["namespace"].is_null() {
+                    meta["namespace"] = "ns".into();
+                }
+                if meta["name"].is_null() {
+                    let base = meta["generateName"].as_str().unwrap_or_default();
+                    meta["name"] = format!("{}abcde", &base[..base.len().min(58)]).into();
+                }
                 attempts.push(Attempt { step, service, old });
             }
         }
@@ -153,15 +166,17 @@ fn causes(refusal: &Refusal) -> Vec<String> {
     }
 }
 
-/// The recorded causes, without those of the metadata.
+/// The recorded causes. kube-apiserver repeats some about metadata.
 fn recorded_causes(answer: &Value) -> Vec<String> {
+    let mut all = all_causes(answer);
+    let mut seen = HashSet::new();
+    all.retain(|cause| !cause.contains(" metadata.") || seen.insert(cause.clone()));
+    all
+}
+
+fn all_causes(answer: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    // A patch of `kind` is refused as a whole.
-    let is_of_metadata = |field: &str| {
-        field.starts_with("metadata.") && !field.starts_with("metadata.annotations[") || field == "patch"
-    };
-    let causes = answer["details"]["causes"].as_array().cloned().unwrap_or_default();
-    let causes = causes.iter().filter(|cause| !is_of_metadata(&text(&cause["field"])));
+    let causes = answer["details"]["causes"].as_array().into_iter().flatten();
     causes
         .map(|cause| {
             let reason =
