@@ -4,3 +4,4 @@ mod answers;
 mod codec;
 mod patches;
 mod services;
+mod statuses;
