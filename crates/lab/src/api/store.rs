@@ -70,6 +70,11 @@ pub(super) struct Store {
 /// The interval of bookmarks on a watch without changes.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The unique id of an object that is created at a revision.
+fn uid(revision: u64) -> String {
+    format!("5eed0000-0000-4000-8000-{revision:012}")
+}
+
 impl Store {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -85,6 +90,10 @@ impl Store {
         let (revision, resource) = (inner.revision, object.resource());
         let mut meta = object.meta().cloned().unwrap_or_default();
         meta.resource_version = revision.to_string();
+        if meta.uid.is_empty() {
+            let known = inner.objects.get(&(resource, key(object))).map(|known| meta_of(&**known).uid);
+            meta.uid = known.unwrap_or_else(|| uid(revision));
+        }
         let object = object.with_meta(meta);
         let new = inner.objects.insert((resource, key(&*object)), object.clone()).is_none();
         inner.history.push((revision, resource, Change::Applied { new, object: object.clone() }));
@@ -106,7 +115,7 @@ impl Store {
         if inner.objects.contains_key(&(object.resource(), key(&*object))) {
             return Err(Refusal::AlreadyExists);
         }
-        meta.uid = format!("5eed0000-0000-4000-8000-{:012}", inner.revision + 1);
+        meta.uid = uid(inner.revision + 1);
         meta.generation = 1;
         meta.creation_timestamp = Some(Time { seconds: 1_700_000_000 });
         Ok(self.put(&mut inner, &*object.with_meta(meta)))
