@@ -121,7 +121,8 @@ fn offset(zone: &str) -> Option<i64> {
     }
     let sign = if zone.starts_with('-') { -1 } else { 1 };
     let (hours, minutes) = zone.get(1..)?.split_once(':')?;
-    Some(sign * (digits(hours, 2)? * 3600 + digits(minutes, 2)? * 60))
+    let (hours, minutes) = (digits(hours, 2)?, digits(minutes, 2)?);
+    (hours < 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
 }
 
 /// Days from 1970-01-01 in the proleptic Gregorian calendar; years are counted from March so that the leap day comes
@@ -170,6 +171,8 @@ mod tests {
             "2024-02-29T12:34:56",
             "2024-2-9T1:2:3Z",
             "2023-02-29T00:00:00Z",
+            "2024-02-29T00:00:00+24:00",
+            "2024-02-29T00:00:00-01:60",
         ] {
             assert_eq!(parse_rfc3339(text), None, "{text}");
         }

@@ -7,6 +7,7 @@ mod decode;
 mod encode;
 mod envelope;
 mod fields;
+mod quantity;
 mod scalar;
 mod text;
 mod wire;

@@ -10,7 +10,7 @@ mod pools;
 mod update;
 mod validate;
 
-pub use allocation::Pools;
+pub use allocation::{Pools, Shortage};
 pub use families::Families;
 pub use pools::{AddressRange, FreePools};
 

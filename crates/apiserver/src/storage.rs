@@ -9,7 +9,7 @@ pub mod cache;
 pub mod embedded;
 mod transaction;
 
-pub use cache::{Cache, Change, Expired};
+pub use cache::{Cache, Change, UnknownRevision};
 pub use transaction::{CommitError, Condition, Transaction};
 
 use bytes::Bytes;

@@ -5,6 +5,7 @@ use super::text::{put_name, put_string};
 use super::wire::{Entry, Wire, last, last_bytes, read};
 use crate::schema::{Field, Scalar, Shape, Type, TypeId};
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// Messages in messages at most: deeper ones are attempts to exhaust the stack.
 const MAX_DEPTH: u8 = 40;
@@ -66,8 +67,8 @@ impl Printer<'_> {
         for field in &ty.fields {
             match (field.inline, field.scalar) {
                 (true, Scalar::Message(inner)) => {
-                    let bytes = last_bytes(&entries, field.tag).unwrap_or_default();
-                    self.deeper().fields(inner.get(), bytes, first, out)?;
+                    let bytes = merged(&entries, field.tag)?.unwrap_or_default();
+                    self.deeper().fields(inner.get(), &bytes, first, out)?;
                 }
                 _ => self.field(ty, field, &entries, first, out)?,
             }
@@ -110,12 +111,11 @@ impl Printer<'_> {
         }
         let found = last(entries, field.tag);
         if let Scalar::Message(inner) = field.scalar {
-            return match found {
-                Some(Wire::Bytes(bytes)) => {
+            return match merged(entries, field.tag)? {
+                Some(bytes) => {
                     put_name(field.name, first, out);
-                    self.message(inner, bytes, out)
+                    self.message(inner, &bytes, out)
                 }
-                Some(_) => Err(DecodeError::Malformed),
                 None => {
                     put_absent(field, first, out);
                     Ok(())
@@ -235,6 +235,19 @@ impl Printer<'_> {
         out.push(b'}');
         Ok(())
     }
+}
+
+/// The message of a field. One that is there several times is merged, which is what its bytes one after the other mean.
+fn merged<'a>(entries: &[Entry<'a>], tag: u32) -> Result<Option<Cow<'a, [u8]>>, DecodeError> {
+    let mut found: Option<Cow<'a, [u8]>> = None;
+    for (_, value) in entries.iter().filter(|(known, _)| *known == tag) {
+        let Wire::Bytes(bytes) = value else { return Err(DecodeError::Malformed) };
+        match &mut found {
+            None => found = Some(Cow::Borrowed(bytes)),
+            Some(all) => all.to_mut().extend_from_slice(bytes),
+        }
+    }
+    Ok(found)
 }
 
 /// Prints a field that has no value, if it is always printed.

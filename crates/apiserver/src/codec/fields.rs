@@ -30,13 +30,43 @@ impl fmt::Display for FieldError {
 
 /// Looks for such fields in the JSON text of an object. Text that is no JSON has none.
 pub fn check(ty: TypeId, json: &[u8]) -> Vec<FieldError> {
-    let mut found = Vec::new();
+    let mut search = Search { path: Vec::new(), found: Vec::new() };
     let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let place =
-        Place { ty: Expected::Message(ty.get()), path: String::new(), found: &mut found, is_object: true };
+    let place = Place { ty: Expected::Message(ty.get()), search: &mut search, is_object: true };
     _ = deserializer.deserialize_any(place);
-    found.truncate(MAX);
-    found
+    search.found
+}
+
+/// The way to the value that is looked at, and what was found on it.
+struct Search {
+    path: Vec<Segment>,
+    found: Vec<FieldError>,
+}
+
+enum Segment {
+    Name(String),
+    Index(usize),
+}
+
+impl Search {
+    /// Reports the field that the way leads to, unless enough was reported: a path is written only then.
+    fn report(&mut self, error: fn(String) -> FieldError) {
+        if self.found.len() >= MAX {
+            return;
+        }
+        let mut path = String::new();
+        for segment in &self.path {
+            match segment {
+                Segment::Name(name) if path.is_empty() => path.push_str(name),
+                Segment::Name(name) => {
+                    path.push('.');
+                    path.push_str(name);
+                }
+                Segment::Index(index) => path.push_str(&format!("[{index}]")),
+            }
+        }
+        self.found.push(error(path));
+    }
 }
 
 /// What a value is expected to be.
@@ -52,8 +82,7 @@ enum Expected {
 /// A value within the object.
 struct Place<'a> {
     ty: Expected,
-    path: String,
-    found: &'a mut Vec<FieldError>,
+    search: &'a mut Search,
     /// Whether it has `kind` and `apiVersion`.
     is_object: bool,
 }
@@ -68,8 +97,8 @@ impl Expected {
 }
 
 impl Place<'_> {
-    /// What the value of a key is expected to be. Reports an unknown one.
-    fn expected(&mut self, key: &str, path: &str) -> Expected {
+    /// What the value of a key is expected to be. Reports an unknown one, to which the way leads.
+    fn expected(&mut self, key: &str) -> Expected {
         match self.ty {
             Expected::Any => Expected::Any,
             Expected::Map(scalar) => Expected::of(scalar),
@@ -78,7 +107,7 @@ impl Place<'_> {
                 Some(field) => Expected::of(field.scalar),
                 None => {
                     if !self.is_object || !TYPE_META.contains(&key) {
-                        self.found.push(FieldError::Unknown(path.to_owned()));
+                        self.search.report(FieldError::Unknown);
                     }
                     Expected::Any
                 }
@@ -105,21 +134,24 @@ impl<'de> Visitor<'de> for Place<'_> {
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
         let mut seen: HashSet<String> = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
-            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
-            let ty = self.expected(&key, &path);
+            self.search.path.push(Segment::Name(key.clone()));
+            let ty = self.expected(&key);
             if !seen.insert(key) {
-                self.found.push(FieldError::Duplicate(path.clone()));
+                self.search.report(FieldError::Duplicate);
             }
-            map.next_value_seed(Place { ty, path, found: self.found, is_object: false })?;
+            map.next_value_seed(Place { ty, search: self.search, is_object: false })?;
+            self.search.path.pop();
         }
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         for index in 0.. {
-            let path = format!("{}[{index}]", self.path);
-            let place = Place { ty: self.ty, path, found: self.found, is_object: false };
-            if items.next_element_seed(place)?.is_none() {
+            self.search.path.push(Segment::Index(index));
+            let place = Place { ty: self.ty, search: self.search, is_object: false };
+            let item = items.next_element_seed(place)?;
+            self.search.path.pop();
+            if item.is_none() {
                 break;
             }
         }

@@ -1,12 +1,41 @@
 //! Values with a form of their own in one of the formats: times, quantities, numbers or names.
 
 use super::decode::DecodeError;
+use super::quantity;
 use super::text::put_string;
-use super::wire::{Wire, last_bytes, last_number, put_bytes, put_number, read};
+use super::wire::{Entry, Wire, last_bytes, last_number, put_bytes, put_number, read};
 use crate::schema::Scalar;
-use data_encoding::BASE64;
+use data_encoding::{BASE64, Encoding, Specification};
 use portway_api::time::{format_rfc3339, parse_rfc3339};
 use serde_json::Value;
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
+
+/// Base64 as clients write it: with line ends, and with bits after the last byte.
+static LENIENT_BASE64: LazyLock<Encoding> = LazyLock::new(|| {
+    let mut specification: Specification = BASE64.specification();
+    specification.ignore.push_str("\r\n");
+    specification.check_trailing_bits = false;
+    specification.encoding().unwrap_or(BASE64)
+});
+
+/// Times that have a form in JSON: the years 1 to 9999.
+const TIMES: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
+
+/// Values within values of a tree of field names at most.
+const MAX_TREE_DEPTH: usize = 60;
+
+/// Whether a value is an object that is not nested too deeply.
+fn is_tree(value: &Value) -> bool {
+    fn depth(value: &Value) -> usize {
+        match value {
+            Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+            Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+    value.is_object() && depth(value) <= MAX_TREE_DEPTH
+}
 
 /// Writes a value of a field as protobuf. `None` if the value is of another type.
 pub(super) fn encode(scalar: Scalar, tag: u32, value: &Value, out: &mut Vec<u8>) -> Option<()> {
@@ -16,9 +45,9 @@ pub(super) fn encode(scalar: Scalar, tag: u32, value: &Value, out: &mut Vec<u8>)
         Scalar::Int32 => put_number(tag, i64::from(i32::try_from(value.as_i64()?).ok()?) as u64, out),
         Scalar::Int64 => put_number(tag, value.as_i64()? as u64, out),
         Scalar::Double => super::wire::put_fixed64(tag, value.as_f64()?.to_bits(), out),
-        Scalar::Bytes => put_bytes(tag, &BASE64.decode(value.as_str()?.as_bytes()).ok()?, out),
+        Scalar::Bytes => put_bytes(tag, &LENIENT_BASE64.decode(value.as_str()?.as_bytes()).ok()?, out),
         Scalar::Time | Scalar::MicroTime => {
-            let (seconds, nanos) = parse_rfc3339(value.as_str()?)?;
+            let (seconds, nanos) = parse_rfc3339(value.as_str()?).filter(|(s, _)| TIMES.contains(s))?;
             let nanos = if scalar == Scalar::Time { 0 } else { nanos / 1000 * 1000 };
             let mut message = Vec::with_capacity(14);
             put_number(1, seconds as u64, &mut message);
@@ -27,8 +56,8 @@ pub(super) fn encode(scalar: Scalar, tag: u32, value: &Value, out: &mut Vec<u8>)
         }
         Scalar::Quantity => {
             let text = match value {
-                Value::String(text) => text.clone(),
-                Value::Number(number) => number.to_string(),
+                Value::String(text) => quantity::canonical(text)?,
+                Value::Number(number) => quantity::canonical(&number.to_string())?,
                 _ => return None,
             };
             put_message(tag, |message| put_bytes(1, text.as_bytes(), message), out);
@@ -46,7 +75,7 @@ pub(super) fn encode(scalar: Scalar, tag: u32, value: &Value, out: &mut Vec<u8>)
             put_message(tag, write, out);
         }
         Scalar::FieldsV1 | Scalar::RawExtension => {
-            let text = value.is_object().then(|| value.to_string())?;
+            let text = is_tree(value).then(|| value.to_string())?;
             put_message(tag, |message| put_bytes(1, text.as_bytes(), message), out);
         }
         Scalar::Texts => {
@@ -98,12 +127,11 @@ pub(super) fn print(scalar: Scalar, value: Wire<'_>, out: &mut Vec<u8>) -> Resul
         (Scalar::Bytes, Wire::Bytes(bytes)) => put_string(&BASE64.encode(bytes), out),
         (Scalar::Time | Scalar::MicroTime, Wire::Bytes([])) => return Ok(false),
         (Scalar::Time, Wire::Bytes(bytes)) => {
-            let seconds = last_number(&read(bytes)?, 1) as i64;
-            put_string(&format_rfc3339(seconds), out);
+            put_string(&format_rfc3339(seconds(&read(bytes)?)?), out);
         }
         (Scalar::MicroTime, Wire::Bytes(bytes)) => {
             let entries = read(bytes)?;
-            let seconds = format_rfc3339(last_number(&entries, 1) as i64);
+            let seconds = format_rfc3339(seconds(&entries)?);
             let micros = last_number(&entries, 2) as u32 / 1000;
             put_string(&format!("{}.{micros:06}Z", seconds.trim_end_matches('Z')), out);
         }
@@ -123,6 +151,9 @@ pub(super) fn print(scalar: Scalar, value: Wire<'_>, out: &mut Vec<u8>) -> Resul
                 // It is printed as it is, so it has to be JSON.
                 Some(json) => {
                     let value: Value = serde_json::from_slice(json).map_err(|_| DecodeError::Malformed)?;
+                    if !is_tree(&value) {
+                        return Err(DecodeError::Malformed);
+                    }
                     out.extend_from_slice(value.to_string().as_bytes());
                 }
             }
@@ -140,6 +171,12 @@ pub(super) fn print(scalar: Scalar, value: Wire<'_>, out: &mut Vec<u8>) -> Resul
         _ => return Err(DecodeError::Malformed),
     }
     Ok(true)
+}
+
+/// The seconds of a time that has a form in JSON.
+fn seconds(entries: &[Entry<'_>]) -> Result<i64, DecodeError> {
+    let seconds = last_number(entries, 1) as i64;
+    if TIMES.contains(&seconds) { Ok(seconds) } else { Err(DecodeError::Malformed) }
 }
 
 /// The JSON of a value that is printed although it is zero.

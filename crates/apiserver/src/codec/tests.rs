@@ -84,6 +84,56 @@ fn numbers_out_of_range_are_of_another_type() {
     }
 }
 
+#[test]
+fn a_message_that_is_there_twice_is_merged() {
+    let service = ty("core", "Service");
+    let part = |object: Value| encode(ty("core", "ServiceSpec"), &object).expect("a part");
+    let mut bytes = Vec::new();
+    wire::put_bytes(2, &part(json!({"type": "NodePort", "ports": [{"port": 1}]})), &mut bytes);
+    let mut second = Vec::new();
+    wire::put_bytes(1, &encode(ty("core", "ServicePort"), &json!({"port": 2})).expect("a port"), &mut second);
+    wire::put_bytes(2, &second, &mut bytes);
+    let object = decode(service, &bytes, Printed::default()).expect("a message");
+    assert_eq!(object["spec"]["type"], "NodePort");
+    assert_eq!(object["spec"]["ports"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn base64_is_read_as_clients_write_it() {
+    let secret = ty("core", "Secret");
+    for (text, expected) in [("aGVs\nbG8=", "aGVsbG8="), ("aGVsbG9=", "aGVsbG8="), ("", "")] {
+        let bytes = encode(secret, &json!({"data": {"a": text}})).expect("a Secret");
+        assert_eq!(decode(secret, &bytes, Printed::default()).expect("a message")["data"]["a"], expected);
+    }
+    assert!(encode(secret, &json!({"data": {"a": "?"}})).is_err());
+}
+
+#[test]
+fn what_could_not_be_read_again_is_not_written() {
+    let config_map = ty("core", "ConfigMap");
+    let mut deep = json!({});
+    for _ in 0..200 {
+        deep = json!({ "f:a": deep });
+    }
+    let fields = json!({"metadata": {"managedFields": [{"fieldsV1": deep}]}});
+    assert!(encode(config_map, &fields).is_err());
+    for time in ["0000-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-01T00:00:00+99:99"] {
+        assert!(encode(config_map, &json!({"metadata": {"creationTimestamp": time}})).is_err(), "{time}");
+    }
+    let pod = ty("core", "Pod");
+    let limits = json!({"spec": {"containers": [{"resources": {"limits": {"cpu": "abc"}}}]}});
+    assert!(encode(pod, &limits).is_err());
+}
+
+#[test]
+fn a_long_key_with_many_mistakes_is_reported_a_few_times() {
+    let key = "k".repeat(1000);
+    let twice = format!("{{\"{key}\":{{{}\"a\":0}}}}", "\"a\":0,".repeat(5000));
+    let found = check(ty("core", "Service"), twice.as_bytes());
+    assert_eq!(found.len(), 20);
+    assert_eq!(found[1].to_string(), format!("duplicate field \"{key}.a\""));
+}
+
 /// Any JSON.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![

@@ -6,6 +6,10 @@ use serde_json::Value;
 
 /// Operations of one patch at most.
 const MAX_OPERATIONS: usize = 10_000;
+/// Bytes that one patch copies at most: each copy may double what the next one copies.
+const MAX_COPIED: usize = 3 << 20;
+/// Values within values at most.
+const MAX_DEPTH: usize = 100;
 
 /// Applies a patch: all of its operations, or none.
 pub fn apply(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
@@ -20,14 +24,16 @@ pub fn apply(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
         return Err(PatchError::Malformed(text));
     }
     let mut changed = target.clone();
+    let mut copied = 0;
     for operation in operations {
-        step(&mut changed, operation)?;
+        step(&mut changed, operation, &mut copied)?;
     }
     *target = changed;
     Ok(())
 }
 
-fn step(target: &mut Value, operation: &Value) -> Result<(), PatchError> {
+/// Takes one step. `copied` are the bytes that were copied so far.
+fn step(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), PatchError> {
     let text = |name: &str| operation.get(name).and_then(Value::as_str);
     let kind = text("op").unwrap_or_default();
     let path = text("path").ok_or_else(|| refused(kind, "", "it has no path"))?;
@@ -60,7 +66,13 @@ fn step(target: &mut Value, operation: &Value) -> Result<(), PatchError> {
             if value.is_none() && !is_field(target, from) {
                 return Err(refused(kind, from, "there is no value"));
             }
-            add(target, path, value.unwrap_or_default())
+            let value = value.unwrap_or_default();
+            *copied += value.to_string().len();
+            if *copied > MAX_COPIED {
+                let text = format!("the copy operations of the patch copy more than {MAX_COPIED} bytes");
+                return Err(PatchError::Malformed(text));
+            }
+            add(target, path, value)
         }
         "test" => {
             let found = find(target, path).map(|found| found.clone()).unwrap_or_default();
@@ -121,6 +133,9 @@ fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
     let missing = || refused("add", path, "there is nothing that could have this value");
     let parts = parts(path).ok_or_else(missing)?;
     let (last, before) = parts.split_last().ok_or_else(missing)?;
+    if parts.len() + depth(&value) > MAX_DEPTH {
+        return Err(refused("add", path, "values would be nested too deeply"));
+    }
     match descend(target, before) {
         Some(Value::Object(fields)) => {
             fields.insert(last.clone(), value);
@@ -133,6 +148,15 @@ fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
             Ok(())
         }
         _ => Err(missing()),
+    }
+}
+
+/// How deep values are nested in a value, which is limited where values come in.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
     }
 }
 

@@ -4,7 +4,7 @@
 use super::{PatchError, in_go};
 use crate::schema::{Field, Scalar, Shape, Type, TypeId};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The directive of an object or of an item of a list.
 const PATCH: &str = "$patch";
@@ -95,7 +95,7 @@ fn retain_keys(target: &mut Object, patch: &Object) -> Result<(), PatchError> {
     let malformed = || PatchError::Malformed("invalid patch format of retainKeys".to_owned());
     let listed = listed.as_array().ok_or_else(malformed)?;
     let is_listed = |name: &String| listed.iter().any(|listed| listed.as_str() == Some(name));
-    if patch.keys().any(|name| !name.starts_with('$') && !is_listed(name)) {
+    if patch.iter().any(|(name, value)| !value.is_null() && !name.starts_with('$') && !is_listed(name)) {
         return Err(malformed());
     }
     target.retain(|name, _| is_listed(name));
@@ -129,8 +129,16 @@ fn merge_field(
         (Some(Value::Array(list)), Value::Array(patch)) if field.is_some_and(|field| field.patch.merge) => {
             merge_list(field, list, patch)
         }
+        // Such a list is replaced as it is.
+        (Some(list @ Value::Array(_)), Value::Array(_)) => {
+            *list = value.clone();
+            Ok(())
+        }
         _ => {
-            target.insert(name.to_owned(), new_value(field, value)?);
+            match new_value(value) {
+                Some(value) => _ = target.insert(name.to_owned(), value),
+                None => _ = target.remove(name),
+            }
             Ok(())
         }
     }
@@ -150,31 +158,26 @@ fn merge_map(ty: Option<&'static Type>, target: &mut Object, patch: &Object) -> 
     Ok(())
 }
 
-/// A value of the patch that the object does not have yet: without directives and nulls.
-fn new_value(field: Option<&Field>, value: &Value) -> Result<Value, PatchError> {
+/// A value of the patch that the object does not have yet: it is taken as it is, without nulls, and without what a
+/// directive is about. `None` if that is all of it.
+fn new_value(value: &Value) -> Option<Value> {
     match value {
+        Value::Object(patch) if patch.contains_key(PATCH) => None,
         Value::Object(patch) => {
-            let mut object = Object::new();
-            merge_object(inner(field), &mut object, patch)?;
-            Ok(Value::Object(object))
+            let fields = patch.iter().filter(|(name, value)| !value.is_null() && !name.starts_with('$'));
+            let fields = fields.filter_map(|(name, value)| Some((name.clone(), new_value(value)?)));
+            Some(Value::Object(fields.collect()))
         }
-        Value::Array(patch) if field.is_some_and(|field| field.patch.merge) => {
-            let mut list = Vec::new();
-            merge_list(field, &mut list, patch)?;
-            Ok(Value::Array(list))
-        }
-        value => Ok(value.clone()),
+        Value::Array(items) => Some(Value::Array(items.iter().filter_map(new_value).collect())),
+        value => Some(value.clone()),
     }
 }
 
 fn merge_list(field: Option<&Field>, target: &mut Vec<Value>, patch: &[Value]) -> Result<(), PatchError> {
     let before = target.clone();
     let Some(key) = field.and_then(|field| field.patch.key) else {
-        for value in patch {
-            if !target.contains(value) {
-                target.push(value.clone());
-            }
-        }
+        let mut known: HashSet<String> = target.iter().map(Value::to_string).collect();
+        target.extend(patch.iter().filter(|value| known.insert(value.to_string())).cloned());
         arrange(target, patch, &before, None);
         return Ok(());
     };
@@ -193,7 +196,11 @@ fn merge_list(field: Option<&Field>, target: &mut Vec<Value>, patch: &[Value]) -
     // Deletions come first, so that an item can be deleted and created anew.
     for item in items() {
         match item.get(PATCH).map(|directive| (directive.as_str(), directive)) {
-            None | Some((Some("merge"), _)) => {}
+            None => {}
+            Some((Some("merge"), _)) => {
+                let why = "merging lists cannot yet be specified in the patch";
+                return Err(PatchError::Unsuitable(why.to_owned()));
+            }
             Some((Some("delete"), _)) => {
                 let wanted = item.get(key).ok_or_else(|| missing_key(item, key))?;
                 target.retain(|known| known.get(key) != Some(wanted));
@@ -206,11 +213,7 @@ fn merge_list(field: Option<&Field>, target: &mut Vec<Value>, patch: &[Value]) -
         let known = target.iter_mut().find(|known| known.get(key) == Some(wanted));
         match known.and_then(Value::as_object_mut) {
             Some(known) => merge_object(inner(field), known, item)?,
-            None => {
-                let mut object = Object::new();
-                merge_object(inner(field), &mut object, item)?;
-                target.push(Value::Object(object));
-            }
+            None => target.extend(new_value(&Value::Object(item.clone()))),
         }
     }
     arrange(target, patch, &before, Some(key));
@@ -225,24 +228,29 @@ fn missing_key(item: &Object, key: &str) -> PatchError {
 /// Orders a list: items that `order` names are in that order; the others come before the first of these that followed
 /// them in the list `before` the patch.
 fn arrange(list: &mut Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) {
-    let same = |a: &Value, b: &Value| match key {
-        Some(key) => a.get(key) == b.get(key),
-        None => a == b,
+    let identity = |item: &Value| match key {
+        Some(key) => item.get(key).map(Value::to_string).unwrap_or_default(),
+        None => item.to_string(),
     };
-    let place = |items: &[Value], wanted: &Value| items.iter().position(|item| same(item, wanted));
-    let (mut named, others): (Vec<Value>, Vec<Value>) =
-        std::mem::take(list).into_iter().partition(|item| place(order, item).is_some());
-    named.sort_by_key(|item| place(order, item));
+    let places = |items: &[Value]| -> HashMap<String, usize> {
+        // Of equal ones the first counts.
+        items.iter().enumerate().rev().map(|(place, item)| (identity(item), place)).collect()
+    };
+    let (wanted, before) = (places(order), places(before));
+    let items = std::mem::take(list).into_iter().map(|item| (identity(&item), item));
+    let (mut named, others): (Vec<_>, Vec<_>) =
+        items.partition(|(identity, _)| wanted.contains_key(identity));
+    named.sort_by_key(|(identity, _)| wanted.get(identity));
     let mut others = others.into_iter().peekable();
-    for item in named {
-        let follows = |other: &Value| match (place(before, other), place(before, &item)) {
+    for (identity, item) in named {
+        let follows = |(other, _): &(String, Value)| match (before.get(other), before.get(&identity)) {
             (Some(other), Some(item)) => other < item,
             _ => false,
         };
-        while let Some(other) = others.next_if(follows) {
+        while let Some((_, other)) = others.next_if(follows) {
             list.push(other);
         }
         list.push(item);
     }
-    list.extend(others);
+    list.extend(others.map(|(_, other)| other));
 }

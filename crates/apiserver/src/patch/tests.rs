@@ -82,6 +82,61 @@ fn items_of_the_server_stay_where_they_were_when_a_list_is_ordered() {
     assert_eq!(found, ["server-first", "b", "c", "a", "server-last"]);
 }
 
+#[test]
+fn a_json_patch_cannot_make_an_object_grow_without_end() {
+    let copy = json!({"op": "copy", "from": "/a", "path": "/a/-"});
+    let mut patch = vec![json!({"op": "add", "path": "/a", "value": [1]})];
+    patch.extend(std::iter::repeat_n(copy, 40));
+    let mut target = json!({});
+    let error = apply_json(&mut target, &Value::from(patch)).expect_err("too much");
+    assert!(matches!(error, PatchError::Malformed(_)), "{error}");
+    let mut target = json!({"n": {}});
+    let mut path = "/n".to_owned();
+    for _ in 0..200 {
+        path += "/a";
+        let patch = json!([{"op": "add", "path": path, "value": {}}]);
+        if apply_json(&mut target, &patch).is_err() {
+            return;
+        }
+    }
+    panic!("nested without an end");
+}
+
+#[test]
+fn a_list_that_is_new_is_taken_as_it_is() {
+    let pod = schema::find("core", "Pod").expect("a type");
+    let mut target = json!({"spec": {"containers": [{"name": "a"}]}});
+    let ports = json!([
+        {"containerPort": 53, "protocol": "UDP", "name": null},
+        {"containerPort": 53, "protocol": "TCP"},
+        {"containerPort": 54, "$patch": "delete"},
+    ]);
+    let patch = json!({"spec": {"containers": [{"name": "a", "ports": ports}], "securityContext": {"$patch": "delete"}}});
+    apply_strategic(pod, &mut target, &patch).expect("a patch");
+    let expected =
+        json!([{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}]);
+    assert_eq!(target, json!({"spec": {"containers": [{"name": "a", "ports": expected}]}}));
+}
+
+#[test]
+fn a_field_that_is_null_need_not_be_retained() {
+    let deployment = schema::find("apps", "Deployment").expect("a type");
+    let mut target =
+        json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}});
+    // As kubectl apply sends it.
+    let strategy = json!({"$retainKeys": ["type"], "rollingUpdate": null, "type": "Recreate"});
+    apply_strategic(deployment, &mut target, &json!({"spec": {"strategy": strategy}})).expect("a patch");
+    assert_eq!(target, json!({"spec": {"strategy": {"type": "Recreate"}}}));
+}
+
+#[test]
+fn an_item_of_a_list_cannot_ask_to_be_merged() {
+    let pod = schema::find("core", "Pod").expect("a type");
+    let mut target = json!({"spec": {"containers": [{"name": "a"}]}});
+    let patch = json!({"spec": {"containers": [{"name": "a", "image": "x", "$patch": "merge"}]}});
+    assert!(apply_strategic(pod, &mut target, &patch).is_err());
+}
+
 /// Any patch of a Pod, also one that makes no sense.
 fn any_patch() -> impl Strategy<Value = Value> {
     let leaf =

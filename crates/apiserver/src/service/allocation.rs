@@ -7,14 +7,33 @@ use super::{HEADLESS, Refusal, chooses_node_ports, families, needs_health_check}
 use crate::validation::{Causes, Fields};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::fmt;
+
+/// Why nothing could be taken from a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Not what was asked for, and why.
+    Refused(String),
+    /// Nothing is left.
+    Full,
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shortage::Refused(why) => f.write_str(why),
+            Shortage::Full => f.write_str("range is full"),
+        }
+    }
+}
 
 /// The free addresses and ports of the cluster.
 pub trait Pools {
-    /// Takes an address of a family: this one, or any. Otherwise says why not.
-    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, String>;
+    /// Takes an address of a family: this one, or any.
+    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, Shortage>;
 
-    /// Takes a node port: this one, or any. Otherwise says why not.
-    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, String>;
+    /// Takes a node port: this one, or any.
+    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, Shortage>;
 }
 
 /// Takes what a Service needs and does not have. `old` is the Service before an update.
@@ -61,6 +80,12 @@ fn addresses(service: &mut Value, old: Option<&Value>, pools: &mut dyn Pools) ->
     for (index, family) in families.iter().enumerate().skip(begin) {
         let wanted = ips.get(index).filter(|ip| !ip.is_empty()).cloned();
         let taken = pools.address(family, wanted.as_deref()).map_err(|why| {
+            if why == Shortage::Full {
+                let name = Fields(service).get("metadata").text("name");
+                return Refusal::Internal(format!(
+                    "failed to allocate a serviceIP for Service {name:?}: {why}"
+                ));
+            }
             let mut causes = Causes::default();
             let mut all = ips.clone();
             all.resize(families.len().max(ips.len()), String::new());

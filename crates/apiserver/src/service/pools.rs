@@ -3,7 +3,7 @@
 //! A range has a lower band for those that clients ask for, and an upper one from which the rest are given, so that the
 //! two rarely meet (KEP-3070, KEP-3668). Only when the upper band is full, the lower one is used.
 
-use super::Pools;
+use super::{Pools, Shortage};
 use ipnet::IpNet;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -87,7 +87,7 @@ pub struct FreePools<'a> {
     pub ports: RangeInclusive<u16>,
     /// Whether another Service has an address.
     pub has_address: &'a dyn Fn(IpAddr) -> bool,
-    /// Whether another Service has a port.
+    /// Whether a Service has a port: another one, or this one before its change. Those that it keeps are not taken again.
     pub has_port: &'a dyn Fn(u16) -> bool,
     /// A random number, by which several servers rarely take the same address.
     pub random: u64,
@@ -107,52 +107,56 @@ impl FreePools<'_> {
     }
 }
 
+fn refused(why: &str) -> Shortage {
+    Shortage::Refused(why.to_owned())
+}
+
 impl Pools for FreePools<'_> {
-    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, String> {
+    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, Shortage> {
         let is_of_family = |range: &&AddressRange| range.0.network().is_ipv6() == (family == "IPv6");
         let mut ranges = self.ranges.iter().filter(is_of_family);
         let ip = match wanted {
             Some(text) => {
-                let ip = text.parse().map_err(|_| format!("{text} is no IP address"))?;
+                let ip = text.parse().map_err(|_| refused(&format!("{text} is no IP address")))?;
                 if !ranges.any(|range| range.contains(ip)) {
-                    return Err("the provided network does not match the current range".to_owned());
+                    return Err(refused("the provided network does not match the current range"));
                 }
                 if self.is_taken(ip) {
-                    return Err("provided IP is already allocated".to_owned());
+                    return Err(refused("provided IP is already allocated"));
                 }
                 ip
             }
             None => ranges
                 .find_map(|range| range.pick(self.random, |ip| self.is_taken(ip)))
-                .ok_or("range is full")?,
+                .ok_or(Shortage::Full)?,
         };
         self.addresses.insert(ip);
         // An address that a client wrote in another form stays in that form.
         Ok(wanted.map_or_else(|| ip.to_string(), str::to_owned))
     }
 
-    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, String> {
+    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, Shortage> {
         let (first, last) = (*self.ports.start(), *self.ports.end());
         let port = match wanted {
             Some(number) => {
                 let port = u16::try_from(number).ok().filter(|port| self.ports.contains(port));
                 let outside = || {
-                    format!(
-                        "provided port is not in the valid range. The range of valid ports is {first}-{last}"
-                    )
+                    let range = format!("The range of valid ports is {first}-{last}");
+                    refused(&format!("provided port is not in the valid range. {range}"))
                 };
                 let port = port.ok_or_else(outside)?;
                 if self.is_port_taken(port) {
-                    return Err("provided port is already allocated".to_owned());
+                    return Err(refused("provided port is already allocated"));
                 }
                 port
             }
             None => {
-                let size = u128::from(last - first) + 1;
+                // Port 0 is none.
+                let size = if first == 0 || first > last { 0 } else { u128::from(last - first) + 1 };
                 let at = |position: u128| first + position as u16;
                 let is_free = |position: u128| !self.is_port_taken(at(position));
                 let picked = Bands::new(size, 32, 16..=128).pick(self.random, is_free);
-                at(picked.ok_or("range is full")?)
+                at(picked.ok_or(Shortage::Full)?)
             }
         };
         self.node_ports.insert(port);

@@ -33,12 +33,12 @@ fn any_spec() -> impl Strategy<Value = Value> {
 struct Any(i64);
 
 impl Pools for Any {
-    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, String> {
+    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, Shortage> {
         let any = if family == "IPv6" { "fd96::7" } else { "10.96.0.7" };
         Ok(wanted.unwrap_or(any).to_owned())
     }
 
-    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, String> {
+    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, Shortage> {
         self.0 += 1;
         Ok(wanted.unwrap_or(30_000 + self.0))
     }

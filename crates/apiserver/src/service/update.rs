@@ -127,6 +127,7 @@ pub(super) fn drop_unused(service: &mut Value, old: &Value) {
     }
 }
 
+/// Whether a client asks for no node port that the Service did not have.
 fn same_node_ports(service: &Value, before: Fields<'_>) -> bool {
     let all = |spec: Fields<'_>| -> HashSet<i64> {
         spec.list("ports")
@@ -135,7 +136,7 @@ fn same_node_ports(service: &Value, before: Fields<'_>) -> bool {
             .filter(|port| *port != 0)
             .collect()
     };
-    all(before) == all(Fields(service).get("spec"))
+    all(Fields(service).get("spec")).is_subset(&all(before))
 }
 
 /// What must not change.

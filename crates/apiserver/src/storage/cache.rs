@@ -28,12 +28,21 @@ pub struct Change {
     pub new: Option<Bytes>,
 }
 
-/// The changes after a revision are not known any more.
+/// Why the changes after a revision cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the changes since this revision are not known any more; the oldest known revision is {oldest}")]
-pub struct Expired {
-    /// The oldest revision from which changes are known.
-    pub oldest: Revision,
+pub enum UnknownRevision {
+    /// They are forgotten.
+    #[error("the changes since this revision are not known any more; the oldest known revision is {oldest}")]
+    Expired {
+        /// The oldest revision from which changes are known.
+        oldest: Revision,
+    },
+    /// The revision has not been reached. Its number may be of another state.
+    #[error("there is no such revision yet; the latest one is {latest}")]
+    Future {
+        /// The latest revision.
+        latest: Revision,
+    },
 }
 
 /// The values in memory.
@@ -112,24 +121,24 @@ impl Cache {
         after: Revision,
         prefix: &str,
         limit: usize,
-    ) -> Result<(Vec<Arc<Change>>, Revision), Expired> {
+    ) -> Result<(Vec<Arc<Change>>, Revision), UnknownRevision> {
         let state = self.read();
         if after < state.oldest {
-            return Err(Expired { oldest: state.oldest });
+            return Err(UnknownRevision::Expired { oldest: state.oldest });
+        }
+        if after > state.revision {
+            return Err(UnknownRevision::Future { latest: state.revision });
         }
         let first = state.changes.partition_point(|change| change.revision <= after);
-        let mut last = first.saturating_add(limit).min(state.changes.len());
+        let mut last = first.saturating_add(limit.max(1)).min(state.changes.len());
         // A transaction is searched whole.
         while last < state.changes.len() && state.changes[last].revision == state.changes[last - 1].revision {
             last += 1;
         }
         let searched = state.changes.range(first..last);
         let found = searched.filter(|change| change.key.as_str().starts_with(prefix)).cloned().collect();
-        let position = if last == state.changes.len() {
-            state.revision.max(after)
-        } else {
-            state.changes[last - 1].revision
-        };
+        let position =
+            if last == state.changes.len() { state.revision } else { state.changes[last - 1].revision };
         Ok((found, position))
     }
 

@@ -66,7 +66,8 @@ pub enum CommitError {
         /// What is stored there.
         found: Option<Stored>,
     },
-    /// It could not be written to the disk. Nothing was changed, and a later attempt may succeed.
+    /// It could not be written to the disk. It is not in force, and a later attempt may succeed. Whether it is on disk
+    /// is not known until the next one has: only if the process ends before that, it may be there afterwards.
     #[error("cannot write to the storage: {0}")]
     Unavailable(String),
     /// The storage has been closed.

@@ -4,7 +4,7 @@ use crate::answers::{Step, steps};
 use portway_apiserver::codec::{Printed, decode, encode};
 use portway_apiserver::patch::{apply_merge, apply_strategic};
 use portway_apiserver::schema::{self, TypeId};
-use portway_apiserver::service::{Families, Pools, Refusal, decide};
+use portway_apiserver::service::{Families, Pools, Refusal, Shortage, decide};
 use portway_apiserver::status::{self, About};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -58,7 +58,7 @@ impl RecordedPools {
 }
 
 impl Pools for RecordedPools {
-    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, String> {
+    fn address(&mut self, family: &str, wanted: Option<&str>) -> Result<String, Shortage> {
         let is_v6 = |ip: &str| ip.contains(':');
         let Some(wanted) = wanted else {
             let recorded = self.addresses.iter().find(|ip| is_v6(ip) == (family == "IPv6")).cloned();
@@ -74,16 +74,17 @@ impl Pools for RecordedPools {
             Ok(IpAddr::V6(ip)) => ip.segments()[..7] == [0xfd96, 0, 0, 0, 0, 0, 0] && ip.segments()[7] != 0,
             Err(_) => false,
         };
-        let outside = || "the provided network does not match the current range".to_owned();
+        let outside =
+            || Shortage::Refused("the provided network does not match the current range".to_owned());
         in_range.then(|| wanted.to_owned()).ok_or_else(outside)
     }
 
-    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, String> {
+    fn node_port(&mut self, wanted: Option<i64>) -> Result<i64, Shortage> {
         const RANGE: &str =
             "provided port is not in the valid range. The range of valid ports is 30000-32767";
         match wanted {
             Some(port) if (30_000..=32_767).contains(&port) => Ok(port),
-            Some(_) => Err(RANGE.to_owned()),
+            Some(_) => Err(Shortage::Refused(RANGE.to_owned())),
             None => Ok(self.ports.pop_front().unwrap_or(31_999)),
         }
     }

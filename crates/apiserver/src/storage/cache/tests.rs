@@ -72,10 +72,11 @@ fn a_reader_that_is_too_slow_is_told() {
     for revision in 1..=4 {
         write(&cache, revision, "/a/1", "x");
     }
-    assert_eq!(cache.changes(1, "/a/", 10), Err(Expired { oldest: 2 }));
+    assert_eq!(cache.changes(1, "/a/", 10), Err(UnknownRevision::Expired { oldest: 2 }));
     assert_eq!(cache.changes(2, "/a/", 10).map(|(changes, _)| changes.len()), Ok(2));
     cache.compact();
-    assert_eq!(cache.changes(3, "/a/", 10), Err(Expired { oldest: 4 }));
+    assert_eq!(cache.changes(3, "/a/", 10), Err(UnknownRevision::Expired { oldest: 4 }));
+    assert_eq!(cache.changes(9, "/a/", 10), Err(UnknownRevision::Future { latest: 4 }));
     assert_eq!(cache.changes(4, "/a/", 10).map(|(changes, position)| (changes.len(), position)), Ok((0, 4)));
 }
 

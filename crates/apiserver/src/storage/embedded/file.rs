@@ -4,8 +4,8 @@
 
 use super::super::{Key, Revision, Stored};
 use bytes::Bytes;
-use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
-use std::collections::BTreeMap;
+use redb::{Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Values by key, each after its revision and its checksum.
@@ -66,37 +66,128 @@ pub(super) struct File {
     path: PathBuf,
     /// `None` after a failed write, until it has been opened again.
     database: Option<Database>,
+    /// The latest revision that is known to be on disk.
+    revision: Revision,
+    doubt: Option<Doubt>,
+}
+
+/// Writes that failed. Whether they are on disk is not known: the disk may have failed only when it was asked whether
+/// they are. The next write undoes them.
+#[derive(Debug)]
+struct Doubt {
+    keys: BTreeSet<Key>,
+    /// The last revision that was tried.
+    revision: Revision,
 }
 
 /// The values of a file, and its latest revision.
 type Content = (BTreeMap<Key, Stored>, Revision);
 
+/// The values of keys that are written; `None` deletes.
+pub(super) type Values = HashMap<Key, Option<Stored>>;
+
 impl File {
     pub(super) fn open(path: &Path) -> Result<(File, BTreeMap<Key, Stored>, Revision), OpenError> {
-        let database = database(path)?;
+        let failed = |error: std::io::Error| OpenError::Io { path: path.to_owned(), error };
+        match std::fs::metadata(path) {
+            // The database would be created anew.
+            Ok(metadata) if metadata.len() == 0 => {
+                return Err(OpenError::Damaged { path: path.to_owned(), cause: "it is empty".to_owned() });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => create(path)?,
+            Err(error) => return Err(failed(error)),
+        }
+        let database = existing(path)?;
         let (values, revision) = read(path, &database)?;
-        Ok((File { path: path.to_owned(), database: Some(database) }, values, revision))
+        Ok((
+            File { path: path.to_owned(), database: Some(database), revision, doubt: None },
+            values,
+            revision,
+        ))
     }
 
-    /// Writes values and the latest revision, durably. After an error nothing is written, and the next call tries again
-    /// with the file opened anew.
-    pub(super) fn write<'a>(
+    /// Writes values and the latest revision, durably. `current` has the values of all other keys. After an error none of
+    /// these values is in force, and the next call tries again with the file opened anew.
+    pub(super) fn write(
         &mut self,
         revision: Revision,
-        values: impl Iterator<Item = (&'a Key, Option<&'a Stored>)>,
+        values: &Values,
+        current: impl Fn(&Key) -> Option<Stored>,
     ) -> Result<(), String> {
+        match self.try_write(revision, values, current) {
+            Ok(()) => {
+                (self.revision, self.doubt) = (revision, None);
+                Ok(())
+            }
+            Err(error) => {
+                self.fail(self.revision, values.keys().cloned(), revision);
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// A write of these keys at a revision has failed; `known` is the latest revision that is on disk for sure.
+    pub(super) fn fail(&mut self, known: Revision, keys: impl IntoIterator<Item = Key>, revision: Revision) {
+        (self.database, self.revision) = (None, known);
+        let doubt = self.doubt.get_or_insert_with(|| Doubt { keys: BTreeSet::new(), revision });
+        doubt.keys.extend(keys);
+        doubt.revision = revision;
+    }
+
+    fn try_write(
+        &mut self,
+        revision: Revision,
+        values: &Values,
+        current: impl Fn(&Key) -> Option<Stored>,
+    ) -> Result<(), OpenError> {
         let database = match self.database.take() {
             Some(database) => database,
-            None => database(&self.path).map_err(|error| error.to_string())?,
+            None => self.reopen()?,
         };
-        write(&database, revision, values).map_err(|error| error.to_string())?;
+        let in_doubt =
+            self.doubt.iter().flat_map(|doubt| &doubt.keys).filter(|key| !values.contains_key(*key));
+        let restored: Vec<(&Key, Option<Stored>)> = in_doubt.map(|key| (key, current(key))).collect();
+        let written = values.iter().map(|(key, stored)| (key, stored.as_ref()));
+        let restored = restored.iter().map(|(key, stored)| (*key, stored.as_ref()));
+        write(&database, revision, written.chain(restored)).map_err(|error| open_error(&self.path, error))?;
         self.database = Some(database);
         Ok(())
     }
+
+    /// Opens the file again. It has to be the one that was open, with at most the writes in doubt.
+    fn reopen(&self) -> Result<Database, OpenError> {
+        let database = existing(&self.path)?;
+        let found = stored_revision(&self.path, &database)?;
+        let last = self.doubt.as_ref().map_or(self.revision, |doubt| doubt.revision);
+        if !(self.revision..=last).contains(&found) {
+            let cause =
+                format!("another process has changed it: revision {found} instead of {}", self.revision);
+            return Err(OpenError::Damaged { path: self.path.clone(), cause });
+        }
+        Ok(database)
+    }
 }
 
-fn database(path: &Path) -> Result<Database, OpenError> {
-    Builder::new().set_cache_size(PAGE_CACHE).create(path).map_err(|error| open_error(path, error.into()))
+/// Creates a file, which has its name only when it is complete.
+fn create(path: &Path) -> Result<(), OpenError> {
+    let failed = |error: std::io::Error| OpenError::Io { path: path.to_owned(), error };
+    let new = path.with_extension("new");
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let database = Builder::new().set_cache_size(PAGE_CACHE).create(&new);
+    let database = database.map_err(|error| open_error(path, error.into()))?;
+    write(&database, 0, std::iter::empty()).map_err(|error| open_error(path, error))?;
+    drop(database);
+    std::fs::rename(&new, path).map_err(failed)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
+}
+
+fn existing(path: &Path) -> Result<Database, OpenError> {
+    Builder::new().set_cache_size(PAGE_CACHE).open(path).map_err(|error| open_error(path, error.into()))
 }
 
 fn open_error(path: &Path, error: redb::Error) -> OpenError {
@@ -135,25 +226,29 @@ fn write<'a>(
     Ok(transaction.commit()?)
 }
 
+/// A number about the whole.
+fn number(path: &Path, transaction: &ReadTransaction, name: &str) -> Result<u64, OpenError> {
+    let failed = |error: redb::Error| open_error(path, error);
+    let numbers = transaction.open_table(NUMBERS).map_err(|e| failed(e.into()))?;
+    let found = numbers.get(name).map_err(|e| failed(e.into()))?;
+    let missing = || OpenError::Damaged { path: path.to_owned(), cause: format!("it has no {name}") };
+    found.map(|found| found.value()).ok_or_else(missing)
+}
+
+fn stored_revision(path: &Path, database: &Database) -> Result<Revision, OpenError> {
+    let transaction = database.begin_read().map_err(|e| open_error(path, e.into()))?;
+    number(path, &transaction, REVISION)
+}
+
 fn read(path: &Path, database: &Database) -> Result<Content, OpenError> {
     let failed = |error: redb::Error| open_error(path, error);
     let damaged = |cause: String| OpenError::Damaged { path: path.to_owned(), cause };
     let transaction = database.begin_read().map_err(|e| failed(e.into()))?;
-    let numbers = match transaction.open_table(NUMBERS) {
-        Ok(numbers) => numbers,
-        // A new file.
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Content::default()),
-        Err(error) => return Err(failed(error.into())),
-    };
-    let number = |name: &str| -> Result<u64, OpenError> {
-        let found = numbers.get(name).map_err(|e| failed(e.into()))?;
-        found.map(|found| found.value()).ok_or_else(|| damaged(format!("it has no {name}")))
-    };
-    let found = number(FORMAT)?;
+    let found = number(path, &transaction, FORMAT)?;
     if found > CURRENT_FORMAT {
         return Err(OpenError::Newer { path: path.to_owned(), found });
     }
-    let revision = number(REVISION)?;
+    let revision = number(path, &transaction, REVISION)?;
     let table = transaction.open_table(VALUES).map_err(|e| failed(e.into()))?;
     let mut values = BTreeMap::new();
     for item in table.iter().map_err(|e| failed(e.into()))? {

@@ -1,7 +1,8 @@
 //! What is on disk after failures, kills and concurrent writers.
 
+use super::file::File;
 use super::*;
-use crate::storage::{Condition, Key, Stored};
+use crate::storage::{Condition, Key, Stored, UnknownRevision};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -44,7 +45,7 @@ async fn what_is_written_is_there_after_it_was_opened_again() {
     assert_eq!(everything(&storage), before);
     assert_eq!(before[&key("b")], Stored { value: Bytes::from_static(b"three"), revision: third });
     assert_eq!((storage.cache().revision(), third), (4, 4));
-    assert_eq!(storage.cache().changes(3, "/", 9).expect_err("a new history").oldest, 4);
+    assert_eq!(storage.cache().changes(3, "/", 9), Err(UnknownRevision::Expired { oldest: 4 }));
     assert_eq!(storage.commit(Transaction::create(key("c"), "four")).await, Ok(5));
 }
 
@@ -90,6 +91,61 @@ fn a_second_process_is_refused() {
     let _storage = Embedded::open(&path).expect("a new file");
     let error = Embedded::open(&path).expect_err("it is open");
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+}
+
+/// A file with a value, as it is after a write that failed, and was or was not on disk nevertheless.
+fn file_in_doubt(path: &Path, is_on_disk: bool) -> File {
+    let old = Stored { value: Bytes::from_static(b"old"), revision: 1 };
+    let (mut file, ..) = File::open(path).expect("a new file");
+    file.write(1, &[(key("a"), Some(old))].into(), |_| None).expect("written");
+    if is_on_disk {
+        file.write(2, &[(key("a"), None)].into(), |_| None).expect("written");
+    }
+    file.fail(1, [key("a")], 2);
+    file
+}
+
+#[test]
+fn a_write_that_failed_is_undone_by_the_next_one() {
+    for is_on_disk in [false, true] {
+        let directory = directory();
+        let path = directory.path().join("state");
+        let mut file = file_in_doubt(&path, is_on_disk);
+        let old = Stored { value: Bytes::from_static(b"old"), revision: 1 };
+        let new = Stored { value: Bytes::from_static(b"new"), revision: 3 };
+        let current = |wanted: &Key| (*wanted == key("a")).then(|| old.clone());
+        file.write(3, &[(key("b"), Some(new.clone()))].into(), current).expect("written");
+        drop(file);
+        let storage = Embedded::open(&path).expect("the file");
+        assert_eq!(everything(&storage), [(key("a"), old), (key("b"), new)].into());
+        assert_eq!(storage.cache().revision(), 3);
+    }
+}
+
+#[test]
+fn a_file_that_was_replaced_after_a_failure_is_not_written() {
+    let directory = directory();
+    let path = directory.path().join("state");
+    let mut file = file_in_doubt(&path, false);
+    std::fs::rename(&path, directory.path().join("away")).expect("move the file away");
+    let values = || [(key("b"), None)].into();
+    file.write(3, &values(), |_| None).expect_err("there is no file");
+    assert!(!path.exists(), "no new one was created");
+    // One of another state is there instead.
+    let (mut other, ..) = File::open(&path).expect("a new file");
+    other.write(9, &values(), |_| None).expect("written");
+    drop(other);
+    let error = file.write(4, &values(), |_| None).expect_err("another file");
+    assert!(error.contains("another process"), "{error}");
+}
+
+#[test]
+fn an_empty_file_is_no_new_state() {
+    let directory = directory();
+    let path = directory.path().join("state");
+    std::fs::write(&path, b"").expect("an empty file");
+    let error = Embedded::open(&path).expect_err("it is empty");
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
 }
 
 #[test]

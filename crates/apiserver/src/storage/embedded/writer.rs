@@ -1,9 +1,8 @@
 //! The thread that writes.
 
 use super::super::{Cache, CommitError, Condition, Key, Revision, Stored, Transaction};
-use super::file::File;
+use super::file::{File, Values};
 use bytes::Bytes;
-use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,7 +24,7 @@ type Writes = Vec<(Key, Option<Bytes>)>;
 /// Transactions whose conditions hold, and the values that they leave.
 #[derive(Default)]
 struct Group {
-    values: HashMap<Key, Option<Stored>>,
+    values: Values,
     accepted: Vec<(Revision, Writes)>,
     answers: Vec<Answer>,
     /// Transactions whose conditions do not hold. What they found may be on disk only after the commit.
@@ -92,10 +91,10 @@ impl Writer {
         if group.accepted.is_empty() {
             return Ok(());
         }
-        let values = group.values.iter().map(|(key, stored)| (key, stored.as_ref()));
-        self.file.write(revision, values)?;
+        let written = self.file.write(revision, &group.values, |key| self.cache.get(key.as_str()));
+        // After a failure the revisions that it may have left on disk are not used again.
         self.revision = revision;
-        Ok(())
+        written
     }
 
     /// The first condition that does not hold after the transactions of a group.
