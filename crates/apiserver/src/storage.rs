@@ -2,8 +2,8 @@
 //!
 //! In: transactions, each a list of conditions and of writes. Out: revisions, a copy of everything in memory
 //! ([`Cache`]), and the changes in their order. What always holds: a transaction is applied whole or not at all, an
-//! acknowledged one is on disk, every transaction has its own revision, greater than all before, and whoever follows
-//! the changes from a revision sees every later one, or is told that the history does not reach so far back.
+//! acknowledged one is on disk, every transaction has its own revision, greater than all before, and a reader that
+//! follows the changes from a revision sees every later one, or is told that the history does not reach so far back.
 
 pub mod cache;
 pub mod embedded;

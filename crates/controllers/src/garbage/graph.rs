@@ -1,4 +1,4 @@
-//! Who owns whom: the metadata of the objects of all resources that are collected, by unique id.
+//! Owners and dependents: the metadata of the objects of all resources that are collected, by unique id.
 //!
 //! In: events, answers to writes and reads. Out: the unique ids of the objects that a change touched. Pure.
 
