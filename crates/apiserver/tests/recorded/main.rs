@@ -3,5 +3,6 @@
 mod answers;
 mod codec;
 mod patches;
+mod selectors;
 mod services;
 mod statuses;
