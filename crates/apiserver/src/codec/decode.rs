@@ -109,20 +109,20 @@ impl Printer<'_> {
             put_string(revision, out);
             return Ok(());
         }
-        let found = last(entries, field.tag);
         if let Scalar::Message(inner) = field.scalar {
-            return match merged(entries, field.tag)? {
+            // One that is always there is empty if it is absent.
+            let absent = || (field.always && !field.pointer).then(Cow::default);
+            match merged(entries, field.tag)?.or_else(absent) {
                 Some(bytes) => {
                     put_name(field.name, first, out);
-                    self.message(inner, &bytes, out)
+                    self.message(inner, &bytes, out)?;
                 }
-                None => {
-                    put_absent(field, first, out);
-                    Ok(())
-                }
-            };
+                None => put_absent(field, first, out),
+            }
+            return Ok(());
         }
-        let found = found.filter(|value| field.pointer || !scalar::is_zero(field.scalar, *value));
+        let found =
+            last(entries, field.tag).filter(|value| field.pointer || !scalar::is_zero(field.scalar, *value));
         let Some(value) = found else {
             put_absent(field, first, out);
             return Ok(());
@@ -258,8 +258,7 @@ fn put_absent(field: &Field, first: &mut bool, out: &mut Vec<u8>) {
     put_name(field.name, first, out);
     out.extend_from_slice(match (field.shape, field.scalar) {
         _ if field.pointer => b"null",
-        (Shape::List | Shape::Map, _) => b"null",
-        (Shape::Single, Scalar::Message(_)) => b"{}",
+        (Shape::List | Shape::Map, _) | (_, Scalar::Message(_)) => b"null",
         (Shape::Single, scalar) => scalar::zero(scalar),
     });
 }

@@ -184,6 +184,26 @@ proptest! {
         _ = unwrap(&bytes);
     }
 
+    /// A message that was damaged is refused, or printed as an object that is the same after one more round.
+    #[test]
+    fn a_damaged_message_is_refused_or_means_something(
+        object in any_json(), damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        for id in [ty("core", "Service"), ty("core", "Pod"), ty("meta", "ObjectMeta"), ty("core", "Event")] {
+            let Ok(mut bytes) = encode(id, &object) else { continue };
+            for (index, byte) in &damage {
+                if !bytes.is_empty() {
+                    let index = index.index(bytes.len());
+                    bytes[index] = *byte;
+                }
+            }
+            if let Ok(printed) = decode(id, &bytes, Printed::default()) {
+                let again = encode(id, &printed).expect("what was printed");
+                prop_assert_eq!(decode(id, &again, Printed::default()), Ok(printed));
+            }
+        }
+    }
+
     #[test]
     fn any_text_can_be_checked_for_fields(text in "[{}\\[\\]\",:a-z0-9 ]{0,60}") {
         check(ty("core", "Service"), text.as_bytes());

