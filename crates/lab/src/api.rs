@@ -60,6 +60,8 @@ struct Shared {
     events: Mutex<Vec<serde_json::Value>>,
     writes: Mutex<Vec<String>>,
     faults: Mutex<Option<(WriteFault, usize)>>,
+    /// The name of the objects that cannot be written.
+    unwritable: Mutex<Option<String>>,
 }
 
 impl ApiServer {
@@ -84,6 +86,7 @@ impl ApiServer {
             events: Mutex::default(),
             writes: Mutex::default(),
             faults: Mutex::default(),
+            unwritable: Mutex::default(),
         });
         let accepting = shared.clone();
         thread::Builder::new().name("api".into()).spawn(move || accepting.accept(&listener))?;
@@ -135,6 +138,11 @@ impl ApiServer {
     /// The next writes fail in this way; those of Leases do not.
     pub fn fail_writes(&self, fault: WriteFault, count: usize) {
         *lock(&self.shared.faults) = (count > 0).then_some((fault, count));
+    }
+
+    /// Writes of objects of this name are refused from now on.
+    pub fn refuse_writes_of(&self, name: &str) {
+        *lock(&self.shared.unwritable) = Some(name.to_owned());
     }
 
     /// Deletes an object.

@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub enum WriteFault {
     /// The write is refused with this status: 409, 429, 500, 503…
     Refused(u16),
+    /// Creations are refused, because the namespace is being deleted; other writes are done.
+    NamespaceTerminating,
     /// The write is done, and the connection closed instead of an answer.
     AnswerLost,
 }
@@ -131,6 +133,15 @@ impl Shared {
         if let Some(WriteFault::Refused(code)) = fault {
             let reason = if code == 409 { "Conflict" } else { "InternalError" };
             return self.refuse(connection, code, reason, "this test refuses the write");
+        }
+        if fault == Some(WriteFault::NamespaceTerminating) && request.method == "POST" {
+            let message = "it is being terminated";
+            let mut status = wire::status(403, "Forbidden", message);
+            status["details"] = json!({"causes": [{"reason": "NamespaceTerminating", "message": message}]});
+            return connection.reply(403, "application/json", status.to_string().as_bytes());
+        }
+        if is_write && lock(&self.unwritable).as_ref() == Some(&name) {
+            return self.refuse(connection, 422, "Invalid", "this test refuses writes of the object");
         }
         let id = (resource, format!("{namespace}/{name}"));
         let result = match request.method.as_str() {

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 type Run = fn(&mut ControllerLab) -> Result<(), String>;
 
 fn main() -> ExitCode {
-    let table: [(&'static str, Run); 20] = [
+    let table: [(&'static str, Run); 22] = [
         ("a_pod_becomes_ready_and_a_packet_arrives", packets::ready),
         ("a_service_follows_its_pods", packets::pods_come_and_go),
         ("endpoints_that_a_person_writes_receive_packets", packets::mirrored),
@@ -35,6 +35,8 @@ fn main() -> ExitCode {
         ("lost_answers_lead_to_no_second_pod_or_replica_set", workloads::lost_answers),
         ("a_process_that_is_killed_in_a_rollout_leaves_a_state_that_converges", workloads::killed),
         ("a_silent_node_loses_its_endpoints_until_it_is_back", workloads::silent_node),
+        ("one_refused_pod_does_not_keep_the_others_of_its_node_ready", workloads::refused_pod),
+        ("a_namespace_that_is_being_deleted_is_not_filled", workloads::terminating_namespace),
         ("owned_objects_are_deleted_with_their_owners", workloads::owners),
     ];
     let test = |(name, run): (&'static str, Run)| {

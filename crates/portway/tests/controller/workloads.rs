@@ -181,6 +181,50 @@ fn while_renewed(lab: &ControllerLab, from: i64) -> Result<(), String> {
     eventually(WAIT_TIMEOUT, attempt).map_err(|e| e.to_string())
 }
 
+pub(crate) fn refused_pod(lab: &mut ControllerLab) -> Result<(), String> {
+    lab.service("web", 1);
+    lab.pod("web", "pod1a", true);
+    lab.pod("web", "pod1b", true);
+    // Its name comes first.
+    lab.api.refuse_writes_of("pod1a");
+    renew(lab, 1);
+    lab.start_with(&ALL)?;
+    let ip = |name: &str| lab.lab.pod(name).ipv4().to_string();
+    lab.expect("web", &[&ip("pod1a"), &format!("!{}", ip("pod1b"))])
+}
+
+pub(crate) fn terminating_namespace(lab: &mut ControllerLab) -> Result<(), String> {
+    let put_set = |name: &str, replicas: i32| {
+        let set = json!({
+            "metadata": {"namespace": NAMESPACE, "name": name, "uid": format!("uid-of-{name}")},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": {"app": name}},
+                "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": []}},
+            },
+        });
+        lab.api.put(serde_json::from_value::<ReplicaSet>(set).expect("a ReplicaSet"));
+    };
+    lab.api.fail_writes(WriteFault::NamespaceTerminating, usize::MAX);
+    put_set("web", 2);
+    put_set("other", 0);
+    lab.start_with(&ALL)?;
+    // The controllers do other work meanwhile: each Pod of the second ReplicaSet is adopted and deleted.
+    for round in 0..20 {
+        lab.pod_at("other", &format!("other-{round}"), "10.244.1.99", false);
+        let gone = || match lab.api.objects::<Pod>().len() {
+            0 => Ok(()),
+            pods => Err(format!("{pods} Pods")),
+        };
+        eventually(WAIT_TIMEOUT, gone).map_err(|e| format!("left of a ReplicaSet: {e}"))?;
+    }
+    let creations = lab.writes().iter().filter(|write| write.starts_with("POST pods ")).count();
+    match creations {
+        1..=3 => Ok(()),
+        creations => Err(format!("{creations} attempts to create Pods")),
+    }
+}
+
 pub(crate) fn owners(lab: &mut ControllerLab) -> Result<(), String> {
     lab.service("web", 1);
     put_deployment(lab, 2, "v1");
